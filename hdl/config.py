@@ -18,7 +18,7 @@ _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1),
-    "replay": ("replay", False),
+    "replay": ("replay", False), "rounds": ("rounds", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
@@ -105,6 +105,9 @@ class NodeConfig:
     replay : bool
         Whether links repeat words that were damaged or lost: docs/ring/link.md. Such a link has nine more wires. With
         two queues as well, commands can wait for those of other nodes: docs/ring/control_words.md.
+    rounds : bool
+        Whether updates can be rounds of gradients, which do not wait for all nodes: docs/ring/rounds.md. Such a node
+        has two queues, replay and the stand-in, and gradients that are added as they are.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -136,6 +139,7 @@ class NodeConfig:
     nodes_max: int = 16
     ring_ports: int = 1
     replay: bool = False
+    rounds: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -161,7 +165,7 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "versions", "masters",
-                     "replay"):
+                     "replay", "rounds"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -186,6 +190,7 @@ class NodeConfig:
         if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
+        self._check_rounds()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -204,6 +209,16 @@ class NodeConfig:
             if self.nodes_max > 1 and getattr(self, name) > most:
                 raise ValueError(f"{name} must be at most {most} with segments of {self.segment} elements, since a "
                                  f"block has at most {MOST_SEGMENTS} of them, not {getattr(self, name)!r}")
+
+    def _check_rounds(self):
+        """Raise ValueError if a node with rounds lacks what they need."""
+        if not self.rounds or self.reduced:
+            return
+        if not (self.has_signals and self.stand_in):
+            raise ValueError("Node with rounds must have two queues, replay and the stand-in")
+        if self.has_residual:
+            raise ValueError(f"Gradient codec of a node with rounds must be {RAW} or {ZERO_VALUE}, since a residual "
+                             f"would be added to the zeros of an absent node, not {self.gradient_codec!r}")
 
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""

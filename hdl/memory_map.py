@@ -5,7 +5,7 @@ import enum
 
 from hdl.group import GROUP
 
-__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "TRACE_WORDS", "MemoryMap", "MemorySpace", "Space",
+__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap", "MemorySpace", "Space",
            "memory_map"]
 
 #: Alignment of the base of a command, in elements, in every memory.
@@ -14,6 +14,9 @@ BASE_ALIGNMENT = GROUP
 #: Field of a command that is the base in a region.
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
                 "activations": "weight_base"}
+
+#: Words of the table of scales, in a node with rounds.
+SCALE_WORDS = 512
 
 #: Words of a node's trace, in a node with programs.
 TRACE_WORDS = 512
@@ -118,7 +121,7 @@ def memory_map(config):
 
     Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
     codec needs them, the codebook where weights are coded by centroids, activations where there is a compute engine,
-    and the trace where there are programs.
+    scales where there are rounds, and the trace where there are programs.
     """
     planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
               for plane in range(config.state_planes)]
@@ -130,5 +133,6 @@ def memory_map(config):
         ("codebook", config.codebook_words, "codebook memory", "codebook"),
         ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
         ("activations", config.activation_words if config.compute else 0, "activation memory", "activations"),
+        ("scales", SCALE_WORDS if config.rounds else 0, "table of scales", "scales"),
         ("trace", TRACE_WORDS if config.queues > 1 else 0, "trace", "trace"),
     ])

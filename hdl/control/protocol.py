@@ -80,6 +80,7 @@ class Operation(enum.IntEnum):
     LATCH = 10
     LAYERS = 11
     SWITCH = 12
+    FOLD = 13
 
 
 class EventStatus(enum.IntEnum):
@@ -113,6 +114,7 @@ class EventStatus(enum.IntEnum):
     BUSY = 25
     BAD_UNIT = 26
     STALE = 27
+    CLOSE_TIMEOUT = 28
 
 
 class EventFlag(enum.IntFlag):
@@ -143,7 +145,9 @@ def command_layout():
     belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote``
     the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
     region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
-    (:mod:`hdl.control.region_versions`). SWITCH has its setting in ``gradient_base``:
+    (:mod:`hdl.control.region_versions`). ``round`` makes a command part of a round of
+    gradients, whose ``number`` is that of the pass, to which the node adds what is given here. SWITCH has its setting
+    in ``gradient_base``:
     :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({
@@ -158,7 +162,7 @@ def command_layout():
         "after_0": 16, "after_1": 16,
         "lag_0": 2, "lag_1": 2, "unit_queue": 2, "remote": 1, "round": 1, "alternate": 1, "region": 6, "model": 8,
         "unit": 8, "apart": 1,
-        "turn": 8, "stride": 8, "reserved_10": 16,
+        "turn": 8, "stride": 8, "number": 16,
         "duration": 32,
         "reserved_12": 128,
     })

@@ -24,6 +24,11 @@ _COMPUTE = ("GEMM_CYCLES", "VECTOR_CYCLES")
 #: Registers that a node whose links do not repeat words lacks.
 _REPLAY = ("LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
+#: Registers that a node without rounds lacks.
+_ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
+           "RESUMED_SET", "SLOT_0", "SLOT_1", "GRADIENTS_COMPUTED", "GRADIENTS_APPLIED", "GRADIENTS_FOLDED",
+           "GRADIENTS_DROPPED")
+
 
 def queue_status_layout():
     """Fields of STATUS that come from the command queue."""
@@ -81,7 +86,7 @@ class RegisterFile(wiring.Component):
     the ports are those of the table: an output for each setting, an input for each status.
 
     A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
-    engine the counters of that, and one without replay what links count: they have no ports, read zero, and ignore
+    engine the counters of that, one without replay what links count, and one without rounds what those need: they have no ports, read zero, and ignore
     what is written.
 
     Parameters
@@ -108,6 +113,8 @@ class RegisterFile(wiring.Component):
     weight_version, last_error : In(32)
     weight_stride : Out(32)
     program_status, node_time, trace_pointer, link_delay : In(32)
+    gradient_stride, quorum, deadline, late_weights_0 to late_weights_2, resumed_set : Out
+    slot_0, slot_1 : In(19)
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
@@ -148,6 +155,8 @@ class RegisterFile(wiring.Component):
         if entry.name in _COMPUTE and not self._config.compute:
             return True
         if entry.name in _REPLAY and not self._config.replay:
+            return True
+        if entry.name in _ROUNDS and not self._config.rounds:
             return True
         if not self._config.reduced:
             return False

@@ -205,6 +205,30 @@ REGISTERS = _table(
         reset=1 << 20,
     ),
     _setting("WEIGHT_STRIDE", "Distance of the weights of odd passes, for commands of a program with `alternate`."),
+    _setting("GRADIENT_STRIDE", "Distance of the slots of gradients, and of the zeros behind them, in rounds."),
+    _setting("QUORUM", "Gradients in time that close a round; for rank 0.", width=5),
+    _setting(
+        "DEADLINE",
+        "Cycles after which rank 0 closes a round that it waits for and has a gradient of; 0 for none.",
+    ),
+    *(
+        _setting(
+            f"LATE_WEIGHTS_{n}", f"Weights of late gradients of ages {first} to {last}, in sixteenths.",
+            kind=Kind.BITFIELD, width=5 * (last - first + 1),
+            fields=tuple(Field(name=f"age_{age}", bit=5 * (age - first), width=5, doc=f"Age {age}: 0 to 16.")
+                         for age in range(first, last + 1)),
+        )
+        for n, (first, last) in enumerate(((1, 5), (6, 10), (11, 15)))
+    ),
+    _setting(
+        "RESUMED_SET", "Gradient that is in a slot since the host has written it there, in a resumed run.",
+        kind=Kind.BITFIELD, width=18,
+        fields=(
+            Field(name="tag", bit=0, width=16, doc="Number of its round."),
+            Field(name="slot", bit=16, doc="Slot."),
+            Field(name="ready", bit=17, doc="The node takes note when this bit rises."),
+        ),
+    ),
     {
         "name": "FLAGS", "access": Access.SET, "kind": Kind.BITFIELD, "width": 16,
         "fields": (Field(name="flags", bit=0, width=16, doc="One bit per flag."),),
@@ -225,6 +249,18 @@ REGISTERS = _table(
     _status("NODE_TIME", "Cycles since reset, modulo 2^32, as in the trace; zero without programs."),
     _status("TRACE_POINTER", "Records of the trace since reset, modulo 2^32; zero without programs."),
     _status("LINK_DELAY", "Cycles of a word to the successor, as the link has measured them; zero without replay."),
+    *(
+        _status(
+            f"SLOT_{slot}", f"Gradient in slot {slot}; zero without rounds.", kind=Kind.BITFIELD, width=19,
+            fields=(
+                Field(name="tag", bit=0, width=16, doc="Number of its round."),
+                Field(name="computing", bit=16, doc="It is being computed."),
+                Field(name="pending", bit=17, doc="It waits for a round."),
+                Field(name="taken", bit=18, doc="A closed round has it, which has not ended."),
+            ),
+        )
+        for slot in range(2)
+    ),
     _counter("CYCLES", "Cycles."),
     _counter("WORDS_SENT", "Words sent on the ring, headers and CRCs included."),
     _counter("WORDS_RECEIVED", "Words received from the ring, headers and CRCs included.", increment=2),
@@ -254,6 +290,11 @@ REGISTERS = _table(
     _counter("LINK_RESTARTS", "Restarts of the link to the successor; zero without replay."),
     _counter("WORDS_REPEATED", "Words that were sent to the successor again; zero without replay."),
     _counter("CHECKS_FAILED", "Faults found in words of the predecessor; zero without replay."),
+    _counter("GRADIENTS_COMPUTED", "Gradients computed for rounds, or resumed; zero without rounds."),
+    _counter("GRADIENTS_APPLIED", "Gradients that were in time; zero without rounds."),
+    _counter("GRADIENTS_FOLDED", "Late gradients that were added to a later round; zero without rounds."),
+    _counter("GRADIENTS_DROPPED", "Gradients that were too late, or lost in a reset of links; zero without rounds.",
+             increment=2),
 )
 
 COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)

@@ -59,6 +59,9 @@ class Command:
     turn, stride : int
         How groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
         ``stride`` groups behind the one before it.
+    number : int
+        Number of the round of a command with ``round`` that is pushed; in a program the node gives it that of the
+        pass.
     duration : int
         Cycles of a command that stands for others.
     """
@@ -92,6 +95,7 @@ class Command:
     unit: int = 0
     turn: int = 0
     stride: int = 1
+    number: int = 0
     duration: int = 0
 
     def words(self) -> Words:
@@ -250,6 +254,8 @@ _MEANINGS: dict[EventStatus, str] = {
                             "the low byte, then the stride)",
     EventStatus.STALE: "its region of weights has had {event.low} updates, and its pass must find {event.high}; "
                        "check its waits, or the number of the run's first pass",
+    EventStatus.CLOSE_TIMEOUT: "rank 0 did not close round {event.low}, and nobody was at work for {event.cycles} "
+                               "cycles; check QUORUM and DEADLINE, that all nodes have the program, or raise TIMEOUT",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.

@@ -1,0 +1,277 @@
+"""Golden model of rounds of gradients: which sets a round has, what each node contributes, and where every set goes.
+
+A set is the gradient of one node with the tag of the round that it was computed for. A round is closed when a quorum
+of its sets is there, or at a deadline; sets that were not there are late, and are folded into a later round times a
+weight of whole sixteenths, or dropped. docs/ring/rounds.md has the rules. :class:`Closer` needs the times at which
+sets are ready; :class:`Rounds` needs none: it goes by the masks of each round, which nodes tell in their events.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating
+
+__all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "Rounds", "fold", "late_weights", "scale_table"]
+
+#: Weight of a set that is in time, in sixteenths.
+ONE = 16
+#: Largest age of a set that can have a weight.
+AGES = 15
+#: Entries of the table of scales.
+SCALES = 512
+#: Most sets that a node keeps.
+SLOTS = 2
+
+Bits = npt.NDArray[np.uint32]
+
+
+def late_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
+    """Weights of sets of ages 1 to 15, in sixteenths: ``factor`` to the power of the age, rounded half to even.
+
+    Sets older than ``ages`` have none.
+    """
+    if not 0 <= factor <= 1:
+        raise ValueError(f"Factor of late gradients must be between 0 and 1, not {factor!r}")
+    if not 0 <= ages <= AGES:
+        raise ValueError(f"Largest age of late gradients must be between 0 and {AGES}, not {ages!r}")
+    return tuple(round(ONE * factor ** age) if age <= ages else 0 for age in range(1, AGES + 1))
+
+
+def weight_of(age: int, weights: Sequence[int]) -> int:
+    """Weight of a set that is so many rounds late; 0 for one that is not late or too old."""
+    return weights[age - 1] if 1 <= age <= AGES else 0
+
+
+def scale_table(scale: float) -> Bits:
+    """Scales of a sum of gradients by its index, the divisor in sixteenths: ``scale`` · 16 / index in binary32.
+
+    Entry 0 stands for 512 sixteenths: 16 nodes, each with a set in time and a late one of full weight.
+    """
+    divisors = np.arange(SCALES, dtype=np.float64)
+    divisors[0] = SCALES
+    return np.asarray(float(np.float32(scale)) * ONE / divisors, dtype=np.float32).view(np.uint32)
+
+
+def fold(fresh: Bits | None, late: Bits, weight: int) -> Bits:
+    """A node's contribution that has a late set: the product is rounded, then the sum."""
+    factor = np.float32(weight / ONE).view(np.uint32)
+    product = floating.multiply(late, np.full_like(late, factor))
+    return floating.add(np.zeros_like(late) if fresh is None else fresh, product)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Close:
+    """A closed round.
+
+    Members
+    -------
+    tag : int
+        Number of the round.
+    on_time, late : int
+        Masks of the nodes of which it has a set in time, and a late one.
+    index : int
+        Sum of the weights in sixteenths, modulo 512.
+    """
+
+    tag: int
+    on_time: int
+    late: int
+    index: int
+
+    @property
+    def detail(self) -> int:
+        """Detail of the events of FOLD."""
+        return self.on_time | self.late << 16
+
+
+def _late_tag(tags: Sequence[int], tag: int, weights: Sequence[int]) -> int | None:
+    """Tag of the oldest set that a round has late."""
+    return min((one for one in tags if weight_of(tag - one, weights)), default=None)
+
+
+def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[int]:
+    """Tags of the sets that the closing of a round drops."""
+    return [one for one in tags if one < tag and not weight_of(tag - one, weights)]
+
+
+class Closer:
+    """The node of rank 0, which closes rounds, as far as time goes.
+
+    Parameters
+    ----------
+    nodes : int
+    quorum : int
+        Sets in time that close a round.
+    deadline : int
+        Cycles after which a round is closed that has a set; 0 for none.
+    weights : sequence of int
+        :func:`late_weights`.
+    """
+
+    def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
+        self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
+        self.weights = tuple(weights)
+        self._known: dict[tuple[int, int], int] = {}  # cycle in which rank 0 knows of a set, by node and tag
+
+    def ready(self, node: int, tag: int, cycle: int) -> None:
+        """Note that rank 0 knows of a set from a cycle on."""
+        self._known[node, tag] = cycle
+
+    def time(self, tag: int, opened: int) -> int | None:
+        """Cycle in which a round is closed that rank 0 waits for since ``opened``; None as long as it is not known.
+
+        The deadline begins when rank 0 waits for the round and knows of one of its sets.
+        """
+        times = sorted(cycle for (_, one), cycle in self._known.items() if one == tag)
+        found = [max(times[self.quorum - 1], opened)] if len(times) >= self.quorum else []
+        if self.deadline and times:
+            found.append(max(times[0], opened) + self.deadline)
+        return min(found, default=None)
+
+    def close(self, tag: int, cycle: int) -> Close:
+        """Close a round with the sets that are known in this cycle."""
+        on_time = late = index = 0
+        for node in range(self.nodes):
+            tags = [one for (source, one), since in self._known.items() if source == node and since <= cycle]
+            gone = _forgotten(tags, tag, self.weights)
+            if tag in tags:
+                on_time |= 1 << node
+                index += ONE
+                gone.append(tag)
+            old = _late_tag(tags, tag, self.weights)
+            if old is not None:
+                late |= 1 << node
+                index += weight_of(tag - old, self.weights)
+                gone.append(old)
+            for one in gone:
+                del self._known[node, one]
+        return Close(tag=tag, on_time=on_time, late=late, index=index % SCALES)
+
+
+@dataclasses.dataclass
+class Ledger:
+    """Sets of a node by their fate, as counts, and as sums of their elements in exact integers.
+
+    Sums are of the elements as multiples of the smallest subnormal number, so none of them is rounded: whatever was
+    computed is applied, folded, dropped or pending, element by element. Folded sets count whole, whatever their
+    weight.
+    """
+
+    length: int
+    counts: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(
+        ("computed", "applied", "folded", "dropped"), 0))
+    sums: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+
+    def add(self, fate: str, gradient: Bits) -> None:
+        """Count a set."""
+        self.counts[fate] += 1
+        before = self.sums.setdefault(fate, [0] * self.length)
+        self.sums[fate] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
+
+    def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
+        """Sets, and elements, that were computed and have no fate; zeros if the ledger is right."""
+        counts = self.counts
+        left = counts["computed"] - counts["applied"] - counts["folded"] - counts["dropped"] - len(pending)
+        zeros = [0] * self.length
+        away = [self.sums.get(fate, zeros) for fate in ("applied", "folded", "dropped")]
+        away += [_exact(gradient) for gradient in pending]
+        computed = self.sums.get("computed", zeros)
+        return left, [value - sum(rest) for value, *rest in zip(computed, *away, strict=True)]
+
+
+def _exact(gradient: Bits) -> list[int]:
+    """Finite elements as multiples of the smallest subnormal number."""
+    return [int(value * 2.0 ** 149) if abs(value) < 2.0 ** 800 else 0
+            for value in gradient.view(np.float32).astype(np.float64).tolist()]
+
+
+class Rounds:
+    """Sets of all nodes of a ring, by the masks of their rounds.
+
+    Parameters
+    ----------
+    nodes : int
+    length : int
+        Elements of a gradient.
+    weights : sequence of int
+        :func:`late_weights`.
+
+    Members
+    -------
+    closed : int or None
+        Number of the latest closed round.
+    ledgers : list of Ledger
+        One for each node.
+    """
+
+    def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
+        self.nodes, self.length = nodes, length
+        self.weights = tuple(weights)
+        self.closed: int | None = None
+        self.ledgers = [Ledger(length) for _ in range(nodes)]
+        self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
+
+    def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
+        """A node has computed a set, or was given it again in a resumed run.
+
+        Sets of rounds that are closed by then may be given before or after :meth:`close`, as long as that closes no
+        round with the set.
+        """
+        sets = self._sets[node]
+        if tag in sets:
+            raise ValueError(f"Node {node} must have one set of round {tag}, not two")
+        bits = np.ascontiguousarray(gradient, dtype=np.float32).view(np.uint32) if gradient.dtype.kind == "f" else (
+            np.asarray(gradient, dtype=np.uint32))
+        self.ledgers[node].add("computed", bits)
+        sets[tag] = bits
+
+    def pending(self, node: int) -> dict[int, Bits]:
+        """Sets of a node without a fate, by their tags: what a checkpoint has to keep."""
+        return dict(sorted(self._sets[node].items()))
+
+    def close(self, closed: Close) -> list[Bits]:
+        """Close a round; returns the contribution of each node, of which the ring makes the sum.
+
+        Raises
+        ------
+        ValueError
+            The masks name sets that are not there, or the index is not the sum of their weights.
+        """
+        tag, index = closed.tag, 0
+        found = []
+        for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
+            fresh = late = None
+            weight = 0
+            if closed.on_time >> node & 1:
+                if tag not in sets:
+                    raise ValueError(f"Node {node} must have a set of round {tag} to be in time")
+                fresh = sets.pop(tag)
+                ledger.add("applied", fresh)
+                index += ONE
+            if closed.late >> node & 1:
+                old = _late_tag(list(sets), tag, self.weights)
+                if old is None:
+                    raise ValueError(f"Node {node} must have a late set in round {tag}")
+                late, weight = sets.pop(old), weight_of(tag - old, self.weights)
+                ledger.add("folded", late)
+                index += weight
+            for old in _forgotten(list(sets), tag, self.weights):
+                ledger.add("dropped", sets.pop(old))
+            zeros = np.zeros(self.length, np.uint32)
+            found.append(fold(fresh, late, weight) if late is not None else zeros if fresh is None else fresh)
+        if index % SCALES != closed.index:
+            raise ValueError(f"Index of round {tag} must be {index % SCALES}, not {closed.index}")
+        self.closed = tag
+        return found
+
+    def index(self, tag: int, on_time: int, late: int) -> int:
+        """Index of a round with these masks, which events do not tell."""
+        total = ONE * on_time.bit_count()
+        for node in range(self.nodes):
+            if late >> node & 1:
+                old = _late_tag(list(self._sets[node]), tag, self.weights)
+                total += 0 if old is None else weight_of(tag - old, self.weights)
+        return total % SCALES
