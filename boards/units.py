@@ -97,9 +97,10 @@ def gradient_codec(*, codec, lanes):
 
 def control_hub():
     """Dispatch of the control words of a node."""
-    from hdl.ring.control_words import UNITS
+    from hdl.config import NodeConfig
+    from hdl.ring.control_words import units
     from hdl.ring.replay.control_hub import ControlHub
-    return ControlHub(takes=[unit.takes for unit in UNITS])
+    return ControlHub(takes=[unit.takes for unit in units(NodeConfig(queues=2, replay=True))])
 
 
 def command_queues(*, queues, replay=False):

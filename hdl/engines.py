@@ -7,11 +7,12 @@ from hdl.int16_node import description as int16_node
 from hdl.masking import description as masking
 from hdl.quantization import description as quantization
 from hdl.ring import description as ring
+from hdl.rounds import description as rounds
 
 __all__ = ["engines", "operations"]
 
 #: Makers of descriptions for a full node, in order of priority at the memories. The first carries out collectives.
-_DESCRIPTIONS = (ring.describe, masking.describe, quantization.describe, compute.describe_stand_in,
+_DESCRIPTIONS = (ring.describe, rounds.describe, masking.describe, quantization.describe, compute.describe_stand_in,
                  compute.describe_layers, latched_settings.describe)
 
 

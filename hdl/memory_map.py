@@ -5,8 +5,8 @@ import enum
 
 from hdl.group import GROUP
 
-__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap", "MemorySpace", "Space",
-           "memory_map"]
+__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap",
+           "MemorySpace", "Space", "memory_map"]
 
 #: Alignment of the base of a command, in elements, in every memory.
 BASE_ALIGNMENT = GROUP

@@ -11,7 +11,7 @@ from hdl.control.engine import at, check_engines, operations_of
 from hdl.control.host_port import HostPort
 from hdl.control.host_side import connect_host_side, connect_programs, host_members
 from hdl.control.immediate import ImmediateRunner
-from hdl.control.protocol import Operation
+from hdl.control.protocol import EventStatus, Operation
 from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
 from hdl.engines import engines as engines_of
@@ -99,6 +99,13 @@ class Node(wiring.Component):
             for port, path in engine.links.items():
                 wiring.connect(m, engine=at(unit, path), node=wiring.flipped(getattr(self, port)))
 
+        joined = {}
+        for engine, unit in units:
+            for name, path in engine.joins.items():
+                joined.setdefault(name, []).append(at(unit, path))
+        for one, other in joined.values():
+            wiring.connect(m, one=one, other=other)
+
         fields = {field.name: registers.optimizer[field.bit:field.bit + field.width]
                   for field in register("OPTIMIZER").fields}
         found = {name: at(unit, path) for engine, unit in units for name, path in engine.outputs.items()}
@@ -108,6 +115,8 @@ class Node(wiring.Component):
         def source(engine, path):
             """Signal that feeds an engine's input."""
             root, _, name = path.partition(".")
+            if path in found and path not in engine.outputs:
+                return found[path]
             if root == "checked":
                 return queue.checked[min(engine.queue or 0, config.queues - 1)][name]
             if root == "latched":
@@ -124,8 +133,8 @@ class Node(wiring.Component):
             *(at(unit, path).eq(source(engine, given)) for engine, unit in units
               for path, given in engine.inputs.items()),
         ]
-        if "link_delay" in found:
-            m.d.comb += registers.link_delay.eq(found["link_delay"])
+        m.d.comb += [getattr(registers, name).eq(found[name]) for name in ("link_delay", "slot_0", "slot_1")
+                     if name in found]
         if "signals" in found:
             wiring.connect(m, queues=queue.signals, control_words=found["signals"])
         if config.queues > 1:
@@ -160,6 +169,15 @@ class Node(wiring.Component):
     def _commands(self, m, queue, number, units):
         """Give each command of a queue to the engine that has its operation; only one of them runs."""
         start, completion = queue.start[number], queue.completions[number]
+        for engine, unit in units:
+            if number in engine.gates:
+                gate = at(unit, engine.gates[number])
+                connect_stream(m, start, gate.i)
+                m.d.comb += [
+                    gate.ended.eq(completion.valid & completion.ready),
+                    gate.good.eq(completion.payload.status == EventStatus.OK),
+                ]
+                start = gate.o
         last = self._config.queues - 1
         mine = [(unit, [operation.code for operation in engine.operations]) for engine, unit in units
                 if (last if engine.queue is None else min(engine.queue, last)) == number]

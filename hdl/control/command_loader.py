@@ -199,6 +199,13 @@ class CommandLoader(wiring.Component):
             # Only the last queue has collectives.
             with m.If((following == layout["collective"].offset // 32) & chosen[-1]):
                 m.d.sync += addend.eq(self.passes[-1].collective << layout["collective"].offset % 32)
+            if self._config.rounds:
+                number = Signal(16)
+                for queue, current in enumerate(self.passes):
+                    with m.If(chosen[queue]):
+                        m.d.comb += number.eq(current.number)
+                with m.If(following == layout["number"].offset // 32):
+                    m.d.sync += addend.eq(number << layout["number"].offset % 32)
         m.d.comb += shifted.eq(value + addend)
 
     def _choose(self, m, chosen):

@@ -10,8 +10,13 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import command_layout
+
 __all__ = ["BASES", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
-           "operations_of"]
+           "gate_signature", "operations_of"]
 
 #: Fields of a command that are bases in memories, in the order in which they are checked.
 BASES = ("gradient_base", "weight_base", "state_base")
@@ -130,9 +135,15 @@ class EngineDescription:
         ``weight_version``.
     outputs : mapping of str to str
         Outputs that the node takes, each from one engine at most: ``weight_version``; ``latched``, a struct of the
-        settings that updates use, without which these are those of the register file; ``link_delay``, for the
-        register of that name; and ``signals``, an interface to the queues of commands
+        settings that updates use, without which these are those of the register file; one of these settings, as in
+        ``latched.gradient_scale``, in place of what other engines would have for it; ``link_delay``, ``slot_0`` and
+        ``slot_1``, for the registers of those names; and ``signals``, an interface to the queues of commands
         (:func:`~hdl.control.remote_after.signals_signature`).
+    joins : mapping of str to str
+        Path of its interface to another engine, by a name that the other one has its own under.
+    gates : mapping of int to str
+        Path of the gate that it has between a queue and the engines, by the number of the queue
+        (:func:`gate_signature`); one gate at most for each.
     links : mapping of str to str
         Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on.
     """
@@ -144,12 +155,30 @@ class EngineDescription:
     writes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    joins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gates: Mapping[int, str] = dataclasses.field(default_factory=dict)
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def queue(self):
         """Queue of the operations, in a node with several; None if any may carry them out."""
         return next((operation.queue for operation in self.operations if operation.queue is not None), None)
+
+
+def gate_signature():
+    """Gate between a queue of commands and its engines, which may hold and change commands.
+
+    Members
+    -------
+    i : In(stream of command_layout())
+        Commands of the queue.
+    o : Out(stream of command_layout())
+        Commands for the engines. Each that is taken there is taken from the queue.
+    ended, good : In(1)
+        The queue takes the event of the command that was taken last; its status is OK.
+    """
+    commands = stream.Signature(command_layout())
+    return wiring.Signature({"i": In(commands), "o": Out(commands), "ended": In(1), "good": In(1)})
 
 
 def at(component, path):

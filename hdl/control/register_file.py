@@ -86,8 +86,8 @@ class RegisterFile(wiring.Component):
     the ports are those of the table: an output for each setting, an input for each status.
 
     A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
-    engine the counters of that, one without replay what links count, and one without rounds what those need: they have no ports, read zero, and ignore
-    what is written.
+    engine the counters of that, one without replay what links count, and one without rounds what those need: they
+    have no ports, read zero, and ignore what is written.
 
     Parameters
     ----------

@@ -23,6 +23,7 @@ from hdl.ring.setup import longest_vector, setup_layout, tours
 from hdl.ring.switched_link import SwitchedLink
 from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.ring.walks import Situation
+from hdl.rounds.layouts import rounds_signature
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["CollectiveEngine", "counts_layout"]
@@ -108,6 +109,8 @@ class CollectiveEngine(wiring.Component):
                 "link_delay": Out(32),
                 # What nodes with control words tell each other.
                 **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
+                # What they tell each other of rounds.
+                **({"rounds": In(rounds_signature())} if config.rounds else {}),
                 # Links from the predecessor and to the successor, at each port.
                 **port_members(config, config.ring_ports),
                 # Memory ports, arrays as those of the datapath.
@@ -316,6 +319,8 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, link.control_o, words.i)
         connect_stream(m, words.o, link.control_i)
         wiring.connect(m, words=words.signals, queues=wiring.flipped(self.signals))
+        if self._config.rounds:
+            wiring.connect(m, words=words.rounds, rounds=wiring.flipped(self.rounds))
         # Links of a new setting of a switch begin anew, and so does what is said on them.
         loads = link.load & link.still if self._config.ring_ports > 1 else 0
         m.d.comb += words.reset_link.eq(self.link_reset | loads)

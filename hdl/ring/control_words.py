@@ -13,8 +13,10 @@ from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.keepalive import KeepAlive
 from hdl.ring.replay.signals import SignalRelay
+from hdl.rounds.layouts import rounds_signature
+from hdl.rounds.relay import RoundRelay
 
-__all__ = ["UNITS", "ControlUnit", "ControlWords"]
+__all__ = ["UNITS", "ControlUnit", "ControlWords", "units"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +34,31 @@ class ControlUnit:
         :func:`~hdl.ring.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word each.
         Other ports that have the name of a member of :func:`~hdl.control.remote_after.signals_signature`, or are
         named ``reset_link``, are joined to it.
+    interface : str
+        Name of an interface that it has to another engine of the node, or nothing.
+    present : callable
+        Takes the configuration, and says whether the node has the unit.
     """
 
     name: str
     takes: tuple[ControlType, ...]
     make: Callable[[Any], Any]
+    interface: str = ""
+    present: Callable[[Any], bool] = lambda config: True
 
 
 #: Units of a node; the first of them that has a message sends it first. A new one is entered here.
 UNITS = (
     ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues)),
     ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive()),
+    ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",
+                present=lambda config: config.rounds),
 )
+
+
+def units(config):
+    """Units of a node of this configuration."""
+    return tuple(unit for unit in UNITS if unit.present(config))
 
 
 class ControlWords(wiring.Component):
@@ -63,6 +78,7 @@ class ControlWords(wiring.Component):
     o : Out(stream of unsigned(32))
         Control words for the successor.
     signals : In(signals_signature(queues))
+    rounds : In(rounds_signature()), in a node with rounds
     reset_link : In(1)
         Level: forget everything.
     """
@@ -77,25 +93,30 @@ class ControlWords(wiring.Component):
             "i": In(stream.Signature(unsigned(32))),
             "o": Out(stream.Signature(unsigned(32))),
             "signals": In(signals_signature(config.queues)),
+            **({"rounds": In(rounds_signature())} if config.rounds else {}),
             "reset_link": In(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.hub = hub = ControlHub(takes=[unit.takes for unit in UNITS])
+        entries = units(self._config)
+        m.submodules.hub = hub = ControlHub(takes=[unit.takes for unit in entries])
         m.d.comb += [
             hub.i.valid.eq(self.i.valid), hub.i.payload.eq(self.i.payload), self.i.ready.eq(hub.i.ready),
             self.o.valid.eq(hub.o.valid), self.o.payload.eq(hub.o.payload), hub.o.ready.eq(self.o.ready),
             hub.reset_link.eq(self.reset_link),
         ]
-        for number, entry in enumerate(UNITS):
+        for number, entry in enumerate(entries):
             m.submodules[entry.name] = unit = entry.make(self._config)
             self._join(m, unit, hub.take[number], hub.give[number])
-            for name, member in signals_signature(self._config.queues).flip().members.items():
+            for name in signals_signature(self._config.queues).members:
                 if name not in unit.signature.members:
                     continue
-                port = getattr(self.signals, name)
-                m.d.comb += getattr(unit, name).eq(port) if member.flow == In else port.eq(getattr(unit, name))
+                port, its = getattr(self.signals, name), getattr(unit, name)
+                m.d.comb += its.eq(port) if unit.signature.members[name].flow == In else port.eq(its)
+            if entry.interface:
+                wiring.connect(m, node=wiring.flipped(getattr(self, entry.interface)),
+                               unit=getattr(unit, entry.interface))
             if "reset_link" in unit.signature.members:
                 m.d.comb += unit.reset_link.eq(self.reset_link)
         return m

@@ -51,6 +51,7 @@ def describe(config):
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset"},
         outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {}),
                  **({"signals": "signals"} if config.has_signals else {})},
+        joins={"rounds": "rounds"} if config.rounds else {},
         links={name: name for name in port_members(config, config.ring_ports)},
     )
 

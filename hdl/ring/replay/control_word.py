@@ -10,7 +10,7 @@ from amaranth.lib import data, enum
 from hdl.control.sequencer import RUN_BITS
 
 __all__ = ["SINGLE", "ControlType", "close_layout", "control_layout", "keepalive_layout", "message_layout",
-           "restart_layout", "signal_layout"]
+           "ready_layout", "restart_layout", "signal_layout"]
 
 
 class ControlType(enum.Enum, shape=4):
@@ -26,7 +26,7 @@ class ControlType(enum.Enum, shape=4):
 
 
 #: Types whose words have other fields than :func:`control_layout`: no word follows them.
-SINGLE = (ControlType.RESTART, ControlType.SIGNAL)
+SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
 
 
 def message_layout():
@@ -57,6 +57,11 @@ def keepalive_layout():
     return data.StructLayout({"type": ControlType, "words": 8, "hops": 4, "reserved": 16})
 
 
+def ready_layout():
+    """READY: the source has a gradient for the round of this number, in one of its slots."""
+    return data.StructLayout({"type": ControlType, "source": 4, "slot": 1, "zeros": 7, "tag": 16})
+
+
 def close_layout():
-    """Second word of CLOSE: nodes whose gradients are in time, and those that are late."""
+    """Second word of CLOSE: nodes whose gradients are in time, and those that are late. The third is the index."""
     return data.StructLayout({"on_time": 16, "late": 16})

@@ -1,0 +1,120 @@
+"""Layouts of rounds of gradients, the interface to control words, and the verdict on a gradient's age."""
+
+from amaranth.hdl import Cat, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.sequencer import place_layout
+
+__all__ = ["AGES", "INDEX_BITS", "ONE", "SLOTS", "closing_layout", "counts_layout", "heard_layout", "judge",
+           "own_ready_layout", "resumed_layout", "rounds_signature", "slot_layout", "weights_layout", "work_layout"]
+
+#: Slots for gradients of a node.
+SLOTS = 2
+#: Largest age of a gradient that can have a weight.
+AGES = 15
+#: Weight of a gradient that is in time, in sixteenths.
+ONE = 16
+#: Bits of the index of a round's scale.
+INDEX_BITS = 9
+
+
+def weights_layout():
+    """Weights of ages 1 to 15 in sixteenths."""
+    return data.ArrayLayout(5, AGES)
+
+
+def closing_layout():
+    """A closed round: its number, the nodes that are in time and late, and the index of its scale."""
+    return data.StructLayout({"tag": 16, "on_time": 16, "late": 16, "index": INDEX_BITS})
+
+
+def own_ready_layout():
+    """A gradient of this node: its slot, and the number of its round."""
+    return data.StructLayout({"slot": 1, "tag": 16})
+
+
+def heard_layout():
+    """A gradient of a node."""
+    return data.StructLayout({"source": 4, "slot": 1, "tag": 16})
+
+
+def slot_layout():
+    """Registers SLOT_0 and SLOT_1."""
+    return data.StructLayout({"tag": 16, "computing": 1, "pending": 1, "taken": 1})
+
+
+def resumed_layout():
+    """Register RESUMED_SET."""
+    return data.StructLayout({"tag": 16, "slot": 1, "ready": 1})
+
+
+def work_layout():
+    """This node's part in a round: which of its slots are in time and late, and the weight of the latter."""
+    return data.StructLayout({
+        "fresh": 1, "late": 1, "fresh_slot": 1, "late_slot": 1, "weight": 5, "index": INDEX_BITS, "masks": 32})
+
+
+def counts_layout():
+    """Increments of the counters in a cycle, by the names of the registers."""
+    return data.StructLayout({"gradients_computed": 1, "gradients_applied": 1, "gradients_folded": 1,
+                              "gradients_dropped": 2})
+
+
+def rounds_signature():
+    """Interface between the units of rounds and the control words, as the units of rounds see it.
+
+    Members
+    -------
+    place : In(place_layout())
+    alive : In(1)
+        Pulse: some node of the ring is at work.
+    ready : Out(stream of own_ready_layout())
+        Gradients of this node, to be made known to rank 0.
+    heard : In(stream of heard_layout())
+        Gradients of all nodes, at rank 0.
+    close : Out(stream of closing_layout())
+        Closed rounds of rank 0, to be made known to all nodes.
+    closed : In(1)
+        Pulse: a round is closed.
+    closing : In(closing_layout())
+        That round, until the next one.
+    """
+    return wiring.Signature({
+        "place": In(place_layout()),
+        "alive": In(1),
+        "ready": Out(stream.Signature(own_ready_layout())),
+        "heard": In(stream.Signature(heard_layout())),
+        "close": Out(stream.Signature(closing_layout())),
+        "closed": In(1),
+        "closing": In(closing_layout()),
+    })
+
+
+def judge(m, name, *, tag, present, of, weights):
+    """Judge a gradient of round ``of`` when round ``tag`` is closed.
+
+    Rank 0 and the node itself do so alike: both have to come to the same verdict.
+
+    Returns
+    -------
+    fresh, weight, stale, age
+        Whether it is in time, its weight if it is late, whether it is too late for any weight, and its age.
+    """
+    age = Signal(16, name=f"{name}_age")
+    weight = Signal(5, name=f"{name}_weight")
+    fresh, old = Signal(name=f"{name}_fresh"), Signal(name=f"{name}_old")
+    m.d.comb += [
+        age.eq(tag - of),
+        fresh.eq(present & (age == 0)),
+        old.eq(present & (age != 0) & ~age[-1]),
+        weight.eq(Mux(old & ~age[4:].any(), _choose(age[:4], [0, *(weights[n] for n in range(AGES))]), 0)),
+    ]
+    return fresh, weight, old & (weight == 0), age[:4]
+
+
+def _choose(index, values):
+    """Value at an index, as a tree of multiplexers."""
+    for bit in index:
+        values = [Mux(bit, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
+    return Cat(values[0])[:5]
