@@ -8,13 +8,13 @@ import numpy.typing as npt
 from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer
 from host.driver.command import Command
-from host.driver.programs import RingPrograms
+from host.driver.rounds import RingRounds
 from host.driver.vectors import Vector
 
 __all__ = ["RingLayers"]
 
 
-class RingLayers(RingPrograms):
+class RingLayers(RingRounds):
     """Nodes in a ring that compute."""
 
     def write_activations(self, vectors: Sequence[npt.NDArray[Any]], base: int) -> None:

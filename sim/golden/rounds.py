@@ -267,6 +267,10 @@ class Rounds:
         self.closed = tag
         return found
 
+    def late_tag(self, node: int, tag: int) -> int | None:
+        """Round of the set that a node has late in a round; None if it has none."""
+        return _late_tag(list(self._sets[node]), tag, self.weights)
+
     def index(self, tag: int, on_time: int, late: int) -> int:
         """Index of a round with these masks, which events do not tell."""
         total = ONE * on_time.bit_count()
