@@ -178,6 +178,10 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 
 
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
+
+#: A node with rounds.
+_ROUNDS = {"queues": 2, "replay": True, "stand_in": True, "rounds": True}
+
 #: The iCEBreaker's.
 _REDUCED = {"element": "int16", "lanes": 1, "segment": 32, "gradient_words": 16384, "weight_words": 16384,
             "state_words": 32, "state_planes": 0, "nodes_max": 1}
@@ -321,6 +325,9 @@ UNITS = {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
+    **{f"rounds.{name}": Unit(f"hdl.rounds.{name}:{kind}", parameters) for name, kind, parameters in (
+        ("keeper", "RoundKeeper", {}), ("closer", "RoundCloser", {}), ("relay", "RoundRelay", {}),
+        ("fold", "Fold", _ROUNDS), ("engine", "RoundEngine", _ROUNDS))},
     "node": Unit("hdl.node:Node", {}),
     "node.replay": Unit("hdl.node:Node", {"replay": True}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),

@@ -112,7 +112,8 @@ class RoundEngine(wiring.Component):
 
             compute.stride.eq(self.stride), compute.stopped.eq(self.stopped | self.link_reset),
             keeper.tag.eq(compute.tag), compute.over.eq(keeper.over), compute.room.eq(keeper.room),
-            compute.slot.eq(keeper.slot), keeper.begun.eq(compute.begun), keeper.ended.eq(compute.ended),
+            compute.slot.eq(keeper.slot), keeper.begun.eq(compute.begun), keeper.into.eq(compute.into),
+            keeper.ended.eq(compute.ended),
             keeper.good.eq(compute.good),
 
             closer.waits.eq(fold.waits & (words.place.rank == 0)), closer.tag.eq(fold.tag),

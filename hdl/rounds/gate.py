@@ -43,7 +43,7 @@ class ComputeGate(wiring.Component):
     stride : In(32)
         Distance of slots.
     stopped : In(1)
-    tag : Out(16), over, room, slot : In, begun, ended, good : Out
+    tag : Out(16), over, room, slot : In, begun, into, ended, good : Out
         Ports at the :class:`~hdl.rounds.keeper.RoundKeeper`.
     """
 
@@ -54,7 +54,7 @@ class ComputeGate(wiring.Component):
         super().__init__({
             "gate": Out(gate_signature()), "stride": In(32), "stopped": In(1),
             "tag": Out(16), "over": In(1), "room": In(1), "slot": In(1),
-            "begun": Out(1), "ended": Out(1), "good": Out(1),
+            "begun": Out(1), "into": Out(1), "ended": Out(1), "good": Out(1),
         })
 
     def elaborate(self, platform):
@@ -84,6 +84,8 @@ class ComputeGate(wiring.Component):
             m.d.sync += [
                 skips.eq(self.over | self.stopped),
                 offers.eq(self.over | self.stopped | self.room),
+                # Another slot may become free before the command is taken.
+                self.into.eq(self.slot),
                 base.eq(given.gradient_base + Mux(self.slot, self.stride, 0)),
             ]
         return m

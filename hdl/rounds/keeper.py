@@ -45,9 +45,9 @@ class RoundKeeper(wiring.Component):
     over : Out(1)
         That round is closed.
     room : Out(1), slot : Out(1)
-        Some slot is free, and which is the next to be used.
-    begun : In(1)
-        That gradient is computed in that slot from now on; there is one at a time.
+        Some slot is free, and which is the first of them.
+    begun : In(1), into : In(1)
+        That gradient is computed in this free slot from now on; there is one at a time.
     ended, good : In(1)
         It is over, and well: the gradient becomes pending. Otherwise the slot is free.
     resumed : In(resumed_layout())
@@ -80,6 +80,7 @@ class RoundKeeper(wiring.Component):
     room: Out(1)
     slot: Out(1)
     begun: In(1)
+    into: In(1)
     ended: In(1)
     good: In(1)
     resumed: In(resumed_layout())
@@ -118,7 +119,7 @@ class RoundKeeper(wiring.Component):
         m.d.sync += before.eq(self.resumed.ready & (before | ~self.ended))
         m.d.comb += again.eq(self.resumed.ready & ~before & ~self.ended)
         for n, slot in enumerate(states):
-            with m.If(self.begun & (self.slot == n)):
+            with m.If(self.begun & (self.into == n)):
                 m.d.sync += [slot.computing.eq(1), slot.tag.eq(self.tag)]
             with m.If(self.ended & slot.computing):
                 m.d.sync += [slot.computing.eq(0), slot.pending.eq(self.good), told[n].eq(0)]
