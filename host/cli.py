@@ -68,7 +68,7 @@ from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError
-from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
+from host.training.schedule import ALL, OVERLAPS, counted, doubled, overlaps, patience_of, programmed
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, LONGEST_REPLAYED, TransportName, open_session
@@ -164,8 +164,9 @@ def train_command(
         show_default=False)] = None,
     overlap: Annotated[str | None, typer.Option(
         help="Have nodes compute and communicate by a program: none, strict, layers, chunks:n for n layers at a "
-             "time, search for the best n, or all, one after the other. Computing is modelled, but with --compute "
-             "node. [default: the host computes]", show_default=False)] = None,
+             "time, search for the best n, stale:k for k layers with weights an update behind, or all that are not "
+             "stale, one after the other. Computing is modelled, but with --compute node. [default: the host "
+             "computes]", show_default=False)] = None,
     compute: Annotated[str, typer.Option(
         help="Who differentiates: host, or node for nodes that do, by a program unless there is a density.")
     ] = TrainingConfig.compute,
@@ -279,12 +280,14 @@ def train_command(
                     task = Classifier(data, (), align=config.align)
         plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
         if board is None:
-            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one],
+            node = fitted(counted(node, config),
+                          [one.allocation(task.parameters.size) for one in (config, plain) if one],
                           nodes=nodes if course is None else course.fewest, planes=state_planes)
             if compute == NODE:
                 node = engine_node(node, task, config, nodes=nodes)
             if overlap is not None:
                 node = programmed(node, task.parameters.size, len(config.hidden) + 1)
+                node = doubled(node, task, config, nodes=nodes)
         check_run(node, task, config, nodes=nodes)  # before anything is built
         if course is not None:
             check_stages(course, node, task, config)

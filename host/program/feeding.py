@@ -13,10 +13,14 @@ from host.driver.command import Event
 from host.driver.optimizer_settings import Settings
 from host.driver.programs import Passes
 from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
 from host.program.program import CompiledProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
 
-__all__ = ["Feed", "Feeder", "run_passes"]
+__all__ = ["Feed", "Feeder", "TraceReader", "run_passes"]
+
+#: Words of the trace that a command takes: those of its start and of its end.
+_RECORDS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,9 +82,51 @@ class Feeder:
         self._ring.set_flags(feed.flag)
 
 
+class TraceReader:
+    """Read the traces of a run with more commands than they hold, in parts.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes before the run.
+
+    Members
+    -------
+    room : int
+        Commands whose records a node keeps.
+    """
+
+    def __init__(self, ring: Ring):
+        self._devices = ring.devices
+        self.room = ring.devices[0].config.memories["trace"].words // _RECORDS
+        self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
+        self._events = [0] * len(self._devices)
+        self._found: list[list[TraceRecord]] = [[] for _ in self._devices]
+
+    def on_event(self, rank: int) -> None:
+        """Take note of the end of a command, and read the node's trace before it is half full."""
+        self._events[rank] += 1
+        if self._events[rank] >= self.room // 2:
+            self._read(rank)
+
+    def finish(self) -> list[list[TraceRecord]]:
+        """All records of each node, after the run."""
+        for rank in range(len(self._devices)):
+            self._read(rank)
+        return self._found
+
+    def _read(self, rank: int) -> None:
+        found = self._devices[rank].trace(self._since[rank])
+        self._found[rank] += found
+        self._since[rank] += len(found)
+        self._events[rank] = 0
+
+
 def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings], *, first: int, after: str,
                give: Callable[[int], None]) -> Passes:
     """Run a stale program, which the nodes have loaded, for several passes that overlap.
+
+    Where a node's trace does not hold all records of the run, it is read now and then while the run goes on.
 
     Parameters
     ----------
@@ -102,5 +148,14 @@ def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings
         Feed(tag=tags[after], flag=STAGED_FLAG, give=give),
         Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.write_settings(settings[number]))])
     feeder.begin()
-    return ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
-                             on_event=feeder.on_event)
+    reader = TraceReader(ring)
+    whole = len(settings) * len(tags) <= reader.room
+
+    def on_event(rank: int, event: Event) -> None:
+        feeder.on_event(rank, event)
+        if not whole:
+            reader.on_event(rank)
+
+    found = ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+                              traced=whole, on_event=on_event)
+    return found if whole else dataclasses.replace(found, traces=reader.finish())

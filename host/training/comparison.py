@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from host.driver.buffers import Buffer
 from host.driver.local_commands import LocalCommands
 from host.driver.vectors import Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
 
-__all__ = ["compare_end", "compare_memories", "compare_scores", "names", "read_weights"]
+__all__ = ["compare_copies", "compare_end", "compare_memories", "compare_scores", "names", "read_weights"]
 
 
 def names(nodes: Sequence[float]) -> str:
@@ -29,6 +30,36 @@ def read_weights(ring: LocalCommands, reference: Reference, config: TrainingConf
         found = ring.read_master(length).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, found)
     return np.asarray(weights[0])
+
+
+def compare_copies(ring: LocalCommands, reference: Reference, number: int, *, older: npt.NDArray[np.uint32],
+                   apart: int, distance: int, newest: int) -> None:
+    """Compare weights of which the first ``apart`` lie in two copies, and masters.
+
+    Parameters
+    ----------
+    ring : Ring
+    reference : Reference
+    number : int
+        Number of the step.
+    older : array of uint32
+        Weights before the last update.
+    apart, distance : int
+        Elements with two copies, and how far the second lies behind the first.
+    newest : int
+        Copy, 0 or 1, that the last update has written.
+    """
+    weights = reference.weights
+    copies = [older, older]
+    copies[newest] = weights
+    first = np.concatenate([copies[0][:apart], weights[apart:]])
+    _compare("weights", number, first, words_of(ring.read_weights(len(weights))))
+    if apart:
+        second = words_of(ring.read_weights(Buffer("weights", distance, apart)))
+        _compare("weights of odd passes", number, copies[1][:apart], second)
+    if reference.has_master:
+        found = ring.read_master(len(weights)).view(np.uint32)
+        _compare_state(ring, "master weights", number, reference.master, found)
 
 
 def compare_scores(number: int, expected: Vector, found: Vector) -> None:

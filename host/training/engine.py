@@ -15,13 +15,14 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.compute.factors import Array as Units
 from host.compute.lists import Lists, compile_lists
+from host.driver.buffers import aligned
 from host.driver.ring import Ring
 from host.models.layers import Array, Labels
-from host.program.schedules import layers_of
+from host.program.schedules import Copies, Schedule, layers_of
 from host.training.record import NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
 
-__all__ = ["Computer", "check_engine", "computer_of", "engine_node"]
+__all__ = ["Computer", "check_engine", "computer_of", "engine_node", "lists_of"]
 
 #: Rows of units that a node can have.
 _ROWS = (1, 2, 4)
@@ -42,7 +43,11 @@ class Computer:
     -------
     lengths : list of int
         Examples that each node has been given.
+    odd : int
+        Copy of the weights, of even passes (0) or of odd ones (1), with which the test set is classified.
     """
+
+    odd = 0
 
     def __init__(self, ring: Ring, lists: Lists, length: int):
         self._ring = ring
@@ -88,11 +93,12 @@ class Computer:
         places, nodes = self._lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
-        forward = [one.fields["weight_base"] for one in self._lists.commands[:len(places.layers)]]
+        forward = [one.fields["weight_base"] + self.odd * self._lists.distance
+                   for one in self._lists.commands[:len(places.layers)]]
         found = []
         for first in range(0, len(x), nodes * places.examples):
             shares = np.array_split(x[first:first + nodes * places.examples], nodes)
-            self.give([(share, np.zeros(len(share), np.int64)) for share in shares])
+            self.give([(share, np.zeros(len(share), np.int64)) for share in shares], odd=self.odd)
             self._commands(forward)
             rows = self._ring.read_activations(places.outputs[-1], places.examples * stride)
             found += [mine.reshape(-1, stride)[:len(share), :layer.outputs]
@@ -113,7 +119,13 @@ def _classifier(workload: Workload) -> Classifier:
 def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int) -> Lists:
     task = _classifier(workload)
     examples = -(-config.largest(task.examples) // nodes)
-    return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words)
+    layers, copies = layers_of(task.widths), None
+    if config.stale:
+        # What odd passes use lies as far behind what even ones use as one copy of the weights behind the other.
+        plain = compile_lists(layers, array=units, examples=examples, words=words)
+        distance = aligned(max(task.parameters.size, plain.end))
+        copies = Copies(layers=Schedule.parse(str(config.overlap)).behind, distance=distance)
+    return compile_lists(layers, array=units, examples=examples, words=words, copies=copies)
 
 
 def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Computer | None:
@@ -123,6 +135,11 @@ def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Compu
     node = ring.devices[0].config
     lists = _lists(workload, config, _units(node), ring.nodes, node.activation_words)
     return Computer(ring, lists, workload.parameters.size)
+
+
+def lists_of(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> Lists:
+    """Lists of a run on nodes that :func:`engine_node` has made."""
+    return _lists(workload, config, _units(node), nodes, node.activation_words)
 
 
 def _units(node: NodeConfig) -> Units:

@@ -6,7 +6,7 @@ from typing import Any
 from hdl.group import GROUP
 from host.driver.memory import Allocation
 from host.program.estimate import MACS
-from host.program.schedules import Schedule
+from host.program.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 
 __all__ = ["HOST", "NODE", "Change", "DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
@@ -113,6 +113,11 @@ class TrainingConfig:
     def largest(self, examples: int) -> int:
         """Examples in the largest batch of ``examples`` examples."""
         return -(-examples // -(-examples // self.batch))
+
+    @property
+    def stale(self) -> bool:
+        """Whether passes overlap, and layers compute with weights that are an update behind."""
+        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.STALE
 
     @property
     def align(self) -> int:

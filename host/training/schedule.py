@@ -7,31 +7,35 @@ that compute (:mod:`host.training.engine`) are given inputs and labels instead, 
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
 from host.driver.local_commands import LocalCommands
+from host.driver.optimizer_settings import Settings
 from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
+from host.driver.trace import TraceRecord
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
+from host.program.feeding import run_passes
 from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, build, fused, layers_of
 from host.program.search import Trials
 from host.program.trace import origin_of, spans
-from host.training.engine import Computer, check_engine, computer_of
+from host.training.engine import Computer, check_engine, computer_of, lists_of
 from host.training.golden_run import Part
 from host.training.record import NODE, TrainingConfig
 from host.training.step_checks import growth
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "execution_of", "overlaps", "patience_of",
-           "programmed", "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "StaleExecution", "Timing", "check_schedule", "counted", "doubled",
+           "execution_of", "overlaps", "patience_of", "programmed", "timings_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +160,7 @@ class Execution:
         program, passes = self._run(schedule)
         cycles = passes.outcome.cycles
         if schedule is not None and passes.traces:
-            self.timing = timing_of(str(schedule), program, passes)
+            self.timing, = timings_of(str(schedule), program, passes.traces)
             cycles = self.timing.cycles
         if self._searches and not self._trials.over:
             self._trials.note(cycles)
@@ -196,12 +200,12 @@ class Execution:
         program = self._loaded[2]
         return program, ring.run_programs(collectives=program.collectives)
 
-    def _program(self, schedule: Schedule | None) -> CompiledProgram:
+    def _program(self, schedule: Schedule | None, **given: Any) -> CompiledProgram:
         """Program of a schedule, whose collectives are :attr:`parts`."""
         if schedule is None or self._costs is None:
             return fused(self._length)
         program = _build(self._ring.devices[0].config, self._layers, schedule, self._ring.nodes, self._costs,
-                         packed_state=self._packed_state, computer=self.computer)
+                         packed_state=self._packed_state, computer=self.computer, **given)
         self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
                                              ("gradient_base", "length", "turn")))
                       for task in program.tasks if task.collective]
@@ -218,6 +222,39 @@ class Execution:
         self._last = None if state["last"] is None else Schedule.parse(state["last"])
 
 
+class StaleExecution(Execution):
+    """Passes of a stale schedule, several in a run.
+
+    Members
+    -------
+    apart, distance : int
+        First elements of the weights that lie in two copies, and how far the second copy lies behind the first.
+    """
+
+    def __init__(self, ring: LocalCommands, length: int, *, schedule: Schedule, layers: Sequence[Dense],
+                 **given: Any):
+        super().__init__(ring, length, schedule=schedule, layers=layers, **given)
+        self.apart = sum(layer.length for layer in layers[:schedule.behind])
+        self.distance = length if self.computer is None else self.computer.lists.distance
+
+    def load(self, lengths: Sequence[int]) -> CompiledProgram:
+        """Load the program for so many examples of each node, unless the nodes have it."""
+        assert self._asked is not None
+        ring, given = cast(Ring, self._ring), [] if self.computer is None else list(lengths)
+        if self._loaded is None or self._loaded[1] != given:
+            program = self._program(self._asked, lengths=given, distance=self.distance)
+            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
+                               changes=self._loaded is not None)
+            self._loaded = self._asked, given, program
+        return self._loaded[2]
+
+    def run(self, program: CompiledProgram, settings: Sequence[Settings], *, first: int,
+            give: Callable[[int], None]) -> Passes:
+        """Run passes; parameters as those of :func:`~host.program.feeding.run_passes`."""
+        after = "backward 1" if self.computer is None else "forward 1"
+        return run_passes(cast(Ring, self._ring), program, settings, first=first, give=give, after=after)
+
+
 def _number(value: int | Sequence[int]) -> int:
     """Field that is the same for all ranks."""
     if not isinstance(value, int):
@@ -225,27 +262,41 @@ def _number(value: int | Sequence[int]) -> int:
     return value
 
 
-def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
-    """Timing of a run of one pass."""
-    origin = origin_of(passes.traces)
-    found = [span for node, trace in enumerate(passes.traces)
+def timings_of(name: str, program: CompiledProgram, traces: Sequence[Sequence[TraceRecord]]) -> list[Timing]:
+    """Timing of each pass of a run, from the last end of the pass before to its own, by the traces of all nodes."""
+    origin = origin_of(traces)
+    found = [span for node, trace in enumerate(traces)
              for span in spans(trace, program, node=node, origin=origin)]
-    begun: dict[tuple[int, int], int] = {}
+    begun: dict[tuple[int, int, int], int] = {}
     for span in found:
-        begun[span.queue, span.place] = max(span.start, begun.get((span.queue, span.place), 0))
+        key = span.number, span.queue, span.place
+        begun[key] = max(span.start, begun.get(key, 0))
 
     def first(span: Span) -> int:
         """Start of a command; of a collective, when the last node has started it."""
         together = program.queues[span.queue][span.place].task.collective
-        return begun[span.queue, span.place] if together else span.start
+        return begun[span.number, span.queue, span.place] if together else span.start
 
-    durations = {(span.node, span.queue, span.place): span.end - first(span) for span in found}
-    golden = timeline(program.timed(), nodes=len(passes.traces),
-                      duration=lambda node, number, queue, place: durations[node, queue, place])
-    busy = [max(sum(cycles for (node, where, _), cycles in durations.items() if (node, where) == (one, queue))
-                for one in range(len(passes.traces))) for queue in Queue]
-    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), compute=busy[Queue.COMPUTE],
-                  communicate=busy[Queue.COMMUNICATE], spans=sorted(found, key=lambda span: (span.start, span.node)))
+    durations = {(span.node, span.number, span.queue, span.place): span.end - first(span) for span in found}
+    passes = 1 + max(span.number for span in found)
+    golden = timeline(program.timed(), passes=passes, nodes=len(traces),
+                      duration=lambda node, number, queue, place: durations[node, number, queue, place])
+
+    def cycles(some: Sequence[Span]) -> list[int]:
+        """Cycles of each pass."""
+        ends = [makespan([span for span in some if span.number == number]) for number in range(passes)]
+        return [ends[0], *(after - before for before, after in itertools.pairwise(ends))]
+
+    def busy(number: int, queue: Queue) -> int:
+        """Cycles of a queue's commands in a pass, on the node where they are most."""
+        return max(sum(durations[one, number, queue, place] for place in range(len(program.queues[queue])))
+                   for one in range(len(traces)))
+
+    return [Timing(schedule=name, cycles=measured, modelled=modelled, compute=busy(number, Queue.COMPUTE),
+                   communicate=busy(number, Queue.COMMUNICATE),
+                   spans=sorted((span for span in found if span.number == number),
+                                key=lambda span: (span.start, span.node)))
+            for number, (measured, modelled) in enumerate(zip(cycles(found), cycles(golden), strict=True))]
 
 
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
@@ -254,8 +305,9 @@ def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Exec
     computer = computer_of(ring, workload, config)
     if config.overlap is None:
         return Execution(ring, length, computer=computer)
-    return Execution(ring, length, schedule=Schedule.parse(config.overlap), layers=_layers(workload),
-                     costs=_costs(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
+    form = StaleExecution if config.stale else Execution
+    return form(ring, length, schedule=Schedule.parse(config.overlap), layers=_layers(workload),
+                costs=_costs(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
@@ -284,12 +336,35 @@ def _costs(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
 
 
 def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
-           packed_state: bool, computer: Computer | None = None) -> CompiledProgram:
+           packed_state: bool, computer: Computer | None = None, distance: int = 0,
+           lengths: Sequence[int] | None = None) -> CompiledProgram:
     given: dict[str, Any] = {"staged": layers[-1].base + layers[-1].length}
     if computer is not None:
-        given = {"commands": computer.lists.commands, "lengths": computer.lengths}
+        given = {"commands": computer.lists.commands, "lengths": computer.lengths if lengths is None else lengths}
     return build(schedule, layers, nodes=nodes, costs=costs, depth=node.program_depth, packed_state=packed_state,
-                 **given)
+                 distance=distance, **given)
+
+
+def _distance(node: NodeConfig, workload: Workload, config: TrainingConfig, nodes: int) -> int:
+    """Elements from the first copy of weights to the second, in a stale schedule."""
+    if config.compute == NODE:
+        return lists_of(node, workload, config, nodes=nodes).distance
+    return int(workload.parameters.size)
+
+
+def counted(node: NodeConfig, config: TrainingConfig) -> NodeConfig:
+    """The same node, for a stale schedule with versions of its weights, and with masters if they are raw."""
+    if not config.stale:
+        return node
+    return dataclasses.replace(node, queues=2, versions=True, masters=node.weight_codec == RAW)
+
+
+def doubled(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node, for a stale schedule with room for two copies of all weights."""
+    if not config.stale:
+        return node
+    end = _distance(node, workload, config, nodes) + workload.parameters.size
+    return dataclasses.replace(node, weight_words=max(node.weight_words, 1 << (end - 1).bit_length()))
 
 
 def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
@@ -315,10 +390,6 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if config.overlap is None:
         return
     layers, schedule = _layers(workload), Schedule.parse(config.overlap)
-    if schedule.kind is Kind.STALE:
-        raise ValueError(f"Schedule of a training run must be one whose passes do not overlap, not {schedule}: train "
-                         f"by it on the golden model, by python -m host.training.learning, or measure it, by "
-                         f"python -m host.reports.stale_speed")
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
@@ -331,5 +402,17 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if not computes and 2 * length > node.gradient_words:
         raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
                          f"a node's gradient memory, not {2 * length:,}")
+    distance = _distance(node, workload, config, nodes) if config.stale else 0
+    if config.stale:
+        if not (node.versions and node.has_master):
+            raise ValueError(f"Nodes must have versions and masters for schedule {schedule}")
+        if computes and not config.check:
+            raise ValueError(f"Run of nodes that compute must be checked with schedule {schedule}, whose passes are "
+                             f"computed ahead by the golden model")
+        apart = sum(layer.length for layer in layers[:schedule.behind])
+        if apart and distance + apart > node.weight_words:
+            raise ValueError(f"Two copies of weights must take at most the {node.weight_words:,} elements of a "
+                             f"node's weight memory, not {distance + apart:,}")
     tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
-    _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state)
+    _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state,
+           distance=distance)

@@ -4,10 +4,9 @@ In each step a batch is split into one share per node. The host differentiates e
 gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
 each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
 other and with the golden model, as bit patterns, and the words that each node has sent with those the golden model
-predicts. Where nodes have a weight codec, the new weights come
-back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
-with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
-gradient codec that loses something, their residuals are compared at the end of the run.
+predicts. Where nodes have a weight codec, the new weights come back through it, gradients are those at the decoded
+weights, and the owners' masters are compared as well; a codec with a codebook is given one of the first weights, and
+a new one of the masters now and then. Residuals of a gradient codec that loses something are compared at the end.
 
 Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
 :mod:`sim.golden.int16_node`. They have no links: the number of words of their gradients in compressed
@@ -92,7 +91,11 @@ class Run:
         Outcome so far.
     due : bool
         Whether the model was measured after the last step.
+    advanced : int
+        Steps that :meth:`advance` does at a time.
     """
+
+    advanced = 1
 
     def __init__(self, ring: Ring | Rings, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
@@ -108,8 +111,7 @@ class Run:
         first = ring.ring if isinstance(ring, Rings) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
-        self._blind = self._computer is not None and not config.check
+        self._blind = self._computer is not None and not config.check  # nobody but the nodes knows the weights
         self.training = Training(nodes=first.nodes, parameters=self._length)
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
@@ -155,7 +157,7 @@ class Run:
             self._computer.prepare()
 
     def _model(self, weights: Vector) -> None:
-        """Make the golden model, and the masks and the sparsifier that go with it."""
+        """Make the golden model, masks and sparsifier."""
         ring, config = self._ring, self._config
         self._reference: Reference = (IntegerReference(weights) if ring.reduced
                            else reference_of(ring, self._plan, weights, config.optimizer.planes,
@@ -177,8 +179,7 @@ class Run:
         """Do a step and, where it is due, measure the model; before that, change the rings if they are to."""
         if self._rings is not None and self._rings.due(self._batches.number):
             self._change(self._rings)
-        batch = self._batches.take()
-        number = self._batches.number
+        batch, number = self._batches.take(), self._batches.number
         before = self.training.repeats
         step, loss, count = self._repeat(f"step {number}", lambda: self._step(number, batch))
         self.training.steps.append(dataclasses.replace(step, repeats=self.training.repeats - before))
@@ -186,7 +187,11 @@ class Run:
         self._interval_count += count
         self.due = batch.due
         self._on_step(self.training)
-        if batch.due:
+        self._conclude(number)
+
+    def _conclude(self, number: int) -> None:
+        """Measure the model after a step where it is due."""
+        if self.due:
             measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
             self.training.losses.append(self._interval_loss / self._interval_count)
             self.training.measures.append(measure)
@@ -225,7 +230,6 @@ class Run:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
         ring, config, reference, masks, sparsify = (self._ring, self._config, self._reference, self._masks,
                                                     self._sparsify)
-        parameters = self._workload.parameters
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
@@ -251,7 +255,7 @@ class Run:
         before, counters = self._count()
         sent = growth(reference.counter, before, counters)
         if not self._blind:
-            parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
+            self._workload.parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
         if config.check and sent != traffic.words.tolist():
             raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words, and must have sent "
                                   f"{names(traffic.words.tolist())}")
@@ -300,7 +304,7 @@ class Run:
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Do an action that may have nodes mask, and count their masking."""
+        """Do an action, and count the masking of nodes."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -318,8 +322,8 @@ class Run:
         if self._rings is not None:
             self._rings.balance(self._batches.number)
         if self._config.check:
-            compare_end(self._ring, self._reference, self._config, training,
-                        replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
+            compare_end(self._ring, self._reference, self._config, training, words=masks.words,
+                        replaced=masks.replaced + self._sparsify.dropped)
             training.bit_exact = True
         return training
 
