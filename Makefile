@@ -19,7 +19,7 @@ help:
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
 	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16,"
-	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program,"
+	@echo "            OVERLAP=none, strict, layers, chunks:2, stale:2, search or all to compute and communicate by a program,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"

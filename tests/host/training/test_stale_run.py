@@ -145,7 +145,7 @@ def test_refusals(task):
     with pytest.raises(ValueError, match=r"^Layers one update behind must be at most all 3, not 4$"):
         check_run(NODE, task, dataclasses.replace(config, overlap="stale:4"), nodes=NODES)
     with pytest.raises(ValueError, match=r"^Two copies of weights must take at most the 1,024 elements of a node's "
-                                         r"weight memory, not 1,344$"):
+                                         r"weight memory, not 1,376$"):
         check_run(dataclasses.replace(NODE, weight_words=1024), task, config, nodes=NODES)
 
 

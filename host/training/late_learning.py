@@ -1,0 +1,268 @@
+"""Training with late gradients on golden nodes: loss and accuracy over cycles, without any gateware.
+
+``python -m host.training.late_learning`` trains the digits classifier on a ring of which one worker is a straggler,
+for a given number of cycles, by each way to treat its gradients: wait for them, drop them, or fold them into a later
+round. Time is modelled: a computation takes the cycles of an engine, times the straggler's factor, and rounds are
+closed by the rules of :class:`sim.golden.rounds.Closer`. Sums, weights and updates are those of the golden model.
+"""
+
+import argparse
+import dataclasses
+import enum
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdl.group import GROUP
+from host.models.digits import Dataset, digits
+from host.models.widths import widths
+from host.output import write_json
+from host.program.estimate import Collective, Costs
+from host.program.schedules import layers_of
+from host.training.optimizers import SGD
+from host.training.shares import Shares
+from host.training.workloads import Classifier
+from sim.golden import ring
+from sim.golden.rounds import Closer, Rounds, late_weights, scale_table
+
+__all__ = ["Late", "LateConfig", "Outcome", "learn", "main", "table"]
+
+#: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
+_CLOSING = 150
+
+
+class Late(enum.Enum):
+    """Ways to treat late gradients, by the names the command line knows them by."""
+
+    FOLD = "fold"
+    WAIT = "wait"
+    DROP = "drop"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LateConfig:
+    """A run with a straggler.
+
+    Parameters
+    ----------
+    late : Late
+        ``wait`` closes rounds with all workers, whatever the quorum.
+    workers : int
+    slow : dict of int to float
+        Factor of the computations of each straggler.
+    quorum : int
+    deadline : int
+        Cycles after which a round is closed that has a gradient; 0 for none.
+    factor : float
+        Factor of a gradient for each round that it is late.
+    ages : int
+        Largest number of rounds that a gradient is late.
+    skew : float
+        Part of a worker's examples that comes from its own classes.
+    batch : int
+        Examples of a worker in a round.
+    hidden : tuple of int
+    learning_rate, momentum : float
+        The learning rate does not change.
+    cycles : int
+        Modelled cycles of the run.
+    macs : int
+        Multiply-adds per cycle of a worker.
+    seed : int
+    """
+
+    late: Late = Late.FOLD
+    workers: int = 4
+    slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 4.5})
+    quorum: int = 3
+    deadline: int = 0
+    factor: float = 1.0
+    ages: int = 15
+    skew: float = 0.0
+    batch: int = 16
+    hidden: tuple[int, ...] = (64,)
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    cycles: int = 4_000_000
+    macs: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quorum <= self.workers:
+            raise ValueError(f"Quorum must be between 1 and the workers, {self.workers}, not {self.quorum!r}")
+        for worker, factor in self.slow.items():
+            if not 0 <= worker < self.workers:
+                raise ValueError(f"Straggler must be a worker, 0 to {self.workers - 1}, not {worker!r}")
+            if not factor >= 1:
+                raise ValueError(f"Factor of a straggler must be at least 1, not {factor!r}")
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """Weights of late gradients, in sixteenths, by their age."""
+        return late_weights(self.factor, ages=self.ages if self.late is Late.FOLD else 0)
+
+    @property
+    def closing(self) -> int:
+        """Gradients in time that close a round."""
+        return self.workers if self.late is Late.WAIT else self.quorum
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Outcome of a run.
+
+    Members
+    -------
+    cycles : list of int
+        Modelled cycle in which each round ended.
+    losses : list of float
+        Mean loss of the gradients that each round has, before its update.
+    measured : list of (int, float)
+        Cycle and test accuracy, now and then and at the end.
+    counts : dict
+        Gradients by their fate, over all workers.
+    """
+
+    cycles: list[int] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+    measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        return self.measured[-1][1]
+
+
+class _Worker:
+    """A worker: its computations, one after the other."""
+
+    def __init__(self, duration: int):
+        self.duration = duration
+        self.free = 0
+        self.tag = -1  # round of the computation that is under way, or was the last
+
+
+def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
+    """Train until the cycles are over, measured about ``points`` times."""
+    task = Classifier(data, config.hidden, align=GROUP)
+    task.initialize(config.seed)
+    length = task.parameters.size
+    shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
+    rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
+    durations, update = _durations(config, task)
+    closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.deadline, weights=config.weights)
+    rounds = Rounds(nodes=config.workers, length=length, weights=config.weights)
+    scales = scale_table(1 / config.batch)
+    workers = [_Worker(duration) for duration in durations]
+    weights, state = ring.bits(task.parameters), [np.zeros(length, np.uint32)]
+    losses: dict[tuple[int, int], float] = {}
+    outcome, now, number = Outcome(), 0, 0
+
+    def begin(rank: int, cycle: int) -> None:
+        """Begin a computation for the round that is not closed."""
+        worker = workers[rank]
+        loss, gradient = task.differentiate([shares.batch(rank, number, config.batch)], _no_masks)[0]
+        losses[rank, number] = loss / config.batch
+        rounds.ready(rank, number, gradient)
+        worker.tag, worker.free = number, cycle + worker.duration
+        closer.ready(rank, number, worker.free)
+
+    while True:
+        # Whoever has ended begins for this round, at once or, where it ends before the round is closed, then.
+        late = sorted((max(worker.free, now), rank) for rank, worker in enumerate(workers))
+        for cycle, rank in late:
+            known = closer.time(number, now)
+            if workers[rank].tag < number and (known is None or cycle < known):
+                begin(rank, cycle)
+        closed_at = closer.time(number, now)
+        assert closed_at is not None
+        closed = closer.close(number, closed_at)
+        end = closed_at + update
+        if end > config.cycles:
+            break
+        given = rounds.close(closed)
+        settings = ring.settings(**{name: value for name, value in dataclasses.asdict(
+            rule.settings(number + 1, gradient_scale=float(scales[closed.index:closed.index + 1].view(np.float32)[0])
+                          )).items() if name != "packed_state"})
+        found = ring.fused_update(np.stack(given), weights, state, settings)
+        weights, state = found.weights, found.state
+        task.parameters[...] = ring.floats(weights)
+        outcome.cycles.append(end)
+        outcome.losses.append(float(np.mean([losses[rank, number] for rank in range(config.workers)
+                                             if closed.on_time >> rank & 1])))
+        if end // (config.cycles // points) > now // (config.cycles // points):
+            outcome.measured.append((end, task.measure(config.workers, _no_masks, last=False)))
+        now, number = end, number + 1
+    outcome.measured.append((now, task.measure(config.workers, _no_masks, last=True)))
+    ledgers = [ledger.counts for ledger in rounds.ledgers]
+    outcome.counts = {fate: sum(one[fate] for one in ledgers) for fate in ledgers[0]}
+    return outcome
+
+
+def _durations(config: LateConfig, task: Classifier) -> tuple[list[int], int]:
+    """Cycles of a computation of each worker, and of closing and updating."""
+    costs = Costs(examples=config.batch, macs=config.macs)
+    layers = layers_of(task.widths)
+    compute = sum(costs.compute(layer.multiplications(backward=backward))
+                  for layer in layers for backward in (False, True))
+    update = costs.collective(Collective.FUSED_UPDATE, task.parameters.size, nodes=config.workers)
+    return [round(compute * config.slow.get(rank, 1)) for rank in range(config.workers)], update + _CLOSING
+
+
+def _no_masks(*given: object) -> Any:
+    raise ValueError("Workload must be one without masks")
+
+
+def table(results: dict[tuple[float, Late], list[Outcome]]) -> str:
+    """The results in Markdown: mean accuracies of all seeds."""
+    lines = ["| skew | late gradients | mean accuracy | rounds | folded | dropped | accuracy of each seed |",
+             "|---:|---|---:|---:|---:|---:|---|"]
+    for (skew, late), found in results.items():
+        each = ", ".join(f"{100 * one.accuracy:.2f}" for one in found)
+        mean = 100 * np.mean([one.accuracy for one in found])
+        folded, dropped = (round(np.mean([one.counts[fate] for one in found])) for fate in ("folded", "dropped"))
+        lines.append(f"| {skew:g} | {late.value} | {mean:.2f} | {np.mean([len(one.cycles) for one in found]):.0f} | "
+                     f"{folded} | {dropped} | {each} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m host.training.late_learning",
+                                     description=__doc__.split("\n", 1)[0])
+    default = LateConfig()
+    parser.add_argument("--skew", default="0,0.9", help="parts of own classes [0,0.9]")
+    parser.add_argument("--late", default="fold,wait,drop", help="ways to treat late gradients [fold,wait,drop]")
+    parser.add_argument("--straggler", default="3:4.5", help="slow workers and their factors [3:4.5]")
+    parser.add_argument("--quorum", type=int, default=default.quorum, help=f"[{default.quorum}]")
+    parser.add_argument("--deadline", type=int, default=default.deadline, help="cycles, 0 for none [0]")
+    parser.add_argument("--factor", type=float, default=default.factor, help=f"lambda [{default.factor:g}]")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds [5]")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them [0]")
+    parser.add_argument("--batch", type=int, default=default.batch, help=f"examples of a worker [{default.batch}]")
+    parser.add_argument("--learning-rate", type=float, default=default.learning_rate)
+    parser.add_argument("--hidden", default="64", help="widths of hidden layers [64]")
+    parser.add_argument("--cycles", type=int, default=default.cycles, help=f"modelled cycles [{default.cycles:,}]")
+    parser.add_argument("--output", type=Path, default=Path("build/late"), help="folder of late.json [build/late]")
+    options = parser.parse_args(arguments)
+    slow = {int(one.split(":")[0]): float(one.split(":")[1]) for one in options.straggler.split(",") if one}
+    data, results = digits(), {}
+    for skew in map(float, options.skew.split(",")):
+        for late in map(Late, options.late.split(",")):
+            results[skew, late] = [learn(data, LateConfig(
+                late=late, slow=slow, quorum=options.quorum, deadline=options.deadline, factor=options.factor,
+                skew=skew, batch=options.batch, learning_rate=options.learning_rate, hidden=widths(options.hidden),
+                cycles=options.cycles, seed=options.first_seed + seed)) for seed in range(options.seeds)]
+    print(table(results))
+    print("compute and time: modelled")
+    write_json(options.output / "late.json", {"compute": "modelled", "runs": [
+        {"skew": skew, "late": late.value, "seed": options.first_seed + seed, **dataclasses.asdict(one)}
+        for (skew, late), found in results.items() for seed, one in enumerate(found)]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
