@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.group import GROUP
+from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset, digits
+from host.models.layers import Array
 from host.models.widths import widths
 from host.output import write_json
 from host.program.estimate import Collective, Costs
@@ -26,9 +29,9 @@ from host.training.optimizers import SGD
 from host.training.shares import Shares
 from host.training.workloads import Classifier
 from sim.golden import ring
-from sim.golden.rounds import Closer, Rounds, late_weights, scale_table
+from sim.golden.rounds import Close, Closer, Rounds, late_weights, scale_table
 
-__all__ = ["Late", "LateConfig", "Outcome", "learn", "main", "table"]
+__all__ = ["Late", "LateConfig", "Model", "Outcome", "learn", "main", "table"]
 
 #: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
 _CLOSING = 150
@@ -136,6 +139,87 @@ class Outcome:
         return self.measured[-1][1]
 
 
+class Model:
+    """A classifier that is trained in rounds, and the golden model of its weights and state.
+
+    Parameters
+    ----------
+    data : Dataset
+    config : LateConfig
+
+    Members
+    -------
+    length : int
+        Elements of a gradient.
+    rounds : Rounds
+        Gradients, and their fates.
+    weights : array of uint32
+    state : list of array of uint32
+    losses : list of float
+        Mean loss of the gradients in time of each round, before its update; NaN for a round that has none.
+    """
+
+    def __init__(self, data: Dataset, config: LateConfig):
+        self._config = config
+        self._task = Classifier(data, config.hidden, align=GROUP)
+        self._task.initialize(config.seed)
+        self.length = self._task.parameters.size
+        self._shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
+        self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
+        self._scales = scale_table(self.scale)
+        self.rounds = Rounds(nodes=config.workers, length=self.length, weights=config.weights)
+        self.weights, self.state = ring.bits(self._task.parameters), [np.zeros(self.length, np.uint32)]
+        self.losses: list[float] = []
+        self._found: dict[tuple[int, int], float] = {}
+
+    @property
+    def scale(self) -> float:
+        """Factor of a worker's gradient, which is a sum over its batch."""
+        return 1 / self._config.batch
+
+    def durations(self) -> tuple[list[int], int]:
+        """Cycles of a computation of each worker, and of closing and updating."""
+        config = self._config
+        costs = Costs(examples=config.batch, macs=config.macs)
+        compute = sum(costs.compute(layer.multiplications(backward=backward))
+                      for layer in layers_of(self._task.widths) for backward in (False, True))
+        update = costs.collective(Collective.FUSED_UPDATE, self.length, nodes=config.workers)
+        return [round(compute * config.slow.get(rank, 1)) for rank in range(config.workers)], update + _CLOSING
+
+    def gradient(self, rank: int, number: int) -> Array:
+        """Gradient of a worker for a round, at the weights that all rounds before have made."""
+        batch = self._shares.batch(rank, number, self._config.batch)
+        loss, gradient = self._task.differentiate([batch], _no_masks)[0]
+        self._found[rank, number] = loss / self._config.batch
+        return gradient
+
+    def settings(self, number: int) -> Settings:
+        """Settings of a round's update, but for the factor of the sum, which the table of scales has."""
+        return self._rule.settings(number + 1, gradient_scale=1.0)
+
+    def update(self, closed: Close, contributions: Sequence[npt.NDArray[np.uint32]]) -> None:
+        """Update the weights by a closed round."""
+        scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
+        numbers = dataclasses.asdict(dataclasses.replace(self.settings(closed.tag), gradient_scale=scale))
+        del numbers["packed_state"]
+        found = ring.fused_update(np.stack(contributions), self.weights, self.state, ring.settings(**numbers))
+        self.weights, self.state = found.weights, found.state
+        self._task.parameters[...] = ring.floats(self.weights)
+        in_time = [self._found.pop((rank, closed.tag)) for rank in range(self._config.workers)
+                   if closed.on_time >> rank & 1]
+        self.losses.append(float(np.mean(in_time)) if in_time else float("nan"))
+
+    def accuracy(self) -> float:
+        """Part of the test set that is classified right."""
+        return self._task.measure(self._config.workers, _no_masks, last=True)
+
+    def counts(self) -> dict[str, int]:
+        """Gradients of all workers by their fate."""
+        ledgers = [ledger.counts for ledger in self.rounds.ledgers]
+        pending = sum(len(self.rounds.pending(rank)) for rank in range(self._config.workers))
+        return {**{fate: sum(one[fate] for one in ledgers) for fate in ledgers[0]}, "pending": pending}
+
+
 class _Worker:
     """A worker: its computations, one after the other."""
 
@@ -147,69 +231,34 @@ class _Worker:
 
 def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     """Train until the cycles are over, measured about ``points`` times."""
-    task = Classifier(data, config.hidden, align=GROUP)
-    task.initialize(config.seed)
-    length = task.parameters.size
-    shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
-    rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
-    durations, update = _durations(config, task)
+    model = Model(data, config)
+    durations, update = model.durations()
     closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.deadline, weights=config.weights)
-    rounds = Rounds(nodes=config.workers, length=length, weights=config.weights)
-    scales = scale_table(1 / config.batch)
     workers = [_Worker(duration) for duration in durations]
-    weights, state = ring.bits(task.parameters), [np.zeros(length, np.uint32)]
-    losses: dict[tuple[int, int], float] = {}
     outcome, now, number = Outcome(), 0, 0
-
-    def begin(rank: int, cycle: int) -> None:
-        """Begin a computation for the round that is not closed."""
-        worker = workers[rank]
-        loss, gradient = task.differentiate([shares.batch(rank, number, config.batch)], _no_masks)[0]
-        losses[rank, number] = loss / config.batch
-        rounds.ready(rank, number, gradient)
-        worker.tag, worker.free = number, cycle + worker.duration
-        closer.ready(rank, number, worker.free)
-
     while True:
-        # Whoever has ended begins for this round, at once or, where it ends before the round is closed, then.
-        late = sorted((max(worker.free, now), rank) for rank, worker in enumerate(workers))
-        for cycle, rank in late:
-            known = closer.time(number, now)
-            if workers[rank].tag < number and (known is None or cycle < known):
-                begin(rank, cycle)
+        # Whoever has ended begins for this round: at once, or when it has ended if the round is not closed by then.
+        for cycle, rank in sorted((max(worker.free, now), rank) for rank, worker in enumerate(workers)):
+            known, worker = closer.time(number, now), workers[rank]
+            if known is None or cycle < known:
+                model.rounds.ready(rank, number, model.gradient(rank, number))
+                worker.tag, worker.free = number, cycle + worker.duration
+                closer.ready(rank, number, worker.free)
         closed_at = closer.time(number, now)
         assert closed_at is not None
         closed = closer.close(number, closed_at)
         end = closed_at + update
         if end > config.cycles:
             break
-        given = rounds.close(closed)
-        settings = ring.settings(**{name: value for name, value in dataclasses.asdict(
-            rule.settings(number + 1, gradient_scale=float(scales[closed.index:closed.index + 1].view(np.float32)[0])
-                          )).items() if name != "packed_state"})
-        found = ring.fused_update(np.stack(given), weights, state, settings)
-        weights, state = found.weights, found.state
-        task.parameters[...] = ring.floats(weights)
+        model.update(closed, model.rounds.close(closed))
         outcome.cycles.append(end)
-        outcome.losses.append(float(np.mean([losses[rank, number] for rank in range(config.workers)
-                                             if closed.on_time >> rank & 1])))
         if end // (config.cycles // points) > now // (config.cycles // points):
-            outcome.measured.append((end, task.measure(config.workers, _no_masks, last=False)))
+            outcome.measured.append((end, model.accuracy()))
         now, number = end, number + 1
-    outcome.measured.append((now, task.measure(config.workers, _no_masks, last=True)))
-    ledgers = [ledger.counts for ledger in rounds.ledgers]
-    outcome.counts = {fate: sum(one[fate] for one in ledgers) for fate in ledgers[0]}
+    outcome.losses = model.losses
+    outcome.measured.append((now, model.accuracy()))
+    outcome.counts = model.counts()
     return outcome
-
-
-def _durations(config: LateConfig, task: Classifier) -> tuple[list[int], int]:
-    """Cycles of a computation of each worker, and of closing and updating."""
-    costs = Costs(examples=config.batch, macs=config.macs)
-    layers = layers_of(task.widths)
-    compute = sum(costs.compute(layer.multiplications(backward=backward))
-                  for layer in layers for backward in (False, True))
-    update = costs.collective(Collective.FUSED_UPDATE, task.parameters.size, nodes=config.workers)
-    return [round(compute * config.slow.get(rank, 1)) for rank in range(config.workers)], update + _CLOSING
 
 
 def _no_masks(*given: object) -> Any:
