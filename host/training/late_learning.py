@@ -31,7 +31,7 @@ from host.training.workloads import Classifier
 from sim.golden import ring
 from sim.golden.rounds import Close, Closer, Rounds, late_weights, scale_table
 
-__all__ = ["Late", "LateConfig", "Model", "Outcome", "learn", "main", "table"]
+__all__ = ["Late", "LateConfig", "Model", "Outcome", "add_options", "configs_of", "learn", "main", "table"]
 
 #: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
 _CLOSING = 150
@@ -278,10 +278,8 @@ def table(results: dict[tuple[float, Late], list[Outcome]]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m host.training.late_learning",
-                                     description=__doc__.split("\n", 1)[0])
+def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
+    """Add the options of runs with a straggler."""
     default = LateConfig()
     parser.add_argument("--skew", default="0,0.9", help="parts of own classes [0,0.9]")
     parser.add_argument("--late", default="fold,wait,drop", help="ways to treat late gradients [fold,wait,drop]")
@@ -289,27 +287,44 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quorum", type=int, default=default.quorum, help=f"[{default.quorum}]")
     parser.add_argument("--deadline", type=int, default=default.deadline, help="cycles, 0 for none [0]")
     parser.add_argument("--factor", type=float, default=default.factor, help=f"lambda [{default.factor:g}]")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds [5]")
+    parser.add_argument("--seeds", type=int, default=seeds, help=f"seeds [{seeds}]")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them [0]")
     parser.add_argument("--batch", type=int, default=default.batch, help=f"examples of a worker [{default.batch}]")
-    parser.add_argument("--learning-rate", type=float, default=default.learning_rate)
+    parser.add_argument("--learning-rate", type=float, default=default.learning_rate,
+                        help=f"[{default.learning_rate:g}]")
     parser.add_argument("--hidden", default="64", help="widths of hidden layers [64]")
-    parser.add_argument("--cycles", type=int, default=default.cycles, help=f"modelled cycles [{default.cycles:,}]")
+    parser.add_argument("--cycles", type=int, default=default.cycles, help=f"cycles of a run [{default.cycles:,}]")
+
+
+def configs_of(options: argparse.Namespace) -> list[LateConfig]:
+    """Configurations of all runs that such options ask for."""
+    slow = {int(worker): float(factor) for worker, _, factor in (
+        one.partition(":") for one in options.straggler.split(",") if one)}
+    return [LateConfig(late=late, slow=slow, quorum=options.quorum, deadline=options.deadline, factor=options.factor,
+                       skew=skew, batch=options.batch, learning_rate=options.learning_rate,
+                       hidden=tuple(widths(options.hidden)), cycles=options.cycles, seed=options.first_seed + seed)
+            for skew in map(float, options.skew.split(",")) for late in map(Late, options.late.split(","))
+            for seed in range(options.seeds)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m host.training.late_learning",
+                                     description=__doc__.split("\n", 1)[0])
+    add_options(parser, seeds=5)
     parser.add_argument("--output", type=Path, default=Path("build/late"), help="folder of late.json [build/late]")
     options = parser.parse_args(arguments)
-    slow = {int(one.split(":")[0]): float(one.split(":")[1]) for one in options.straggler.split(",") if one}
-    data, results = digits(), {}
-    for skew in map(float, options.skew.split(",")):
-        for late in map(Late, options.late.split(",")):
-            results[skew, late] = [learn(data, LateConfig(
-                late=late, slow=slow, quorum=options.quorum, deadline=options.deadline, factor=options.factor,
-                skew=skew, batch=options.batch, learning_rate=options.learning_rate, hidden=widths(options.hidden),
-                cycles=options.cycles, seed=options.first_seed + seed)) for seed in range(options.seeds)]
+    data = digits()
+    results: dict[tuple[float, Late], list[Outcome]] = {}
+    runs: list[dict[str, Any]] = []
+    for config in configs_of(options):
+        outcome = learn(data, config)
+        results.setdefault((config.skew, config.late), []).append(outcome)
+        runs.append({"skew": config.skew, "late": config.late.value, "seed": config.seed,
+                     **dataclasses.asdict(outcome)})
     print(table(results))
     print("compute and time: modelled")
-    write_json(options.output / "late.json", {"compute": "modelled", "runs": [
-        {"skew": skew, "late": late.value, "seed": options.first_seed + seed, **dataclasses.asdict(one)}
-        for (skew, late), found in results.items() for seed, one in enumerate(found)]})
+    write_json(options.output / "late.json", {"compute": "modelled", "runs": runs})
     return 0
 
 

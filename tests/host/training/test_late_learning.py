@@ -1,0 +1,54 @@
+"""Training with late gradients on golden nodes: rounds, fates, and ways that must agree."""
+
+import dataclasses
+
+import pytest
+
+from host.training.late_learning import Late, LateConfig, learn, main
+
+SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=3)
+
+
+def test_ways(data):
+    """Waiting drops and folds nothing; without weight, folding is dropping."""
+    found = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
+    wait, fold, drop = (found[late] for late in (Late.WAIT, Late.FOLD, Late.DROP))
+    assert (wait.counts["folded"], wait.counts["dropped"]) == (0, 0)
+    assert wait.counts["computed"] == 4 * len(wait.cycles) + wait.counts["pending"]
+    assert len(fold.cycles) == len(drop.cycles) > 1.5 * len(wait.cycles)
+    assert fold.counts["folded"] == drop.counts["dropped"] > 0
+    for outcome in found.values():
+        counts = outcome.counts
+        assert counts["computed"] == sum(counts[fate] for fate in ("applied", "folded", "dropped", "pending"))
+        assert outcome.cycles == sorted(outcome.cycles)
+        assert outcome.cycles[-1] <= SMALL.cycles
+        assert len(outcome.losses) == len(outcome.cycles)
+    nothing = learn(data, dataclasses.replace(SMALL, factor=0.0), points=2)
+    assert (nothing.losses, nothing.measured) == (drop.losses, drop.measured)
+    assert fold.losses != drop.losses
+
+
+def test_two_laggards_and_a_deadline(data):
+    """A round that a deadline closes has fewer gradients than the quorum."""
+    config = dataclasses.replace(SMALL, slow={2: 3.0, 3: 6.0})
+    waiting = learn(data, config, points=2)
+    closed = learn(data, dataclasses.replace(config, deadline=500), points=2)
+    assert len(closed.cycles) > 1.3 * len(waiting.cycles)
+    assert closed.counts["folded"] > waiting.counts["folded"]
+
+
+def test_command(tmp_path, capsys):
+    assert main(["--skew", "0.9", "--late", "drop", "--seeds", "1", "--hidden", "8", "--batch", "4", "--cycles",
+                 "30000", "--output", str(tmp_path)]) == 0
+    assert "| 0.9 | drop |" in capsys.readouterr().out
+    assert (tmp_path / "late.json").exists()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quorum": 5}, r"^Quorum must be between 1 and the workers, 4, not 5$"),
+    ({"slow": {4: 2.0}}, r"^Straggler must be a worker, 0 to 3, not 4$"),
+    ({"slow": {1: 0.5}}, r"^Factor of a straggler must be at least 1, not 0.5$"),
+])
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        LateConfig(**options)
