@@ -87,9 +87,9 @@ class LateConfig:
     skew: float = 0.0
     batch: int = 16
     hidden: tuple[int, ...] = (64,)
-    learning_rate: float = 0.05
+    learning_rate: float = 0.1
     momentum: float = 0.9
-    cycles: int = 4_000_000
+    cycles: int = 1_500_000
     macs: int = 16
     seed: int = 0
 
@@ -220,13 +220,12 @@ class Model:
         return {**{fate: sum(one[fate] for one in ledgers) for fate in ledgers[0]}, "pending": pending}
 
 
+@dataclasses.dataclass
 class _Worker:
-    """A worker: its computations, one after the other."""
+    """A worker: cycles of its computations, and the end of the one that is under way, or was the last."""
 
-    def __init__(self, duration: int):
-        self.duration = duration
-        self.free = 0
-        self.tag = -1  # round of the computation that is under way, or was the last
+    duration: int
+    free: int = 0
 
 
 def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
@@ -236,13 +235,14 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.deadline, weights=config.weights)
     workers = [_Worker(duration) for duration in durations]
     outcome, now, number = Outcome(), 0, 0
+    computing: list[tuple[int, int, int, Array]] = []  # cycle of the end, worker, round, and gradient
     while True:
         # Whoever has ended begins for this round: at once, or when it has ended if the round is not closed by then.
         for cycle, rank in sorted((max(worker.free, now), rank) for rank, worker in enumerate(workers)):
             known, worker = closer.time(number, now), workers[rank]
             if known is None or cycle < known:
-                model.rounds.ready(rank, number, model.gradient(rank, number))
-                worker.tag, worker.free = number, cycle + worker.duration
+                worker.free = cycle + worker.duration
+                computing.append((worker.free, rank, number, model.gradient(rank, number)))
                 closer.ready(rank, number, worker.free)
         closed_at = closer.time(number, now)
         assert closed_at is not None
@@ -250,6 +250,9 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
         end = closed_at + update
         if end > config.cycles:
             break
+        for _, rank, tag, gradient in (one for one in computing if one[0] <= closed_at):
+            model.rounds.ready(rank, tag, gradient)
+        computing = [one for one in computing if one[0] > closed_at]
         model.update(closed, model.rounds.close(closed))
         outcome.cycles.append(end)
         if end // (config.cycles // points) > now // (config.cycles // points):

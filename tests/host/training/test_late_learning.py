@@ -14,9 +14,9 @@ def test_ways(data):
     found = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
     wait, fold, drop = (found[late] for late in (Late.WAIT, Late.FOLD, Late.DROP))
     assert (wait.counts["folded"], wait.counts["dropped"]) == (0, 0)
-    assert wait.counts["computed"] == 4 * len(wait.cycles) + wait.counts["pending"]
+    assert wait.counts["computed"] == wait.counts["applied"] == 4 * len(wait.cycles)
     assert len(fold.cycles) == len(drop.cycles) > 1.5 * len(wait.cycles)
-    assert fold.counts["folded"] == drop.counts["dropped"] > 0
+    assert fold.counts["folded"] > 0
     for outcome in found.values():
         counts = outcome.counts
         assert counts["computed"] == sum(counts[fate] for fate in ("applied", "folded", "dropped", "pending"))
