@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs faults slow-ranks mutate check bench job-speed \
+.PHONY: help setup sim sweep quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
 	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=,"
 	@echo "            REMOTE=1 for commands that wait for other nodes, on links with FAULTS=1e-3)"
+	@echo "make late   train with a straggler whose late gradients are folded in, waited for or dropped; compute: modelled"
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
 	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
@@ -130,6 +131,12 @@ pairs: $(VENV)/.test
 random-programs: $(VENV)/.test
 	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
 	  $(call option,JOBS,--jobs) $(if $(REMOTE),--remote) $(call option,FAULTS,--faults)
+
+late: $(VENV)/.base
+	$(BIN)/python -m host.training.late_learning
+	$(BIN)/python -m host.reports.late build/late
+	$(BIN)/python -m host.training.late_run
+	$(BIN)/python -m host.reports.late build/late-run
 
 slow-ranks: $(VENV)/.test $(VENV)/.torch
 	$(BIN)/python -m tests.slow_ranks $(call option,CASES,--cases) $(call option,RANKS,--ranks) \
