@@ -33,7 +33,7 @@ from sim.golden.rounds import Close
 
 __all__ = ["LateRun", "main", "node_for"]
 
-#: Rounds of a block.
+#: Most rounds of a block.
 BLOCK = 32
 
 
@@ -71,8 +71,16 @@ class LateRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the cycles are over."""
-        return self._cycles >= self._config.cycles
+        """Whether the cycles that are left are not enough for another round."""
+        return self._fitting < 1
+
+    @property
+    def _fitting(self) -> int:
+        """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
+        durations, update = self._model.durations()
+        each = (self._cycles / len(self.masks) if self.masks else
+                sorted(durations)[self._closing.quorum - 1] + update)
+        return int((self._config.cycles - self._cycles) // each)
 
     def begin(self) -> None:
         """Give the nodes the first weights, the program, and the rules of rounds."""
@@ -84,9 +92,9 @@ class LateRun:
 
     def advance(self) -> None:
         """Do a block of rounds, compare, and measure."""
-        ring, first = self._ring, len(self.masks)
+        ring, first, passes = self._ring, len(self.masks), min(BLOCK, self._fitting)
         feeder = RoundFeeder(
-            ring, self._program, passes=BLOCK, first=first, rounds=self._model.rounds, gradient=self._model.gradient,
+            ring, self._program, passes=passes, first=first, rounds=self._model.rounds, gradient=self._model.gradient,
             closed=self._close, settings=lambda number: ring.write_settings(self._model.settings(number)))
         reader = TraceReader(ring)
 
@@ -95,7 +103,8 @@ class LateRun:
             reader.on_event(rank)
 
         feeder.begin()
-        ring.run_programs(collectives=1, passes=BLOCK, parity=first % 2, first=first, traced=False, on_event=on_event)
+        ring.run_programs(collectives=1, passes=passes, parity=first % 2, first=first, traced=False,
+                          on_event=on_event)
         traces = reader.finish()
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
@@ -104,8 +113,8 @@ class LateRun:
         # The next block begins when all nodes have ended this one, stragglers too.
         self._cycles += int(max(record.time for trace in traces for record in trace) - begun)
         self.masks += [(feeder.masks[number] & 0xFFFF, feeder.masks[number] >> 16)
-                       for number in range(first, first + BLOCK)]
-        self._compare()
+                       for number in range(first, first + passes)]
+        self._compare(first)
         self.outcome.losses = self._model.losses
         self.outcome.measured.append((self._cycles, self._model.accuracy()))
         self.outcome.counts = self._model.counts()
@@ -120,7 +129,7 @@ class LateRun:
                 raise DivergenceError(f"Round {closed.tag}: {left} gradients of node {rank}, and "
                                       f"{np.count_nonzero(elements)} elements, have no fate")
 
-    def _compare(self) -> None:
+    def _compare(self, first: int) -> None:
         """Compare nodes with the golden model, and their counts with the ledger."""
         ring, model, number = self._ring, self._model, len(self.masks)
         if not (ring.read_weights(model.length).view(np.uint32) == model.weights).all():
@@ -134,9 +143,9 @@ class LateRun:
             if found != ledger.counts:
                 raise DivergenceError(f"Round {number}: node {rank} has counted {found} gradients, and must have "
                                       f"counted {ledger.counts}")
-            on_time = sum(masks >> rank & 1 for masks, _ in self.masks[-BLOCK:])
+            on_time = sum(masks >> rank & 1 for masks, _ in self.masks[first:])
             if dropped[rank] and not on_time and self._config.late is not Late.WAIT:
-                self.laggards.append(f"rounds {number - BLOCK} to {number - 1}: worker {rank} was never in time, and "
+                self.laggards.append(f"rounds {first} to {number - 1}: worker {rank} was never in time, and "
                                      f"{dropped[rank]} of its gradients were dropped: fold them (--factor), wait "
                                      f"longer (--deadline, --quorum), or train without it")
 
