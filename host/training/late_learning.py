@@ -87,7 +87,7 @@ class LateConfig:
     skew: float = 0.0
     batch: int = 16
     hidden: tuple[int, ...] = (64,)
-    learning_rate: float = 0.1
+    learning_rate: float = 0.05
     momentum: float = 0.9
     cycles: int = 1_500_000
     macs: int = 16
