@@ -68,8 +68,8 @@ from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError
+from host.training.run_check import check_run
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
-from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, LONGEST_REPLAYED, TransportName, open_session
 from sim.link_faults import RandomFaults
@@ -284,7 +284,8 @@ def train_command(
             if compute == NODE:
                 node = engine_node(node, task, config, nodes=nodes)
             if overlap is not None:
-                node = programmed(node, task.parameters.size, len(config.hidden) + 1)
+                node = programmed(node, task.parameters.size, len(config.hidden) + 1, stale=config.overlaps,
+                                  nodes=nodes)
         check_run(node, task, config, nodes=nodes)  # before anything is built
         if course is not None:
             check_stages(course, node, task, config)

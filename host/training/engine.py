@@ -15,9 +15,10 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.compute.factors import Array as Units
 from host.compute.lists import Lists, compile_lists
+from host.driver.memory import distance_of
 from host.driver.ring import Ring
 from host.models.layers import Array, Labels
-from host.program.schedules import layers_of
+from host.program.schedules import Copies, Schedule, layers_of
 from host.training.record import NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
 
@@ -83,16 +84,18 @@ class Computer:
         """Losses of the shares that were differentiated last."""
         return [float(loss) for loss in self._ring.read_activations(self._lists.places.loss, 1)[:, 0]]
 
-    def scores(self, x: Array) -> Array:
-        """Scores of examples: nodes take them in turn, as many as they have room for."""
+    def scores(self, x: Array, *, odd: int = 0) -> Array:
+        """Scores of examples, by the lists of even passes or of odd ones: nodes take them in turn, as many as they
+        have room for."""
         places, nodes = self._lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
-        forward = [one.fields["weight_base"] for one in self._lists.commands[:len(places.layers)]]
+        further = odd * self._lists.distance
+        forward = [one.fields["weight_base"] + further for one in self._lists.commands[:len(places.layers)]]
         found = []
         for first in range(0, len(x), nodes * places.examples):
             shares = np.array_split(x[first:first + nodes * places.examples], nodes)
-            self.give([(share, np.zeros(len(share), np.int64)) for share in shares])
+            self.give([(share, np.zeros(len(share), np.int64)) for share in shares], odd=odd)
             self._commands(forward)
             rows = self._ring.read_activations(places.outputs[-1], places.examples * stride)
             found += [mine.reshape(-1, stride)[:len(share), :layer.outputs]
@@ -110,10 +113,20 @@ def _classifier(workload: Workload) -> Classifier:
     return workload
 
 
-def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int) -> Lists:
+def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int,
+           distance: int = 0) -> Lists:
     task = _classifier(workload)
     examples = -(-config.largest(task.examples) // nodes)
-    return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words)
+    return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words,
+                         copies=_copies(config, distance))
+
+
+def _copies(config: TrainingConfig, distance: int) -> Copies | None:
+    """Layers with two copies of their weights, in a schedule whose passes overlap."""
+    if not distance or not config.overlaps:
+        return None
+    assert config.overlap is not None
+    return Copies(layers=Schedule.parse(config.overlap).behind, distance=distance)
 
 
 def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Computer | None:
@@ -121,7 +134,7 @@ def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Compu
     if config.compute != NODE:
         return None
     node = ring.devices[0].config
-    lists = _lists(workload, config, _units(node), ring.nodes, node.activation_words)
+    lists = _lists(workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node))
     return Computer(ring, lists, workload.parameters.size)
 
 
@@ -140,6 +153,9 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
     found = dataclasses.replace(node, compute=rows, queues=2)
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
     words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
+    if config.overlaps:  # inputs, labels and lists lie twice, as far apart as the copies of weights
+        words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), found.weight_words)
+        found = dataclasses.replace(found, weight_words=words)
     return dataclasses.replace(found, activation_words=words)
 
 
@@ -156,7 +172,7 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     task = _classifier(workload)
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
-    lists = _lists(task, config, _units(node), nodes, node.activation_words)
+    lists = _lists(task, config, _units(node), nodes, node.activation_words, distance_of(node))
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "

@@ -24,6 +24,7 @@ from host.driver.ring import Ring
 from host.models.layers import Array
 from host.topology.course import Course
 from host.training import checkpoint
+from host.training.overlapping import OverlappingRun
 from host.training.record import Training, TrainingConfig
 from host.training.rings import Rings
 from host.training.trainer import Run
@@ -202,8 +203,11 @@ class Experiment:
             self.elapsed = Elapsed(*content["elapsed"])
         for number in range(first, len(self._configs)):
             on_run(number)
-            run = Run(self._rings(), self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat,
-                      faults=lambda: self._session.faults)
+            config = self._configs[number]
+            options: dict[str, Any] = {"on_step": on_step, "on_repeat": on_repeat,
+                                       "faults": lambda: self._session.faults}
+            run = (OverlappingRun(self._rings(), self._task, config, every=self._keeper.steps, **options)
+                   if config.overlaps else Run(self._rings(), self._task, config, **options))
             self._train(number, run, content["state"] if content is not None else None, signals)
             content = None
 

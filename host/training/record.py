@@ -6,7 +6,7 @@ from typing import Any
 from hdl.group import GROUP
 from host.driver.memory import Allocation
 from host.program.estimate import MACS
-from host.program.schedules import Schedule
+from host.program.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 
 __all__ = ["HOST", "NODE", "Change", "DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
@@ -118,6 +118,11 @@ class TrainingConfig:
     def align(self) -> int:
         """Elements of which each layer of a perceptron takes a multiple, so that parts of a model travel alone."""
         return 1 if self.overlap is None and self.compute == HOST else GROUP
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether passes of the schedule overlap."""
+        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.STALE
 
     def allocation(self, length: int) -> Allocation:
         """Memory that the nodes need for ``length`` parameters."""

@@ -14,6 +14,7 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
 from host.driver.local_commands import LocalCommands
+from host.driver.memory import distance_of
 from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
@@ -29,9 +30,10 @@ from host.training.record import NODE, TrainingConfig
 from host.training.step_checks import growth
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
+from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "execution_of", "overlaps", "patience_of",
-           "programmed", "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "costs_of", "execution_of", "layers_for",
+           "number_of", "overlaps", "patience_of", "programmed", "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,14 +173,18 @@ class Execution:
     def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
         """Figures of the last step that only a schedule on nodes with a trace, or nodes that compute, have; from
         counters of all nodes before it and after it."""
-        timing, figures = self.timing, {}
-        if self.computer is not None:
-            figures = {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
-                       "vector_cycles": max(growth("VECTOR_CYCLES", before, after))}
+        timing, figures = self.timing, self.engine_figures(before, after)
         if timing is None:
             return {**figures, "compute_cycles": self.compute_cycles}
         return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
                 "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
+
+    def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, int]:
+        """Figures that only nodes that compute have; from counters as for :meth:`figures`."""
+        if self.computer is None:
+            return {}
+        return {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
+                "vector_cycles": max(growth("VECTOR_CYCLES", before, after))}
 
     def warm_up(self) -> None:
         """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
@@ -186,6 +192,11 @@ class Execution:
 
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
         """Load the program of a schedule, unless the nodes have it, and run a pass."""
+        program = self._load(schedule)
+        return program, cast(Ring, self._ring).run_programs(collectives=program.collectives)
+
+    def _load(self, schedule: Schedule | None) -> CompiledProgram:
+        """Load the program of a schedule, unless the nodes have it."""
         ring = cast(Ring, self._ring)
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
@@ -193,8 +204,7 @@ class Execution:
             ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
                                changes=self._loaded is not None and self._loaded[0] == schedule)
             self._loaded = schedule, lengths, program
-        program = self._loaded[2]
-        return program, ring.run_programs(collectives=program.collectives)
+        return self._loaded[2]
 
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
         """Program of a schedule, whose collectives are :attr:`parts`."""
@@ -202,7 +212,7 @@ class Execution:
             return fused(self._length)
         program = _build(self._ring.devices[0].config, self._layers, schedule, self._ring.nodes, self._costs,
                          packed_state=self._packed_state, computer=self.computer)
-        self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
+        self.parts = [Part(task.operation, *(number_of(task.fields[name]) for name in
                                              ("gradient_base", "length", "turn")))
                       for task in program.tasks if task.collective]
         return program
@@ -218,7 +228,7 @@ class Execution:
         self._last = None if state["last"] is None else Schedule.parse(state["last"])
 
 
-def _number(value: int | Sequence[int]) -> int:
+def number_of(value: int | Sequence[int]) -> int:
     """Field that is the same for all ranks."""
     if not isinstance(value, int):
         raise TypeError(f"Field of a collective must be the same for all ranks, not {value!r}")
@@ -254,8 +264,9 @@ def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Exec
     computer = computer_of(ring, workload, config)
     if config.overlap is None:
         return Execution(ring, length, computer=computer)
-    return Execution(ring, length, schedule=Schedule.parse(config.overlap), layers=_layers(workload),
-                     costs=_costs(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
+    return Execution(
+        ring, length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
+        costs=costs_of(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
@@ -268,18 +279,20 @@ def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
     """Cycles that a queue may wait for the other one."""
     if config.overlap is None:
         return 0
-    costs = _costs(workload, config, nodes)
+    costs = costs_of(workload, config, nodes)
     return sum(costs.compute(layer.multiplications(backward=backward))
-               for layer in _layers(workload) for backward in (False, True))
+               for layer in layers_for(workload) for backward in (False, True))
 
 
-def _layers(workload: Workload) -> list[Dense]:
+def layers_for(workload: Workload) -> list[Dense]:
+    """Layers of a schedule."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
     return layers_of(workload.widths)
 
 
-def _costs(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
+def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
+    """Durations of the commands of a schedule."""
     return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
 
 
@@ -289,18 +302,35 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
     if computer is not None:
         given = {"commands": computer.lists.commands, "lengths": computer.lengths}
     return build(schedule, layers, nodes=nodes, costs=costs, depth=node.program_depth, packed_state=packed_state,
-                 **given)
+                 distance=distance_of(node), **given)
 
 
-def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
+def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
     """The same node with two queues and room for programs of so many layers; without a compute engine, also with
-    COMPUTE and room to stage gradients."""
+    COMPUTE and room to stage gradients. For passes that overlap, on so many ``nodes``, it counts the updates of
+    weights, and has masters and room for two copies of weights."""
     depth = max(node.program_depth, 1 << (2 * layers - 1).bit_length())
     found = dataclasses.replace(node, queues=2, program_depth=depth)
+    if stale:
+        found = dataclasses.replace(
+            found, versions=True, masters=True, weight_words=max(node.weight_words, 2 << (length - 1).bit_length()),
+            state_words=max(node.state_words, 1 << (largest_block(length, nodes) - 1).bit_length()))
     if node.compute:
         return found
     words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())
     return dataclasses.replace(found, stand_in=True, gradient_words=words)
+
+
+def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
+    """Check what only a schedule whose passes overlap needs."""
+    if not (node.versions and node.has_master):
+        raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
+    if node.codebook_words:
+        raise ValueError(f"Weights must go through a codec without a codebook in passes that overlap, not "
+                         f"{node.weight_codec}")
+    if config.compute == NODE and not config.check:
+        raise ValueError("Run of nodes that compute must be checked where passes overlap, since the golden model "
+                         "keeps the older weights")
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
@@ -314,11 +344,9 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     check_engine(node, workload, config, nodes=nodes)
     if config.overlap is None:
         return
-    layers, schedule = _layers(workload), Schedule.parse(config.overlap)
+    layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.STALE:
-        raise ValueError(f"Schedule of a training run must be one whose passes do not overlap, not {schedule}: train "
-                         f"by it on the golden model, by python -m host.training.learning, or measure it, by "
-                         f"python -m host.reports.stale_speed")
+        _check_stale(node, config)
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
@@ -332,4 +360,4 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
         raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
                          f"a node's gradient memory, not {2 * length:,}")
     tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
-    _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state)
+    _build(node, layers, tried, nodes, costs_of(workload, config, nodes), packed_state=config.packed_state)

@@ -27,7 +27,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
 from host.driver.local_commands import LocalCommands
 from host.driver.ring import Ring
 from host.driver.vectors import Vector
@@ -39,35 +38,18 @@ from host.training.comparison import compare_end, compare_memories, compare_scor
 from host.training.golden_run import IntegerReference, Reference
 from host.training.grid_run import GridExecution, reference_of
 from host.training.masks import Masks
-from host.training.number_format import check_optimizer, elements_of
+from host.training.number_format import elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig
 from host.training.recovery import repeat, write_nodes
 from host.training.rings import Rings
-from host.training.schedule import Execution, check_schedule, execution_of
+from host.training.schedule import Execution, execution_of
 from host.training.sparsifier import Sparsifier
 from host.training.step_checks import gradients_of, growth, refuse_nonfinite
-from host.training.workloads import Classifier, Workload, WorkloadName
+from host.training.workloads import Classifier, Workload
 
-__all__ = ["Run", "check_run", "train"]
+__all__ = ["Run", "train"]
 
 T = TypeVar("T")
-
-def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that a ring of such nodes can do a training run, before there is one.
-
-    Raises
-    ------
-    ValueError
-        The ring cannot do the run; the message says why.
-    """
-    if node.reduced:
-        if workload.name is not WorkloadName.DIGITS:
-            raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
-        check_optimizer(config.optimizer)
-    if config.density is not None and not node.error_feedback:
-        raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
-    config.allocation(workload.parameters.size).check(node, nodes=nodes)
-    check_schedule(node, workload, config, nodes=nodes)
 
 
 class Run:
@@ -93,6 +75,9 @@ class Run:
     due : bool
         Whether the model was measured after the last step.
     """
+
+    #: Lists of nodes that compute with the newest weights: those of even passes or of odd ones.
+    _newest = 0
 
     def __init__(self, ring: Ring | Rings, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
@@ -123,8 +108,12 @@ class Run:
         if self._plan is not None and self._plan.shape is Shape.GRID:
             self._execution: Execution = GridExecution(ring, self._length)
         else:
-            self._execution = execution_of(cast(Ring, ring), self._workload, config)
+            self._execution = self._executes(cast(Ring, ring))
         self._computer = self._execution.computer
+
+    def _executes(self, ring: Ring) -> Execution:
+        """The way in which nodes do steps."""
+        return execution_of(ring, self._workload, self._config)
 
     @property
     def _plan(self) -> Plan | None:
@@ -187,12 +176,7 @@ class Run:
         self.due = batch.due
         self._on_step(self.training)
         if batch.due:
-            measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
-            self.training.losses.append(self._interval_loss / self._interval_count)
-            self.training.measures.append(measure)
-            self.training.measured.append(number)
-            self._interval_loss, self._interval_count = 0.0, 0
-            self._on_step(self.training)
+            self._note_measure(number)
 
     def _change(self, rings: Rings) -> None:
         """Go on in other rings, whose nodes, and golden model, have what those before had."""
@@ -211,12 +195,21 @@ class Run:
         self._counters = self._ring.counters()
         self.training.changes.append(change)
 
+    def _note_measure(self, number: int) -> None:
+        """Measure the model after a step."""
+        measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
+        self.training.losses.append(self._interval_loss / self._interval_count)
+        self.training.measures.append(measure)
+        self.training.measured.append(number)
+        self._interval_loss, self._interval_count = 0.0, 0
+        self._on_step(self.training)
+
     def _measure(self) -> float:
         """Measure the model, on the nodes where these compute."""
         if self._computer is None:
             return self._workload.measure(self._ring.nodes, self._masks, last=self.complete)
         assert isinstance(self._workload, Classifier)
-        scores = self._computer.scores(self._workload.test_x)
+        scores = self._computer.scores(self._workload.test_x, odd=self._newest)
         if self._config.check:
             compare_scores(self._batches.number, self._workload.scores(), scores)
         return self._workload.rate(scores)
@@ -318,10 +311,14 @@ class Run:
         if self._rings is not None:
             self._rings.balance(self._batches.number)
         if self._config.check:
-            compare_end(self._ring, self._reference, self._config, training,
+            compare_end(self._ring, self._reference, self._config, training, weights=self._laid_out(),
                         replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
             training.bit_exact = True
         return training
+
+    def _laid_out(self) -> npt.NDArray[np.uint32]:
+        """Weights as they lie from the base on."""
+        return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
         """State that a step changes, but for its figures."""

@@ -15,8 +15,9 @@ from host.training import golden_run, trainer
 from host.training.engine import computer_of, engine_node
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
+from host.training.run_check import check_run
 from host.training.schedule import programmed
-from host.training.trainer import Run, check_run, train
+from host.training.trainer import Run, train
 from host.training.workloads import CharacterModel, Classifier
 from tests.host.training.engine_ring import CYCLES, EngineRing
 from tests.host.training.golden_ring import GoldenRing
