@@ -97,7 +97,8 @@ class Nest:
             raise ValueError(f"Levels must be {rows} by name, not {len(self.levels)}")
         sizes = self.job.m, self.job.k, self.job.n
         if any(given > size for given, size in zip(sizes, self.space.sizes, strict=True)):
-            raise ValueError(f"Sizes of a product must be at most those of its space, {self.space.sizes}, not {sizes}")
+            raise ValueError(f"Sizes of a product must be at most those of its space, {self.space.sizes}, not "
+                             f"{sizes}")
         if Level.PRODUCTS in self.names and sizes != self.space.sizes:
             raise ValueError(f"Sizes of a product that is cut into products must be {self.space.sizes}, not {sizes}")
 
