@@ -36,6 +36,7 @@ from host.commands.quantize import quantize_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, check_range, refuse_unused
 from host.commands.sweep import sweep_command
+from host.commands.tiling import tiling_command
 from host.commands.topology_options import (
     DisableOption,
     EnableOption,
@@ -401,6 +402,7 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
 
 app.command("bench")(bench_command)
 app.command("sweep")(sweep_command)
+app.command("tiling")(tiling_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)
