@@ -74,6 +74,7 @@ class Transmitter:
         self._first = True
         self._given = 0  # packets that have left the receiver, as far as is known
         self._confirmed = False  # the receiver has seen the last restart
+        self._holds = False  # words wait for that: the last restart was not asked for
         self.started = False
         # The first one is START: at once, or of two ports when a word waits.
         self._restart_due = self._asked = self.ports == 1
@@ -152,6 +153,7 @@ class Transmitter:
             confirms = latest and not said.recover and not self._confirmed
             news = said.expect != self._announced or confirms
             self._confirmed |= confirms
+            self._holds &= not confirms
             self._given = said.given
             if demanded:
                 target = said.expect
@@ -185,8 +187,10 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
+            # Restarts without words between them have one number, so that none in flight is taken for a later one.
+            self.id = (self.id + int(demanded or not self._holds)) % 4
+            self._holds = not demanded
             self.send = target
-            self.id = (self.id + 1) % 4
         elif news or idle:
             self._timer = -self.PATIENCE
         if leaves:
@@ -222,7 +226,7 @@ class Transmitter:
             self._fetched = restart_word(number, self.id, int(not self.started)), (0, 0, int(self.started))
             return 0, 0
         again, opened = self.send != self.highest, self._open
-        if not self.started or self.send == self.write or not (again or opened):
+        if not self.started or self._holds or self.send == self.write or not (again or opened):
             return 0, 0
         kept = self.kept[self.send % self.rows]
         check = word_check(kept.data, kept.last, kept.kind, self.send + self._base)
