@@ -178,7 +178,10 @@ class SwitchedLink(wiring.Component):
         begun = Signal()
         taken = transmitter.i.valid & transmitter.i.ready & ~reset
         first = seats.sends[0]
-        may_tell = begun & (transmitter.at == first) & (seats.switch.sources[first] == Source.ENGINE)
+        # The transmitter takes nothing before it is where it is wanted: so this may come a cycle late.
+        may_tell = Signal()
+        m.d.sync += may_tell.eq(
+            begun & (seats.sends[self.ring] == first) & (seats.switch.sources[first] == Source.ENGINE))
         with m.If(self.i.valid | self.expecting | self.control_i.valid):
             m.d.sync += begun.eq(1)
         with m.If(reset):
