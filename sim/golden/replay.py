@@ -80,6 +80,7 @@ class Transmitter:
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
+        self._at_rest = False  # a cycle ago nothing was on its way, and this port not wanted
         self._round = 0
         self._base = 0  # number on the wires of the window's word 0
         self._other = (0, 0, False, 0)  # base, given, started and round of the other link
@@ -125,8 +126,10 @@ class Transmitter:
             self.reset()
             return
         enters, control_enters = self.ready(control is not None, port=port)
-        leaves = bool(port != self.at and self.home and not self._restart_due and self._fetched is None
-                      and not self.word.valid and self.send == self.write and (self._confirmed or not self.started))
+        leaves = bool(port != self.at and self._at_rest and not self._restart_due
+                      and (self._confirmed or not self.started))
+        self._at_rest = bool(port != self.at and self.home and not self._restart_due and self._fetched is None
+                             and not self.word.valid and self.send == self.write)
         waits = not self.settled()
         sends, new = self._fetch()
         complete, marked, heard = self._listener.complete, self._listener.marked, self._heard

@@ -47,7 +47,7 @@ class ReplayTransmitter(wiring.Component):
     :data:`~hdl.ring.replay.line.MESSAGE_BITS` cycles twice. It gives the phase of messages, and ``delay``.
 
     With two ports it has a link at each, with numbers, a phase and a latency of its own, and is at one of them. It
-    goes to the other, in one cycle, when all words have arrived and all credits are home: then a link has a state of
+    goes to the other, in two cycles, when all words have arrived and all credits are home: then a link has a state of
     some 30 bits, which the transmitter keeps. A link starts when the first word waits for it.
 
     Parameters
@@ -200,10 +200,13 @@ class ReplayTransmitter(wiring.Component):
 
         if has_ports:
             other = Signal(_link_layout())
-            still = ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending
+            elsewhere = self.at != self.port
+            at_rest = Signal()  # which stays so while nothing is taken, but for a restart that is asked for
+            m.d.sync += at_rest.eq(
+                elsewhere & self.home & ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending)
             m.d.comb += [
                 self.home.eq(window.settled & (away == 0)),
-                leaves.eq((self.at != self.port) & self.home & still & (confirmed | ~link.started)),
+                leaves.eq(elsewhere & at_rest & ~restart_due & (confirmed | ~link.started)),
                 listener.swap.eq(leaves),
             ]
             with m.If(leaves):
