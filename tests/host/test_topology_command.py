@@ -84,8 +84,8 @@ def test_faults(run, nodes_of, tmp_path):
     with mx5.registered():
         nodes_of("narrow")
         for rate in (0, 1e-3):
-            code, out, err = run(*RUN, "--gradients", "mx5", "--weights", "bf16", "--steps", 4, "--disable", "card1@1",
-                                 "--enable", "card1@3", "--faults", rate, "--output", tmp_path)
+            code, out, err = run(*RUN, "--gradients", "mx5", "--weights", "bf16", "--steps", 4, "--disable",
+                                 "card1@1", "--enable", "card1@3", "--faults", rate, "--output", tmp_path)
             assert (code, err) == (0, "")
             assert "after each of 2 changes of the rings; every word sent before was received." in out
             found.append(result(tmp_path))
