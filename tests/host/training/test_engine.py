@@ -226,8 +226,8 @@ class TestNodes:
         ({"check": False}, {"weight_codec": "table32"}, r"^Run of nodes that compute must be checked with a density"),
         ({"density": 0.1, "overlap": "none"}, {}, r"^Density must not be given with a schedule, whose programs send "
                                                   r"everything$"),
-        ({"overlap": "stale:1"}, {}, r"^Schedule of a training run must be one whose passes do not overlap, not "
-                                     r"stale:1: train by it on the golden model"),
+        ({"overlap": "stale:1"}, {}, r"^Nodes must count updates of weights and have masters for passes that "
+                                     r"overlap$"),
     ])
     def test_errors(self, data, options, node, message):
         config = TrainingConfig(**{"compute": "node", **options})

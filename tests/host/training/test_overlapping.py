@@ -68,7 +68,8 @@ def test_behind(task):
         cycles = {}
         for behind in range(4):
             said = []
-            training = train(ring, task, f"stale:{behind}", on_step=lambda found, said=said: said.append(len(found.steps)))
+            training = train(ring, task, f"stale:{behind}",
+                             on_step=lambda found, said=said: said.append(len(found.steps)))
             assert training.bit_exact is True
             assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [1] * NODES
             losses = [step.loss for step in training.steps]
