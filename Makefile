@@ -113,7 +113,7 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave \
-  $(VENV)/.docs $(VENV)/.tensorboard
+  $(VENV)/.docs $(VENV)/.tensorboard $(VENV)/.tiling
 
 sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
 	$(BIN)/gradring train $(SIM_OPTIONS)
@@ -128,7 +128,7 @@ quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
 test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
-  $(VENV)/.tensorboard
+  $(VENV)/.tensorboard $(VENV)/.tiling
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test

@@ -116,7 +116,7 @@ def test_numbers():
 
 
 def test_optuna():
-    pytest.importorskip("optuna", reason="a tuner of an extra of its own, which make tiling installs")
+    """The tuner of PyPI proposes states of the space, some of which fit."""
     found = evaluations(30)
     METHODS["Optuna TPE"](found, np.random.default_rng(1))
     assert found.left == 0
