@@ -173,6 +173,9 @@ def train_command(
     macs: Annotated[int, typer.Option(
         help="Multiply-adds per cycle of each node's engine, or of the one that --overlap counts on.")
     ] = TrainingConfig.macs,
+    tiling: Annotated[str, typer.Option(
+        help="Factors of matrix products on nodes that compute: default, or searched on a simulated node first.")
+    ] = TrainingConfig.tiling,
     transport: TransportOption = TransportName.VERILATED,
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
@@ -257,7 +260,7 @@ def train_command(
         epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
         hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
-        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs,
+        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs, tiling=tiling,
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)

@@ -26,7 +26,7 @@ from sim.golden.gemm_estimate import estimate
 from sim.golden.layer_list import command_cycles
 from sim.golden.memory_pace import Memory
 
-__all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_of", "product"]
+__all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_of", "product", "room"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -112,12 +112,18 @@ def _words(job: GemmJob, place: Place, lanes: int) -> int:
     return max(found, default=0)
 
 
+def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
+    """Elements that each memory must have for a product and a list of so many instructions."""
+    listed = _up(INSTRUCTION_WORDS * (products + 1))
+    return {name: _words(job, place, lanes) + more
+            for name, place, more in (("gradient_words", Place.GRADIENTS, 0), ("weight_words", Place.WEIGHTS, 0),
+                                      ("activation_words", Place.ACTIVATIONS, listed))}
+
+
 def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
     """Node with an engine, and memories for a product and a list of so many instructions."""
-    listed = _up(INSTRUCTION_WORDS * (products + 1))
-    words = {name: max(256, 1 << (_words(job, place, array.lanes) + more - 1).bit_length())
-             for name, place, more in (("gradient_words", Place.GRADIENTS, 0), ("weight_words", Place.WEIGHTS, 0),
-                                       ("activation_words", Place.ACTIVATIONS, listed))}
+    words = {name: max(256, 1 << (words - 1).bit_length())
+             for name, words in room(job, array.lanes, products=products).items()}
     return NodeConfig(lanes=array.lanes, compute=array.rows, queues=2, masking=False, error_feedback=False,
                       state_planes=0, state_words=256, **words)
 

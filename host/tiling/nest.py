@@ -122,6 +122,8 @@ class Nest:
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
+        if loops.align_m and self.job.m > 1 << inside[0]:
+            misfit += max(0, lanes - inside[0])
         if misfit:
             return misfit
         job: GemmJob = dataclasses.replace(

@@ -6,7 +6,7 @@ same lists.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,21 @@ import numpy.typing as npt
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.compute.factors import Array as Units
+from host.compute.factors import best_factors
 from host.compute.lists import Lists, compile_lists
 from host.driver.memory import distance_of
 from host.driver.ring import Ring
 from host.models.layers import Array, Labels
 from host.program.schedules import Copies, Schedule, layers_of
-from host.training.record import NODE, TrainingConfig
+from host.tiling.searched import SearchedFactors
+from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
+from sim.verilated import toolchain
 
 __all__ = ["Computer", "check_engine", "computer_of", "engine_node"]
 
+#: File of the tilings that were searched.
+TILINGS = toolchain.BUILD / "tiling" / "factors.json"
 #: Rows of units that a node can have.
 _ROWS = (1, 2, 4)
 
@@ -38,14 +43,18 @@ class Computer:
     lists : Lists
     length : int
         Elements of the gradients.
+    notes : sequence of str
+        Lines about the lists, for the report.
 
     Members
     -------
+    notes : list of str
     lengths : list of int
         Examples that each node has been given.
     """
 
-    def __init__(self, ring: Ring, lists: Lists, length: int):
+    def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
+        self.notes = list(notes)
         self._ring = ring
         self._lists = lists
         self._length = length
@@ -114,11 +123,11 @@ def _classifier(workload: Workload) -> Classifier:
 
 
 def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int,
-           distance: int = 0) -> Lists:
+           distance: int = 0, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
     task = _classifier(workload)
     examples = -(-config.largest(task.examples) // nodes)
     return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words,
-                         copies=_copies(config, distance))
+                         copies=_copies(config, distance), factors=factors)
 
 
 def _copies(config: TrainingConfig, distance: int) -> Copies | None:
@@ -134,8 +143,12 @@ def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Compu
     if config.compute != NODE:
         return None
     node = ring.devices[0].config
-    lists = _lists(workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node))
-    return Computer(ring, lists, workload.parameters.size)
+    given = workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node)
+    if config.tiling == DEFAULT:
+        return Computer(ring, _lists(*given), workload.parameters.size)
+    with SearchedFactors(node, TILINGS) as factors:
+        lists = _lists(*given, factors)
+        return Computer(ring, lists, workload.parameters.size, notes=[factors.line])
 
 
 def _units(node: NodeConfig) -> Units:

@@ -131,11 +131,16 @@ class Execution:
 
     @property
     def log(self) -> list[str]:
-        """Lines about the choice of a schedule."""
+        """Lines about the choice of a schedule, and of tilings."""
+        notes = [] if self.computer is None else self.computer.notes
         if not self._searches:
-            return []
+            return list(notes)
         if self._trials.over:
-            return self._trials.outcome.lines()
+            return [*notes, *self._trials.outcome.lines()]
+        return [*notes, *self._tried()]
+
+    def _tried(self) -> list[str]:
+        """Sizes that a search has tried so far."""
         return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
 
     def write(self, gradients: Sequence[Vector]) -> None:
