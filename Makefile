@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep tiling quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -18,8 +18,10 @@ help:
 	@echo "            OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
-	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16,"
-	@echo "            OVERLAP=none, strict, layers, chunks:2, stale:2, search or all to compute and communicate by a program,"
+	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16, TILING=searched"
+	@echo "            for factors of products that are searched on a node,"
+	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program, stale:2 for"
+	@echo "            first layers whose weights are an update behind,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
@@ -32,6 +34,8 @@ help:
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
 	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, SYNTH=no to place nothing); it goes on"
 	@echo "            where an earlier one has ended"
+	@echo "make tiling  searches for the factors of matrix products, by cycles that a node counts (FULL=1 for all states of"
+	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
 	@echo "            TRAIN=1 NODES= SEED= THREADS= CALIBRATION=percentile PERCENTILE=, and of the model that is written"
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
@@ -77,7 +81,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
   $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
   $(call option,HIDDEN,--hidden) $(call option,BATCH,--batch) $(call option,OVERLAP,--overlap) \
-  $(call option,COMPUTE,--compute) $(call option,MACS,--macs) $(call option,ARITHMETIC,--arithmetic) \
+  $(call option,COMPUTE,--compute) $(call option,MACS,--macs) $(call option,TILING,--tiling) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
@@ -92,6 +96,8 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
 SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
   $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth))
+TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
+  $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
   $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
@@ -109,7 +115,7 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave \
-  $(VENV)/.docs $(VENV)/.tensorboard
+  $(VENV)/.docs $(VENV)/.tensorboard $(VENV)/.tiling
 
 sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
 	$(BIN)/gradring train $(SIM_OPTIONS)
@@ -117,11 +123,14 @@ sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
 sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 	$(BIN)/gradring sweep $(SWEEP_OPTIONS)
 
+tiling: $(VENV)/.base $(VENV)/.tiling
+	$(BIN)/gradring tiling $(TILING_OPTIONS)
+
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
 test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
-  $(VENV)/.tensorboard
+  $(VENV)/.tensorboard $(VENV)/.tiling
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test

@@ -36,6 +36,7 @@ from host.commands.quantize import quantize_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, check_range, refuse_unused
 from host.commands.sweep import sweep_command
+from host.commands.tiling import tiling_command
 from host.commands.topology_options import (
     DisableOption,
     EnableOption,
@@ -68,8 +69,8 @@ from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError
-from host.training.schedule import ALL, OVERLAPS, counted, doubled, overlaps, patience_of, programmed
-from host.training.trainer import check_run
+from host.training.run_check import check_run
+from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, LONGEST_REPLAYED, TransportName, open_session
 from sim.link_faults import RandomFaults
@@ -164,15 +165,17 @@ def train_command(
         show_default=False)] = None,
     overlap: Annotated[str | None, typer.Option(
         help="Have nodes compute and communicate by a program: none, strict, layers, chunks:n for n layers at a "
-             "time, search for the best n, stale:k for k layers with weights an update behind, or all that are not "
-             "stale, one after the other. Computing is modelled, but with --compute node. [default: the host "
-             "computes]", show_default=False)] = None,
+             "time, search for the best n, or all, one after the other. Computing is modelled, but with --compute "
+             "node. [default: the host computes]", show_default=False)] = None,
     compute: Annotated[str, typer.Option(
         help="Who differentiates: host, or node for nodes that do, by a program unless there is a density.")
     ] = TrainingConfig.compute,
     macs: Annotated[int, typer.Option(
         help="Multiply-adds per cycle of each node's engine, or of the one that --overlap counts on.")
     ] = TrainingConfig.macs,
+    tiling: Annotated[str, typer.Option(
+        help="Factors of matrix products on nodes that compute: default, or searched on a simulated node first.")
+    ] = TrainingConfig.tiling,
     transport: TransportOption = TransportName.VERILATED,
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
@@ -257,7 +260,7 @@ def train_command(
         epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
         hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
-        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs,
+        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs, tiling=tiling,
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
@@ -280,14 +283,13 @@ def train_command(
                     task = Classifier(data, (), align=config.align)
         plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
         if board is None:
-            node = fitted(counted(node, config),
-                          [one.allocation(task.parameters.size) for one in (config, plain) if one],
+            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one],
                           nodes=nodes if course is None else course.fewest, planes=state_planes)
             if compute == NODE:
                 node = engine_node(node, task, config, nodes=nodes)
             if overlap is not None:
-                node = programmed(node, task.parameters.size, len(config.hidden) + 1)
-                node = doubled(node, task, config, nodes=nodes)
+                node = programmed(node, task.parameters.size, len(config.hidden) + 1, stale=config.overlaps,
+                                  nodes=nodes)
         check_run(node, task, config, nodes=nodes)  # before anything is built
         if course is not None:
             check_stages(course, node, task, config)
@@ -403,6 +405,7 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
 
 app.command("bench")(bench_command)
 app.command("sweep")(sweep_command)
+app.command("tiling")(tiling_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)

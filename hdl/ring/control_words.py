@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from amaranth.hdl import Module, unsigned
+from amaranth.hdl import Module, ResetInserter, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -107,7 +107,10 @@ class ControlWords(wiring.Component):
             hub.reset_link.eq(self.reset_link),
         ]
         for number, entry in enumerate(entries):
-            m.submodules[entry.name] = unit = entry.make(self._config)
+            unit = entry.make(self._config)
+            # What a unit has not sent by then is of other links.
+            m.submodules[entry.name] = unit if "reset_link" in unit.signature.members else ResetInserter(
+                self.reset_link)(unit)
             self._join(m, unit, hub.take[number], hub.give[number])
             for name in signals_signature(self._config.queues).members:
                 if name not in unit.signature.members:

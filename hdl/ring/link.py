@@ -173,9 +173,9 @@ class Ingress(wiring.Component):
         final = Signal()
         word = self.i.payload
 
-        m.submodules.queue = queue = Queue(
-            shape=word_layout(), depth=self._segments * self._packet_words, block=True
-        )
+        # Block memories have a power of two of rows anyway, and then addresses wrap by themselves.
+        rows = 1 << (self._segments * self._packet_words - 1).bit_length()
+        m.submodules.queue = queue = Queue(shape=word_layout(), depth=rows, block=True)
         connect_stream(m, queue.o, self.o)
 
         # The queue is never full: all packets together have no more words than it holds.

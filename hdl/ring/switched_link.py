@@ -57,8 +57,9 @@ class SwitchedLink(wiring.Component):
         With replay alone.
     control_i, control_o : In, Out(stream of unsigned(32))
         With replay alone: control words of ring 0. They leave by the port that ring 0 sends by, and wait while the
-        transmitter is at the other one, and until a packet has been sent or expected after a setting or a reset.
-        Those that come by the port that ring 0 receives from are handed out; others are dropped.
+        transmitter is at the other one. After a setting or a reset the first one starts the link, as the first packet
+        does: so none may be offered before all nodes have their settings. Those that come by the port that ring 0
+        receives from are handed out; others are dropped.
     delay : Out(32)
         Cycles of the link to the successor that was used last, as it was measured: the latency of wires and one more,
         by the switch; zero without replay.
@@ -172,11 +173,16 @@ class SwitchedLink(wiring.Component):
 
     def _repair(self, m, transmitter, receivers, seats, reset):
         """Words are counted where they go in and come out; control words go by the ports of ring 0."""
-        begun = Signal()  # a packet has been sent or expected since links were reset: all nodes have their setting
+        # A packet has been sent or expected since links were reset, or there is a control word, which a run begins:
+        # all nodes have their settings.
+        begun = Signal()
         taken = transmitter.i.valid & transmitter.i.ready & ~reset
         first = seats.sends[0]
-        may_tell = begun & (transmitter.at == first) & (seats.switch.sources[first] == Source.ENGINE)
-        with m.If(self.i.valid | self.expecting):
+        # The transmitter takes nothing before it is where it is wanted: so this may come a cycle late.
+        may_tell = Signal()
+        m.d.sync += may_tell.eq(
+            begun & (seats.sends[self.ring] == first) & (seats.switch.sources[first] == Source.ENGINE))
+        with m.If(self.i.valid | self.expecting | self.control_i.valid):
             m.d.sync += begun.eq(1)
         with m.If(reset):
             m.d.sync += begun.eq(0)

@@ -72,6 +72,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "disable": (topology is None, "is for a run with --topology"),
         "enable": (topology is None, "is for a run with --topology"),
         "shape": (topology is None, "is for a run with --topology"),
+        "tiling": (compute != NODE, "is for nodes that compute, which --compute node asks for"),
         "macs": (overlap is None and compute != NODE, "is for nodes that compute, or a run by a program, which "
                                                       "--compute node and --overlap ask for"),
         "compare": (overlap is not None, "is for a run without a program, whose bits are the same" if compute == NODE

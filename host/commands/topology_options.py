@@ -10,7 +10,7 @@ from host.topology.course import Course, Request, grid_size
 from host.topology.grid import Shape
 from host.training.checkpoint import ADVICE, CheckpointError
 from host.training.record import TrainingConfig
-from host.training.trainer import check_run
+from host.training.run_check import check_run
 from host.training.workloads import Workload
 
 __all__ = ["DisableOption", "EnableOption", "ShapeOption", "TopologyOption", "check_past", "check_stages",

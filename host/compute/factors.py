@@ -11,6 +11,7 @@ from hdl.compute.layer_list import Place
 from sim.golden import gemm_factors
 from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
+from sim.golden.gemm_estimate import bound
 
 __all__ = ["Array", "best_factors"]
 
@@ -77,4 +78,4 @@ def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
     """Job whose factors take the fewest cycles by a bound, among those with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda found: model.loops.cycles(found.loops))
-    return min(few, key=lambda found: gemm_factors.bound(model, found))
+    return min(few, key=lambda found: bound(model, found))

@@ -14,7 +14,7 @@ lists.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class Lists:
 
 
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
-                  copies: Copies | None = None) -> Lists:
+                  copies: Copies | None = None, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
     """Make the lists of a perceptron, with a ReLU between each two of its layers.
 
     Parameters
@@ -153,6 +153,8 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         Elements of the activation memory.
     copies : Copies, optional
         Layers with two copies of their weights, in a schedule whose passes overlap.
+    factors : callable
+        Gives the factors of a product; by default :func:`~host.compute.factors.best_factors`.
 
     Raises
     ------
@@ -172,7 +174,7 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
                          f"{layers[-1].outputs:,}")
     places = Activations(layers=layers, examples=examples, lanes=lanes)
     copies = copies or Copies()
-    even, *others = (_compiled(array, places, copies, odd) for odd in ((0, 1) if copies.distance else (0,)))
+    even, *others = (_compiled(array, places, copies, odd, factors) for odd in ((0, 1) if copies.distance else (0,)))
     used = places.lists + sum(map(len, even.words))
     if copies.distance and copies.distance < used:
         raise ValueError(f"Inputs, labels and lists of odd passes must lie at least {used:,} elements further on, "
@@ -191,9 +193,10 @@ def _at(place: Place, base: int) -> dict[str, int]:
     return {"place": place, "base": base}
 
 
-def _compiled(array: Array, places: Activations, copies: Copies, odd: int) -> "_Compiler":
+def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
+              factors: Callable[..., Mapping[str, int]]) -> "_Compiler":
     """All lists of even passes (0) or of odd ones (1)."""
-    compiler = _Compiler(array=array, places=places, copies=copies, odd=odd)
+    compiler = _Compiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
         compiler.forward(layer)
     for layer in reversed(places.layers):
@@ -204,7 +207,9 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int) -> "_
 class _Compiler:
     """Lists, one behind the other."""
 
-    def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int):
+    def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,
+                 factors: Callable[..., Mapping[str, int]]):
+        self._factors = factors
         self._array = array
         self._places = places
         self._copies = copies
@@ -276,7 +281,7 @@ class _Compiler:
         """A product of m by k and k by n; a size of 0 is the number of examples."""
         m, k, n = sizes
         most = self._places.examples
-        factors = best_factors(
+        factors = self._factors(
             self._array, (m or most, k or most, n), transpose_a="transpose_a" in options,
             transpose_b="transpose_b" in options, ones=a[0]["place"] is Place.ONES, starts=start is not None,
             gated=gate is not None)

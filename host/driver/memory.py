@@ -9,7 +9,7 @@ from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
 from sim.golden.ring import largest_block
 
-__all__ = ["WORDS", "Allocation", "fitted"]
+__all__ = ["WORDS", "Allocation", "distance_of", "fitted"]
 
 #: Words of the largest memory that a node can have.
 WORDS = 1 << 24
@@ -98,6 +98,12 @@ class Allocation:
                 allocator.free(buffer)
             raise
         return Buffers(**found)
+
+
+def distance_of(node: NodeConfig) -> int:
+    """Elements from the first copy of weights to the second, where layers have two; of inputs, labels and lists as
+    well."""
+    return int(node.weight_words) // 2
 
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,

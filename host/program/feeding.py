@@ -126,8 +126,6 @@ def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings
                give: Callable[[int], None]) -> Passes:
     """Run a stale program, which the nodes have loaded, for several passes that overlap.
 
-    Where a node's trace does not hold all records of the run, it is read now and then while the run goes on.
-
     Parameters
     ----------
     ring : Ring
@@ -148,14 +146,5 @@ def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings
         Feed(tag=tags[after], flag=STAGED_FLAG, give=give),
         Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.write_settings(settings[number]))])
     feeder.begin()
-    reader = TraceReader(ring)
-    whole = len(settings) * len(tags) <= reader.room
-
-    def on_event(rank: int, event: Event) -> None:
-        feeder.on_event(rank, event)
-        if not whole:
-            reader.on_event(rank)
-
-    found = ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
-                              traced=whole, on_event=on_event)
-    return found if whole else dataclasses.replace(found, traces=reader.finish())
+    return ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+                             on_event=feeder.on_event)

@@ -58,10 +58,7 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
         end = "" if len(report["schedules"]) == 1 else f"-{run['schedule'].replace(':', '-')}"
         trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"
         write_trace(spans, trace, compute=report["compute"])
-        passes = len({one.number for one in spans})
-        count = f"{passes} steps in " if passes > 1 else ""
-        cycles = f"{count}{max(one.end for one in spans):,} cycles"
-        draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {cycles}",
+        draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(one.end for one in spans):,} cycles",
              note=f"measured; compute: {report['compute']}")
         found += [trace, picture]
     return found

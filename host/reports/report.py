@@ -241,6 +241,9 @@ def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathl
 def verdict(report: dict[str, Any]) -> str:
     """The verdict of the comparison with the golden model, in one sentence or two."""
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
+    overlapping = str(report["training"]["overlap"]).startswith("stale")
+    if overlapping:
+        steps = f"each block of passes that overlap, {report['steps']} steps in all"
     if report["bit_exact"] is None:
         return f"Weights were not compared (--no-check) after {steps}."
     nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
@@ -249,6 +252,8 @@ def verdict(report: dict[str, Any]) -> str:
         count = len(report["changes"])
         sentence += (f" So is all that nodes keep, after {'each of ' if count > 1 else ''}{count} change"
                      f"{'s' if count > 1 else ''} of the rings; every word sent before was received.")
+    if report["compute"] == "engine" and overlapping:
+        return f"{sentence} So are the losses of each block's last step, and all scores."
     if report["compute"] == "engine":
         return f"{sentence} So are all losses and scores that they have computed."
     if report["elements_through"]:

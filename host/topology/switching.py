@@ -82,6 +82,8 @@ class GridNodes(RingCommands):
         """Set the switches of all nodes.
 
         All commands must have ended on all nodes: this is what makes sure that no packet is between two of them.
+        With replay, words that have come may not be acknowledged yet, and control words may be on their way, so links
+        are put in order first.
 
         Raises
         ------
@@ -90,6 +92,8 @@ class GridNodes(RingCommands):
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
+        if self._config.replay and not any(device.read_fields("STATUS")["running"] for device in self._devices):
+            self.recover()
         self._run_apart({node: Command(operation=Operation.SWITCH, gradient_base=operand(setting))
                          for node, setting in enumerate(plan.settings)})
 

@@ -58,6 +58,11 @@ class Batches:
         self.number = 0
         self.total = config.steps(examples)
 
+    @property
+    def size(self) -> int:
+        """Examples of the next batch."""
+        return len(range(self.number % self._count, self._examples, self._count))
+
     def take(self) -> Batch:
         """The next batch."""
         epoch, place = divmod(self.number, self._count)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.buffers import Buffer
 from host.driver.local_commands import LocalCommands
 from host.driver.vectors import Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
 
-__all__ = ["compare_copies", "compare_end", "compare_memories", "compare_scores", "names", "read_weights"]
+__all__ = ["compare_end", "compare_master", "compare_memories", "compare_rows", "compare_scores", "names",
+           "read_weights"]
 
 
 def names(nodes: Sequence[float]) -> str:
@@ -25,40 +25,15 @@ def read_weights(ring: LocalCommands, reference: Reference, config: TrainingConf
     if not config.check:
         return np.asarray(ring.read_weights(length, ranks=[0])[0])
     weights = ring.read_weights(length)
-    _compare("weights", number, reference.weights, words_of(weights))
-    if reference.has_master:
-        found = ring.read_master(length).view(np.uint32)
-        _compare_state(ring, "master weights", number, reference.master, found)
+    compare_rows("weights", number, reference.weights, words_of(weights))
+    compare_master(ring, reference, number)
     return np.asarray(weights[0])
 
 
-def compare_copies(ring: LocalCommands, reference: Reference, number: int, *, older: npt.NDArray[np.uint32],
-                   apart: int, distance: int, newest: int) -> None:
-    """Compare weights of which the first ``apart`` lie in two copies, and masters.
-
-    Parameters
-    ----------
-    ring : Ring
-    reference : Reference
-    number : int
-        Number of the step.
-    older : array of uint32
-        Weights before the last update.
-    apart, distance : int
-        Elements with two copies, and how far the second lies behind the first.
-    newest : int
-        Copy, 0 or 1, that the last update has written.
-    """
-    weights = reference.weights
-    copies = [older, older]
-    copies[newest] = weights
-    first = np.concatenate([copies[0][:apart], weights[apart:]])
-    _compare("weights", number, first, words_of(ring.read_weights(len(weights))))
-    if apart:
-        second = words_of(ring.read_weights(Buffer("weights", distance, apart)))
-        _compare("weights of odd passes", number, copies[1][:apart], second)
+def compare_master(ring: LocalCommands, reference: Reference, number: int) -> None:
+    """Compare masters, where nodes have them."""
     if reference.has_master:
-        found = ring.read_master(len(weights)).view(np.uint32)
+        found = ring.read_master(len(reference.weights)).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, found)
 
 
@@ -70,7 +45,7 @@ def compare_scores(number: int, expected: Vector, found: Vector) -> None:
                               f"golden model, first those of example {wrong[0]}")
 
 
-def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
+def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
     """Compare each row of ``nodes`` with the golden model."""
     wrong = nodes != expected
     if wrong.any():
@@ -111,12 +86,13 @@ def compare_memories(ring: LocalCommands, reference: Reference, config: Training
 
 
 def compare_end(ring: LocalCommands, reference: Reference, config: TrainingConfig, training: Training, *,
-                replaced: int, words: int) -> None:
-    """Compare memories and counters of the nodes at the end of a run with the golden model."""
+                weights: npt.NDArray[np.uint32], replaced: int, words: int) -> None:
+    """Compare memories and counters of the nodes at the end of a run with the golden model; ``weights`` are those
+    that lie from the base on."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
     # Lists of masks are written behind the weights, of which none may have changed since the last step.
-    _compare("weights", number, reference.weights, words_of(ring.read_weights(training.parameters)))
+    compare_rows("weights", number, weights, words_of(ring.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
             f"Step {number}: nodes have counted {training.elements_masked} elements masked and "

@@ -6,7 +6,7 @@ same lists.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,21 @@ import numpy.typing as npt
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.compute.factors import Array as Units
+from host.compute.factors import best_factors
 from host.compute.lists import Lists, compile_lists
-from host.driver.buffers import aligned
+from host.driver.memory import distance_of
 from host.driver.ring import Ring
 from host.models.layers import Array, Labels
 from host.program.schedules import Copies, Schedule, layers_of
-from host.training.record import NODE, TrainingConfig
+from host.tiling.searched import SearchedFactors
+from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
+from sim.verilated import toolchain
 
-__all__ = ["Computer", "check_engine", "computer_of", "engine_node", "lists_of"]
+__all__ = ["Computer", "check_engine", "computer_of", "engine_node"]
 
+#: File of the tilings that were searched.
+TILINGS = toolchain.BUILD / "tiling" / "factors.json"
 #: Rows of units that a node can have.
 _ROWS = (1, 2, 4)
 
@@ -38,18 +43,18 @@ class Computer:
     lists : Lists
     length : int
         Elements of the gradients.
+    notes : sequence of str
+        Lines about the lists, for the report.
 
     Members
     -------
+    notes : list of str
     lengths : list of int
         Examples that each node has been given.
-    odd : int
-        Copy of the weights, of even passes (0) or of odd ones (1), with which the test set is classified.
     """
 
-    odd = 0
-
-    def __init__(self, ring: Ring, lists: Lists, length: int):
+    def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
+        self.notes = list(notes)
         self._ring = ring
         self._lists = lists
         self._length = length
@@ -88,17 +93,18 @@ class Computer:
         """Losses of the shares that were differentiated last."""
         return [float(loss) for loss in self._ring.read_activations(self._lists.places.loss, 1)[:, 0]]
 
-    def scores(self, x: Array) -> Array:
-        """Scores of examples: nodes take them in turn, as many as they have room for."""
+    def scores(self, x: Array, *, odd: int = 0) -> Array:
+        """Scores of examples, by the lists of even passes or of odd ones: nodes take them in turn, as many as they
+        have room for."""
         places, nodes = self._lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
-        forward = [one.fields["weight_base"] + self.odd * self._lists.distance
-                   for one in self._lists.commands[:len(places.layers)]]
+        further = odd * self._lists.distance
+        forward = [one.fields["weight_base"] + further for one in self._lists.commands[:len(places.layers)]]
         found = []
         for first in range(0, len(x), nodes * places.examples):
             shares = np.array_split(x[first:first + nodes * places.examples], nodes)
-            self.give([(share, np.zeros(len(share), np.int64)) for share in shares], odd=self.odd)
+            self.give([(share, np.zeros(len(share), np.int64)) for share in shares], odd=odd)
             self._commands(forward)
             rows = self._ring.read_activations(places.outputs[-1], places.examples * stride)
             found += [mine.reshape(-1, stride)[:len(share), :layer.outputs]
@@ -116,16 +122,20 @@ def _classifier(workload: Workload) -> Classifier:
     return workload
 
 
-def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int) -> Lists:
+def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int,
+           distance: int = 0, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
     task = _classifier(workload)
     examples = -(-config.largest(task.examples) // nodes)
-    layers, copies = layers_of(task.widths), None
-    if config.stale:
-        # What odd passes use lies as far behind what even ones use as one copy of the weights behind the other.
-        plain = compile_lists(layers, array=units, examples=examples, words=words)
-        distance = aligned(max(task.parameters.size, plain.end))
-        copies = Copies(layers=Schedule.parse(str(config.overlap)).behind, distance=distance)
-    return compile_lists(layers, array=units, examples=examples, words=words, copies=copies)
+    return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words,
+                         copies=_copies(config, distance), factors=factors)
+
+
+def _copies(config: TrainingConfig, distance: int) -> Copies | None:
+    """Layers with two copies of their weights, in a schedule whose passes overlap."""
+    if not distance or not config.overlaps:
+        return None
+    assert config.overlap is not None
+    return Copies(layers=Schedule.parse(config.overlap).behind, distance=distance)
 
 
 def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Computer | None:
@@ -133,13 +143,12 @@ def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Compu
     if config.compute != NODE:
         return None
     node = ring.devices[0].config
-    lists = _lists(workload, config, _units(node), ring.nodes, node.activation_words)
-    return Computer(ring, lists, workload.parameters.size)
-
-
-def lists_of(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> Lists:
-    """Lists of a run on nodes that :func:`engine_node` has made."""
-    return _lists(workload, config, _units(node), nodes, node.activation_words)
+    given = workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node)
+    if config.tiling == DEFAULT:
+        return Computer(ring, _lists(*given), workload.parameters.size)
+    with SearchedFactors(node, TILINGS) as factors:
+        lists = _lists(*given, factors)
+        return Computer(ring, lists, workload.parameters.size, notes=[factors.line])
 
 
 def _units(node: NodeConfig) -> Units:
@@ -157,6 +166,9 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
     found = dataclasses.replace(node, compute=rows, queues=2)
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
     words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
+    if config.overlaps:  # inputs, labels and lists lie twice, as far apart as the copies of weights
+        words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), found.weight_words)
+        found = dataclasses.replace(found, weight_words=words)
     return dataclasses.replace(found, activation_words=words)
 
 
@@ -173,7 +185,7 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     task = _classifier(workload)
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
-    lists = _lists(task, config, _units(node), nodes, node.activation_words)
+    lists = _lists(task, config, _units(node), nodes, node.activation_words, distance_of(node))
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "

@@ -24,9 +24,9 @@ from host.driver.ring import Ring
 from host.models.layers import Array
 from host.topology.course import Course
 from host.training import checkpoint
+from host.training.overlapping import OverlappingRun
 from host.training.record import Training, TrainingConfig
 from host.training.rings import Rings
-from host.training.stale_run import run_of
 from host.training.trainer import Run
 from host.training.workloads import Workload
 from host.transports.session import Elapsed, Session
@@ -109,8 +109,7 @@ class Keeper:
         """Whether a checkpoint is to be written after the step that a run has done last."""
         if self.steps is None:
             return run.due
-        done = len(run.training.steps)
-        return self.steps > 0 and (run.complete or done // self.steps > (done - run.advanced) // self.steps)
+        return self.steps > 0 and (run.complete or len(run.training.steps) % self.steps == 0)
 
     def save(self, content: dict[str, Any]) -> bool:
         """Write the file, unless none is wanted; tell whether there is one."""
@@ -204,8 +203,11 @@ class Experiment:
             self.elapsed = Elapsed(*content["elapsed"])
         for number in range(first, len(self._configs)):
             on_run(number)
-            run = run_of(self._rings(), self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat,
-                         faults=lambda: self._session.faults)
+            config = self._configs[number]
+            options: dict[str, Any] = {"on_step": on_step, "on_repeat": on_repeat,
+                                       "faults": lambda: self._session.faults}
+            run = (OverlappingRun(self._rings(), self._task, config, every=self._keeper.steps, **options)
+                   if config.overlaps else Run(self._rings(), self._task, config, **options))
             self._train(number, run, content["state"] if content is not None else None, signals)
             content = None
 

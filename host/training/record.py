@@ -9,10 +9,13 @@ from host.program.estimate import MACS
 from host.program.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 
-__all__ = ["HOST", "NODE", "Change", "DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
+__all__ = ["DEFAULT", "HOST", "NODE", "SEARCHED", "Change", "DivergenceError", "Step", "Training", "TrainingConfig",
+           "TrainingError"]
 
 #: Who differentiates: the host, or the nodes.
 HOST, NODE = "host", "node"
+#: Where the factors of matrix products come from: a model, or a search on a node.
+DEFAULT, SEARCHED = "default", "searched"
 
 
 #: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
@@ -66,6 +69,9 @@ class TrainingConfig:
         ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
     macs : int
         Multiply-adds per cycle of the nodes' engine, or of the one that a schedule counts on.
+    tiling : str
+        ``searched`` for factors of matrix products that are searched on a node first, ``default`` for those of a
+        model; of nodes that compute.
     check : bool
         Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
         taken at their word.
@@ -84,6 +90,7 @@ class TrainingConfig:
     overlap: str | None = None
     compute: str = HOST
     macs: int = MACS
+    tiling: str = DEFAULT
     check: bool = True
 
     def __post_init__(self) -> None:
@@ -101,6 +108,8 @@ class TrainingConfig:
             Schedule.parse(self.overlap)
         if self.compute not in (HOST, NODE):
             raise ValueError(f"Compute must be {HOST} or {NODE}, not {self.compute!r}")
+        if self.tiling not in (DEFAULT, SEARCHED):
+            raise ValueError(f"Tiling must be {DEFAULT} or {SEARCHED}, not {self.tiling!r}")
         if not 1 <= self.macs <= _MOST:
             raise ValueError(f"Multiply-adds per cycle must be between 1 and {_MOST:,}, not {self.macs!r}")
         if not 0 <= self.seed < 1 << 63:
@@ -115,14 +124,14 @@ class TrainingConfig:
         return -(-examples // -(-examples // self.batch))
 
     @property
-    def stale(self) -> bool:
-        """Whether passes overlap, and layers compute with weights that are an update behind."""
-        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.STALE
-
-    @property
     def align(self) -> int:
         """Elements of which each layer of a perceptron takes a multiple, so that parts of a model travel alone."""
         return 1 if self.overlap is None and self.compute == HOST else GROUP
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether passes of the schedule overlap."""
+        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.STALE
 
     def allocation(self, length: int) -> Allocation:
         """Memory that the nodes need for ``length`` parameters."""

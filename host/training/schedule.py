@@ -7,35 +7,33 @@ that compute (:mod:`host.training.engine`) are given inputs and labels instead, 
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
 from host.driver.local_commands import LocalCommands
-from host.driver.optimizer_settings import Settings
+from host.driver.memory import distance_of
 from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
-from host.driver.trace import TraceRecord
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
-from host.program.feeding import run_passes
 from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, build, fused, layers_of
 from host.program.search import Trials
 from host.program.trace import origin_of, spans
-from host.training.engine import Computer, check_engine, computer_of, lists_of
+from host.training.engine import Computer, check_engine, computer_of
 from host.training.golden_run import Part
 from host.training.record import NODE, TrainingConfig
 from host.training.step_checks import growth
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
+from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "Execution", "StaleExecution", "Timing", "check_schedule", "counted", "doubled",
-           "execution_of", "overlaps", "patience_of", "programmed", "timings_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "costs_of", "execution_of", "layers_for",
+           "number_of", "overlaps", "patience_of", "programmed", "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,11 +131,16 @@ class Execution:
 
     @property
     def log(self) -> list[str]:
-        """Lines about the choice of a schedule."""
+        """Lines about the choice of a schedule, and of tilings."""
+        notes = [] if self.computer is None else self.computer.notes
         if not self._searches:
-            return []
+            return list(notes)
         if self._trials.over:
-            return self._trials.outcome.lines()
+            return [*notes, *self._trials.outcome.lines()]
+        return [*notes, *self._tried()]
+
+    def _tried(self) -> list[str]:
+        """Sizes that a search has tried so far."""
         return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
 
     def write(self, gradients: Sequence[Vector]) -> None:
@@ -160,7 +163,7 @@ class Execution:
         program, passes = self._run(schedule)
         cycles = passes.outcome.cycles
         if schedule is not None and passes.traces:
-            self.timing, = timings_of(str(schedule), program, passes.traces)
+            self.timing = timing_of(str(schedule), program, passes)
             cycles = self.timing.cycles
         if self._searches and not self._trials.over:
             self._trials.note(cycles)
@@ -175,14 +178,18 @@ class Execution:
     def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
         """Figures of the last step that only a schedule on nodes with a trace, or nodes that compute, have; from
         counters of all nodes before it and after it."""
-        timing, figures = self.timing, {}
-        if self.computer is not None:
-            figures = {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
-                       "vector_cycles": max(growth("VECTOR_CYCLES", before, after))}
+        timing, figures = self.timing, self.engine_figures(before, after)
         if timing is None:
             return {**figures, "compute_cycles": self.compute_cycles}
         return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
                 "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
+
+    def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, int]:
+        """Figures that only nodes that compute have; from counters as for :meth:`figures`."""
+        if self.computer is None:
+            return {}
+        return {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
+                "vector_cycles": max(growth("VECTOR_CYCLES", before, after))}
 
     def warm_up(self) -> None:
         """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
@@ -190,6 +197,11 @@ class Execution:
 
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
         """Load the program of a schedule, unless the nodes have it, and run a pass."""
+        program = self._load(schedule)
+        return program, cast(Ring, self._ring).run_programs(collectives=program.collectives)
+
+    def _load(self, schedule: Schedule | None) -> CompiledProgram:
+        """Load the program of a schedule, unless the nodes have it."""
         ring = cast(Ring, self._ring)
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
@@ -197,16 +209,15 @@ class Execution:
             ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
                                changes=self._loaded is not None and self._loaded[0] == schedule)
             self._loaded = schedule, lengths, program
-        program = self._loaded[2]
-        return program, ring.run_programs(collectives=program.collectives)
+        return self._loaded[2]
 
-    def _program(self, schedule: Schedule | None, **given: Any) -> CompiledProgram:
+    def _program(self, schedule: Schedule | None) -> CompiledProgram:
         """Program of a schedule, whose collectives are :attr:`parts`."""
         if schedule is None or self._costs is None:
             return fused(self._length)
         program = _build(self._ring.devices[0].config, self._layers, schedule, self._ring.nodes, self._costs,
-                         packed_state=self._packed_state, computer=self.computer, **given)
-        self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
+                         packed_state=self._packed_state, computer=self.computer)
+        self.parts = [Part(task.operation, *(number_of(task.fields[name]) for name in
                                              ("gradient_base", "length", "turn")))
                       for task in program.tasks if task.collective]
         return program
@@ -222,81 +233,34 @@ class Execution:
         self._last = None if state["last"] is None else Schedule.parse(state["last"])
 
 
-class StaleExecution(Execution):
-    """Passes of a stale schedule, several in a run.
-
-    Members
-    -------
-    apart, distance : int
-        First elements of the weights that lie in two copies, and how far the second copy lies behind the first.
-    """
-
-    def __init__(self, ring: LocalCommands, length: int, *, schedule: Schedule, layers: Sequence[Dense],
-                 **given: Any):
-        super().__init__(ring, length, schedule=schedule, layers=layers, **given)
-        self.apart = sum(layer.length for layer in layers[:schedule.behind])
-        self.distance = length if self.computer is None else self.computer.lists.distance
-
-    def load(self, lengths: Sequence[int]) -> CompiledProgram:
-        """Load the program for so many examples of each node, unless the nodes have it."""
-        assert self._asked is not None
-        ring, given = cast(Ring, self._ring), [] if self.computer is None else list(lengths)
-        if self._loaded is None or self._loaded[1] != given:
-            program = self._program(self._asked, lengths=given, distance=self.distance)
-            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
-                               changes=self._loaded is not None)
-            self._loaded = self._asked, given, program
-        return self._loaded[2]
-
-    def run(self, program: CompiledProgram, settings: Sequence[Settings], *, first: int,
-            give: Callable[[int], None]) -> Passes:
-        """Run passes; parameters as those of :func:`~host.program.feeding.run_passes`."""
-        after = "backward 1" if self.computer is None else "forward 1"
-        return run_passes(cast(Ring, self._ring), program, settings, first=first, give=give, after=after)
-
-
-def _number(value: int | Sequence[int]) -> int:
+def number_of(value: int | Sequence[int]) -> int:
     """Field that is the same for all ranks."""
     if not isinstance(value, int):
         raise TypeError(f"Field of a collective must be the same for all ranks, not {value!r}")
     return value
 
 
-def timings_of(name: str, program: CompiledProgram, traces: Sequence[Sequence[TraceRecord]]) -> list[Timing]:
-    """Timing of each pass of a run, from the last end of the pass before to its own, by the traces of all nodes."""
-    origin = origin_of(traces)
-    found = [span for node, trace in enumerate(traces)
+def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
+    """Timing of a run of one pass."""
+    origin = origin_of(passes.traces)
+    found = [span for node, trace in enumerate(passes.traces)
              for span in spans(trace, program, node=node, origin=origin)]
-    begun: dict[tuple[int, int, int], int] = {}
+    begun: dict[tuple[int, int], int] = {}
     for span in found:
-        key = span.number, span.queue, span.place
-        begun[key] = max(span.start, begun.get(key, 0))
+        begun[span.queue, span.place] = max(span.start, begun.get((span.queue, span.place), 0))
 
     def first(span: Span) -> int:
         """Start of a command; of a collective, when the last node has started it."""
         together = program.queues[span.queue][span.place].task.collective
-        return begun[span.number, span.queue, span.place] if together else span.start
+        return begun[span.queue, span.place] if together else span.start
 
-    durations = {(span.node, span.number, span.queue, span.place): span.end - first(span) for span in found}
-    passes = 1 + max(span.number for span in found)
-    golden = timeline(program.timed(), passes=passes, nodes=len(traces),
-                      duration=lambda node, number, queue, place: durations[node, number, queue, place])
-
-    def cycles(some: Sequence[Span]) -> list[int]:
-        """Cycles of each pass."""
-        ends = [makespan([span for span in some if span.number == number]) for number in range(passes)]
-        return [ends[0], *(after - before for before, after in itertools.pairwise(ends))]
-
-    def busy(number: int, queue: Queue) -> int:
-        """Cycles of a queue's commands in a pass, on the node where they are most."""
-        return max(sum(durations[one, number, queue, place] for place in range(len(program.queues[queue])))
-                   for one in range(len(traces)))
-
-    return [Timing(schedule=name, cycles=measured, modelled=modelled, compute=busy(number, Queue.COMPUTE),
-                   communicate=busy(number, Queue.COMMUNICATE),
-                   spans=sorted((span for span in found if span.number == number),
-                                key=lambda span: (span.start, span.node)))
-            for number, (measured, modelled) in enumerate(zip(cycles(found), cycles(golden), strict=True))]
+    durations = {(span.node, span.queue, span.place): span.end - first(span) for span in found}
+    golden = timeline(program.timed(), nodes=len(passes.traces),
+                      duration=lambda node, number, queue, place: durations[node, queue, place])
+    busy = [max(sum(cycles for (node, where, _), cycles in durations.items() if (node, where) == (one, queue))
+                for one in range(len(passes.traces))) for queue in Queue]
+    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), compute=busy[Queue.COMPUTE],
+                  communicate=busy[Queue.COMMUNICATE], spans=sorted(found, key=lambda span: (span.start, span.node)))
 
 
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
@@ -305,9 +269,9 @@ def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Exec
     computer = computer_of(ring, workload, config)
     if config.overlap is None:
         return Execution(ring, length, computer=computer)
-    form = StaleExecution if config.stale else Execution
-    return form(ring, length, schedule=Schedule.parse(config.overlap), layers=_layers(workload),
-                costs=_costs(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
+    return Execution(
+        ring, length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
+        costs=costs_of(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
@@ -320,62 +284,58 @@ def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
     """Cycles that a queue may wait for the other one."""
     if config.overlap is None:
         return 0
-    costs = _costs(workload, config, nodes)
+    costs = costs_of(workload, config, nodes)
     return sum(costs.compute(layer.multiplications(backward=backward))
-               for layer in _layers(workload) for backward in (False, True))
+               for layer in layers_for(workload) for backward in (False, True))
 
 
-def _layers(workload: Workload) -> list[Dense]:
+def layers_for(workload: Workload) -> list[Dense]:
+    """Layers of a schedule."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
     return layers_of(workload.widths)
 
 
-def _costs(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
+def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
+    """Durations of the commands of a schedule."""
     return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
 
 
 def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
-           packed_state: bool, computer: Computer | None = None, distance: int = 0,
-           lengths: Sequence[int] | None = None) -> CompiledProgram:
+           packed_state: bool, computer: Computer | None = None) -> CompiledProgram:
     given: dict[str, Any] = {"staged": layers[-1].base + layers[-1].length}
     if computer is not None:
-        given = {"commands": computer.lists.commands, "lengths": computer.lengths if lengths is None else lengths}
+        given = {"commands": computer.lists.commands, "lengths": computer.lengths}
     return build(schedule, layers, nodes=nodes, costs=costs, depth=node.program_depth, packed_state=packed_state,
-                 distance=distance, **given)
+                 distance=distance_of(node), **given)
 
 
-def _distance(node: NodeConfig, workload: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Elements from the first copy of weights to the second, in a stale schedule."""
-    if config.compute == NODE:
-        return lists_of(node, workload, config, nodes=nodes).distance
-    return int(workload.parameters.size)
-
-
-def counted(node: NodeConfig, config: TrainingConfig) -> NodeConfig:
-    """The same node, for a stale schedule with versions of its weights, and with masters if they are raw."""
-    if not config.stale:
-        return node
-    return dataclasses.replace(node, queues=2, versions=True, masters=node.weight_codec == RAW)
-
-
-def doubled(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node, for a stale schedule with room for two copies of all weights."""
-    if not config.stale:
-        return node
-    end = _distance(node, workload, config, nodes) + workload.parameters.size
-    return dataclasses.replace(node, weight_words=max(node.weight_words, 1 << (end - 1).bit_length()))
-
-
-def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
+def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
     """The same node with two queues and room for programs of so many layers; without a compute engine, also with
-    COMPUTE and room to stage gradients."""
+    COMPUTE and room to stage gradients. For passes that overlap, on so many ``nodes``, it counts the updates of
+    weights, and has masters and room for two copies of weights."""
     depth = max(node.program_depth, 1 << (2 * layers - 1).bit_length())
     found = dataclasses.replace(node, queues=2, program_depth=depth)
+    if stale:
+        found = dataclasses.replace(
+            found, versions=True, masters=True, weight_words=max(node.weight_words, 2 << (length - 1).bit_length()),
+            state_words=max(node.state_words, 1 << (largest_block(length, nodes) - 1).bit_length()))
     if node.compute:
         return found
     words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())
     return dataclasses.replace(found, stand_in=True, gradient_words=words)
+
+
+def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
+    """Check what only a schedule whose passes overlap needs."""
+    if not (node.versions and node.has_master):
+        raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
+    if node.codebook_words:
+        raise ValueError(f"Weights must go through a codec without a codebook in passes that overlap, not "
+                         f"{node.weight_codec}")
+    if config.compute == NODE and not config.check:
+        raise ValueError("Run of nodes that compute must be checked where passes overlap, since the golden model "
+                         "keeps the older weights")
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
@@ -389,7 +349,9 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     check_engine(node, workload, config, nodes=nodes)
     if config.overlap is None:
         return
-    layers, schedule = _layers(workload), Schedule.parse(config.overlap)
+    layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
+    if schedule.kind is Kind.STALE:
+        _check_stale(node, config)
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
@@ -402,17 +364,5 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if not computes and 2 * length > node.gradient_words:
         raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
                          f"a node's gradient memory, not {2 * length:,}")
-    distance = _distance(node, workload, config, nodes) if config.stale else 0
-    if config.stale:
-        if not (node.versions and node.has_master):
-            raise ValueError(f"Nodes must have versions and masters for schedule {schedule}")
-        if computes and not config.check:
-            raise ValueError(f"Run of nodes that compute must be checked with schedule {schedule}, whose passes are "
-                             f"computed ahead by the golden model")
-        apart = sum(layer.length for layer in layers[:schedule.behind])
-        if apart and distance + apart > node.weight_words:
-            raise ValueError(f"Two copies of weights must take at most the {node.weight_words:,} elements of a "
-                             f"node's weight memory, not {distance + apart:,}")
     tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
-    _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state,
-           distance=distance)
+    _build(node, layers, tried, nodes, costs_of(workload, config, nodes), packed_state=config.packed_state)

@@ -4,9 +4,10 @@ In each step a batch is split into one share per node. The host differentiates e
 gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
 each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
 other and with the golden model, as bit patterns, and the words that each node has sent with those the golden model
-predicts. Where nodes have a weight codec, the new weights come back through it, gradients are those at the decoded
-weights, and the owners' masters are compared as well; a codec with a codebook is given one of the first weights, and
-a new one of the masters now and then. Residuals of a gradient codec that loses something are compared at the end.
+predicts. Where nodes have a weight codec, the new weights come
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
+with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
+gradient codec that loses something, their residuals are compared at the end of the run.
 
 Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
 :mod:`sim.golden.int16_node`. They have no links: the number of words of their gradients in compressed
@@ -26,7 +27,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
 from host.driver.local_commands import LocalCommands
 from host.driver.ring import Ring
 from host.driver.vectors import Vector
@@ -38,35 +38,18 @@ from host.training.comparison import compare_end, compare_memories, compare_scor
 from host.training.golden_run import IntegerReference, Reference
 from host.training.grid_run import GridExecution, reference_of
 from host.training.masks import Masks
-from host.training.number_format import check_optimizer, elements_of
+from host.training.number_format import elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig
 from host.training.recovery import repeat, write_nodes
 from host.training.rings import Rings
-from host.training.schedule import Execution, check_schedule, execution_of
+from host.training.schedule import Execution, execution_of
 from host.training.sparsifier import Sparsifier
 from host.training.step_checks import gradients_of, growth, refuse_nonfinite
-from host.training.workloads import Classifier, Workload, WorkloadName
+from host.training.workloads import Classifier, Workload
 
-__all__ = ["Run", "check_run", "train"]
+__all__ = ["Run", "train"]
 
 T = TypeVar("T")
-
-def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that a ring of such nodes can do a training run, before there is one.
-
-    Raises
-    ------
-    ValueError
-        The ring cannot do the run; the message says why.
-    """
-    if node.reduced:
-        if workload.name is not WorkloadName.DIGITS:
-            raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
-        check_optimizer(config.optimizer)
-    if config.density is not None and not node.error_feedback:
-        raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
-    config.allocation(workload.parameters.size).check(node, nodes=nodes)
-    check_schedule(node, workload, config, nodes=nodes)
 
 
 class Run:
@@ -91,11 +74,10 @@ class Run:
         Outcome so far.
     due : bool
         Whether the model was measured after the last step.
-    advanced : int
-        Steps that :meth:`advance` does at a time.
     """
 
-    advanced = 1
+    #: Lists of nodes that compute with the newest weights: those of even passes or of odd ones.
+    _newest = 0
 
     def __init__(self, ring: Ring | Rings, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
@@ -111,7 +93,8 @@ class Run:
         first = ring.ring if isinstance(ring, Rings) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        self._blind = self._computer is not None and not config.check  # nobody but the nodes knows the weights
+        # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
+        self._blind = self._computer is not None and not config.check
         self.training = Training(nodes=first.nodes, parameters=self._length)
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
@@ -125,8 +108,12 @@ class Run:
         if self._plan is not None and self._plan.shape is Shape.GRID:
             self._execution: Execution = GridExecution(ring, self._length)
         else:
-            self._execution = execution_of(cast(Ring, ring), self._workload, config)
+            self._execution = self._executes(cast(Ring, ring))
         self._computer = self._execution.computer
+
+    def _executes(self, ring: Ring) -> Execution:
+        """The way in which nodes do steps."""
+        return execution_of(ring, self._workload, self._config)
 
     @property
     def _plan(self) -> Plan | None:
@@ -157,7 +144,7 @@ class Run:
             self._computer.prepare()
 
     def _model(self, weights: Vector) -> None:
-        """Make the golden model, masks and sparsifier."""
+        """Make the golden model, and the masks and the sparsifier that go with it."""
         ring, config = self._ring, self._config
         self._reference: Reference = (IntegerReference(weights) if ring.reduced
                            else reference_of(ring, self._plan, weights, config.optimizer.planes,
@@ -179,7 +166,8 @@ class Run:
         """Do a step and, where it is due, measure the model; before that, change the rings if they are to."""
         if self._rings is not None and self._rings.due(self._batches.number):
             self._change(self._rings)
-        batch, number = self._batches.take(), self._batches.number
+        batch = self._batches.take()
+        number = self._batches.number
         before = self.training.repeats
         step, loss, count = self._repeat(f"step {number}", lambda: self._step(number, batch))
         self.training.steps.append(dataclasses.replace(step, repeats=self.training.repeats - before))
@@ -187,17 +175,8 @@ class Run:
         self._interval_count += count
         self.due = batch.due
         self._on_step(self.training)
-        self._conclude(number)
-
-    def _conclude(self, number: int) -> None:
-        """Measure the model after a step where it is due."""
-        if self.due:
-            measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
-            self.training.losses.append(self._interval_loss / self._interval_count)
-            self.training.measures.append(measure)
-            self.training.measured.append(number)
-            self._interval_loss, self._interval_count = 0.0, 0
-            self._on_step(self.training)
+        if batch.due:
+            self._note_measure(number)
 
     def _change(self, rings: Rings) -> None:
         """Go on in other rings, whose nodes, and golden model, have what those before had."""
@@ -216,12 +195,21 @@ class Run:
         self._counters = self._ring.counters()
         self.training.changes.append(change)
 
+    def _note_measure(self, number: int) -> None:
+        """Measure the model after a step."""
+        measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
+        self.training.losses.append(self._interval_loss / self._interval_count)
+        self.training.measures.append(measure)
+        self.training.measured.append(number)
+        self._interval_loss, self._interval_count = 0.0, 0
+        self._on_step(self.training)
+
     def _measure(self) -> float:
         """Measure the model, on the nodes where these compute."""
         if self._computer is None:
             return self._workload.measure(self._ring.nodes, self._masks, last=self.complete)
         assert isinstance(self._workload, Classifier)
-        scores = self._computer.scores(self._workload.test_x)
+        scores = self._computer.scores(self._workload.test_x, odd=self._newest)
         if self._config.check:
             compare_scores(self._batches.number, self._workload.scores(), scores)
         return self._workload.rate(scores)
@@ -230,6 +218,7 @@ class Run:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
         ring, config, reference, masks, sparsify = (self._ring, self._config, self._reference, self._masks,
                                                     self._sparsify)
+        parameters = self._workload.parameters
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
@@ -255,7 +244,7 @@ class Run:
         before, counters = self._count()
         sent = growth(reference.counter, before, counters)
         if not self._blind:
-            self._workload.parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
+            parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
         if config.check and sent != traffic.words.tolist():
             raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words, and must have sent "
                                   f"{names(traffic.words.tolist())}")
@@ -304,7 +293,7 @@ class Run:
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Do an action, and count the masking of nodes."""
+        """Do an action that may have nodes mask, and count their masking."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -322,10 +311,14 @@ class Run:
         if self._rings is not None:
             self._rings.balance(self._batches.number)
         if self._config.check:
-            compare_end(self._ring, self._reference, self._config, training, words=masks.words,
-                        replaced=masks.replaced + self._sparsify.dropped)
+            compare_end(self._ring, self._reference, self._config, training, weights=self._laid_out(),
+                        replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
             training.bit_exact = True
         return training
+
+    def _laid_out(self) -> npt.NDArray[np.uint32]:
+        """Weights as they lie from the base on."""
+        return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
         """State that a step changes, but for its figures."""

@@ -11,16 +11,13 @@ from collections.abc import Iterator
 
 from sim.golden.gemm import ONES, GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
+from sim.golden.gemm_estimate import bound, tail
 from sim.golden.loop_nest import ORDERS
 from sim.golden.mac_array import SLOTS
 
-__all__ = ["best_factors", "bound", "candidates", "training_step"]
+__all__ = ["best_factors", "candidates", "training_step"]
 
-#: Cycles from a job to the first request, and from the last request of a panel to the first of its terms.
-_LEAD, _FILLED = 10, 8
 _SIZE_BITS = 12
-#: Rows of operands that wait for a panel.
-_ROWS = 17
 
 
 def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
@@ -37,32 +34,6 @@ def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
                 yield found
 
 
-def bound(model: GemmCycles, job: GemmJob) -> int:
-    """Fewest cycles of a job by its steps alone: beats in turn, after their panels, which are loaded in turn."""
-    read, ended = _LEAD, 0
-    before = 0  # end of the beats of the step before the last
-    latest = [0, 0]
-    for step in model.loops.outline(job.loops):
-        rows = [len(rows) for rows in model.loads(job, step)]
-        beats = SLOTS * sum(work.initial + work.terms for work in step.tiles)
-        begun = ended + beats
-        if any(rows):
-            read += sum(rows)
-            side = int(rows[1] > 0)
-            if latest[side]:
-                # The panel before the last one must be released; a queue holds the first rows till then.
-                read = max(read, before + rows[side] - _ROWS)
-            begun = max(begun, read + _FILLED + beats - SLOTS * step.tiles[0].initial)
-        latest = rows
-        before, ended = ended, begun
-    return ended + _tail(model)
-
-
-def _tail(model: GemmCycles) -> int:
-    """Fewest cycles from the last beat to the end."""
-    return model.product + SLOTS * (model.rows + 1)
-
-
 @functools.lru_cache(maxsize=1024)
 def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
     """The job with the factors and the order that take the fewest cycles; the first of equal ones.
@@ -74,7 +45,7 @@ def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
     """
     if not all(0 < size < 1 << _SIZE_BITS for size in (job.m, job.n, job.k)):
         raise ValueError(f"Sizes of a product must be from 1 to 4095, not {job.m}, {job.n} and {job.k}")
-    figures = (lambda found: model.loops.cycles(found.loops) + _tail(model), functools.partial(bound, model),
+    figures = (lambda found: model.loops.cycles(found.loops) + tail(model), functools.partial(bound, model),
                model.cycles)
     waiting = [(figures[0](found), number, 0, found) for number, found in enumerate(candidates(model, job))]
     heapq.heapify(waiting)

@@ -74,11 +74,13 @@ class Transmitter:
         self._first = True
         self._given = 0  # packets that have left the receiver, as far as is known
         self._confirmed = False  # the receiver has seen the last restart
+        self._holds = False  # words wait for that: the last restart was not asked for
         self.started = False
         # The first one is START: at once, or of two ports when a word waits.
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
+        self._at_rest = False  # a cycle ago nothing was on its way, and this port not wanted
         self._round = 0
         self._base = 0  # number on the wires of the window's word 0
         self._other = (0, 0, False, 0)  # base, given, started and round of the other link
@@ -124,8 +126,10 @@ class Transmitter:
             self.reset()
             return
         enters, control_enters = self.ready(control is not None, port=port)
-        leaves = bool(port != self.at and self.home and not self._restart_due and self._fetched is None
-                      and not self.word.valid and self.send == self.write and (self._confirmed or not self.started))
+        leaves = bool(port != self.at and self._at_rest and not self._restart_due
+                      and (self._confirmed or not self.started))
+        self._at_rest = bool(port != self.at and self.home and not self._restart_due and self._fetched is None
+                             and not self.word.valid and self.send == self.write)
         waits = not self.settled()
         sends, new = self._fetch()
         complete, marked, heard = self._listener.complete, self._listener.marked, self._heard
@@ -152,6 +156,7 @@ class Transmitter:
             confirms = latest and not said.recover and not self._confirmed
             news = said.expect != self._announced or confirms
             self._confirmed |= confirms
+            self._holds &= not confirms
             self._given = said.given
             if demanded:
                 target = said.expect
@@ -185,8 +190,10 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
+            # Restarts without words between them have one number, so that none in flight is taken for a later one.
+            self.id = (self.id + int(demanded or not self._holds)) % 4
+            self._holds = not demanded
             self.send = target
-            self.id = (self.id + 1) % 4
         elif news or idle:
             self._timer = -self.PATIENCE
         if leaves:
@@ -222,7 +229,7 @@ class Transmitter:
             self._fetched = restart_word(number, self.id, int(not self.started)), (0, 0, int(self.started))
             return 0, 0
         again, opened = self.send != self.highest, self._open
-        if not self.started or self.send == self.write or not (again or opened):
+        if not self.started or self._holds or self.send == self.write or not (again or opened):
             return 0, 0
         kept = self.kept[self.send % self.rows]
         check = word_check(kept.data, kept.last, kept.kind, self.send + self._base)

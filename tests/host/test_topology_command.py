@@ -9,6 +9,7 @@ import pytest
 from host import cli
 from host.training import checkpoint
 from host.training import weight_files as weights
+from tests import mx5
 
 RUN = ("train", "--topology", "2x4", "--hidden", "none", "--batch", 200, "--threads", 1)
 CHANGES = ("--disable", "card1@2,link0:0@5,node5@7", "--enable", "card1@4,link0:0@6")
@@ -75,6 +76,26 @@ def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
     found, again = result(tmp_path / "other")
     assert found["bit_exact"] is True
     assert [step["nodes"] for step in found["per_step"]] == [8, 8, 4, 4, 4, 4, 8, 8, 8]
+
+
+def test_faults(run, nodes_of, tmp_path):
+    """Links that repeat words, while a card leaves and comes: the bits are those of links without faults."""
+    found = []
+    with mx5.registered():
+        nodes_of("narrow")
+        for rate in (0, 1e-3):
+            code, out, err = run(*RUN, "--gradients", "mx5", "--weights", "bf16", "--steps", 4, "--disable",
+                                 "card1@1", "--enable", "card1@3", "--faults", rate, "--output", tmp_path)
+            assert (code, err) == (0, "")
+            assert "after each of 2 changes of the rings; every word sent before was received." in out
+            found.append(result(tmp_path))
+    (clean, trained), (faulty, again) = found
+    assert trained == again
+    assert clean["bit_exact"] is faulty["bit_exact"] is True
+    assert [step["nodes"] for step in faulty["per_step"]] == [8, 4, 4, 8]
+    assert clean["words_sent"] == faulty["words_sent"]
+    assert clean["link_restarts"] == 0 < faulty["link_restarts"]
+    assert faulty["wires_per_link"] == [43, 1]
 
 
 def test_density_and_comparison(run, nodes_of, tmp_path):

@@ -47,7 +47,7 @@ class ReplayTransmitter(wiring.Component):
     :data:`~hdl.ring.replay.line.MESSAGE_BITS` cycles twice. It gives the phase of messages, and ``delay``.
 
     With two ports it has a link at each, with numbers, a phase and a latency of its own, and is at one of them. It
-    goes to the other, in one cycle, when all words have arrived and all credits are home: then a link has a state of
+    goes to the other, in two cycles, when all words have arrived and all credits are home: then a link has a state of
     some 30 bits, which the transmitter keeps. A link starts when the first word waits for it.
 
     Parameters
@@ -136,6 +136,7 @@ class ReplayTransmitter(wiring.Component):
         id, next_id = Signal(2), Signal(2)
         m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
+        holds = Signal()  # words wait for that: the last restart was not asked for
         # The first one is START: at once, or when a word waits.
         restart_due = Signal(init=not has_ports)
         asked = Signal() if has_ports else Const(1)
@@ -145,7 +146,7 @@ class ReplayTransmitter(wiring.Component):
         said = Signal(message_layout())
 
         self._take(m, memory, window, spent)
-        number, sends = self._send(m, memory, window, link, id, restart_due)
+        number, sends = self._send(m, memory, window, link, id, restart_due, holds)
         m.d.comb += [
             listener.line.eq(self.ring_o.line),
             window.complete.eq(listener.complete & listener.good),
@@ -169,7 +170,7 @@ class ReplayTransmitter(wiring.Component):
         with m.If(window.judged):
             m.d.sync += link.given.eq(said.given)
         with m.If(confirms):
-            m.d.sync += confirmed.eq(1)
+            m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
         # A restart, on demand or out of patience, and before all words the first of them until it is answered.
         m.d.comb += listener.lost.eq(
@@ -190,17 +191,22 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, _START_AGAIN_LATER, _START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            m.d.comb += [window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + 1)]
-            m.d.sync += [restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE)]
+            # Restarts without words between them have one number, so that none in flight is taken for a later one.
+            m.d.comb += [
+                window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
+            m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-_PATIENCE)]
         with m.Elif((window.judged & window.differs) | confirms | (~window.flying & confirmed)):
             m.d.sync += timer.eq(-_PATIENCE)
 
         if has_ports:
             other = Signal(_link_layout())
-            still = ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending
+            elsewhere = self.at != self.port
+            at_rest = Signal()  # which stays so while nothing is taken, but for a restart that is asked for
+            m.d.sync += at_rest.eq(
+                elsewhere & self.home & ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending)
             m.d.comb += [
                 self.home.eq(window.settled & (away == 0)),
-                leaves.eq((self.at != self.port) & self.home & still & (confirmed | ~link.started)),
+                leaves.eq(elsewhere & at_rest & ~restart_due & (confirmed | ~link.started)),
                 listener.swap.eq(leaves),
             ]
             with m.If(leaves):
@@ -253,7 +259,7 @@ class ReplayTransmitter(wiring.Component):
         with m.If(taken):
             m.d.sync += [first.eq(self.i.payload.last), spent.eq(spent + first)]
 
-    def _send(self, m, memory, window, link, id, restart_due):
+    def _send(self, m, memory, window, link, id, restart_due, holds):
         """Words on their way out, through the memory's latch and the wires' register. Returns the number of the next
         one, a cycle later, and whether one is in the latch."""
         port = memory.read_port()
@@ -267,7 +273,7 @@ class ReplayTransmitter(wiring.Component):
             restart.id.eq(id),
         ]
         m.d.comb += [
-            fetch.eq(link.started & ~restart_due & window.pending),
+            fetch.eq(link.started & ~restart_due & ~holds & window.pending),
             window.fetches.eq(fetch),
             port.addr.eq(window.send),
             port.en.eq(fetch),

@@ -15,8 +15,9 @@ from host.training import golden_run, trainer
 from host.training.engine import computer_of, engine_node
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
+from host.training.run_check import check_run
 from host.training.schedule import programmed
-from host.training.trainer import Run, check_run, train
+from host.training.trainer import Run, train
 from host.training.workloads import CharacterModel, Classifier
 from tests.host.training.engine_ring import CYCLES, EngineRing
 from tests.host.training.golden_ring import GoldenRing
@@ -225,8 +226,8 @@ class TestNodes:
         ({"check": False}, {"weight_codec": "table32"}, r"^Run of nodes that compute must be checked with a density"),
         ({"density": 0.1, "overlap": "none"}, {}, r"^Density must not be given with a schedule, whose programs send "
                                                   r"everything$"),
-        ({"overlap": "stale:1"}, {}, r"^Schedule of a training run must be one whose passes do not overlap, not "
-                                     r"stale:1: train by it on the golden model"),
+        ({"overlap": "stale:1"}, {}, r"^Nodes must count updates of weights and have masters for passes that "
+                                     r"overlap$"),
     ])
     def test_errors(self, data, options, node, message):
         config = TrainingConfig(**{"compute": "node", **options})

@@ -16,7 +16,8 @@ from host.models.digits import Dataset
 from host.training.engine import computer_of
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
-from host.training.trainer import Run, check_run
+from host.training.run_check import check_run
+from host.training.trainer import Run
 from host.training.workloads import Classifier
 from tests.host import rings
 from tests.host.compute.test_lists import give

@@ -16,8 +16,9 @@ from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training import checkpoint
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
+from host.training.run_check import check_run
 from host.training.schedule import programmed
-from host.training.trainer import Run, check_run
+from host.training.trainer import Run
 from host.training.workloads import Classifier
 from sim.golden.program import Span
 from tests.host import rings

@@ -7,6 +7,7 @@ import pytest
 from sim.golden import gemm_factors
 from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
+from sim.golden.gemm_estimate import bound
 
 MODEL = GemmCycles(rows=2, lanes=4, blocks=16)
 
@@ -27,7 +28,7 @@ def test_bound():
         found = list(gemm_factors.candidates(MODEL, job))
         assert found
         for candidate in found[::7]:
-            assert gemm_factors.bound(MODEL, candidate) <= MODEL.cycles(candidate), candidate
+            assert bound(MODEL, candidate) <= MODEL.cycles(candidate), candidate
 
 
 def test_best():

@@ -177,6 +177,38 @@ def test_no_livelock():
     assert stuck.restarts > 10
 
 
+class Impatient(Transmitter):
+    """A transmitter that sends words behind a restart that nobody has asked for."""
+
+    _holds = property(lambda self: False, lambda self, value: None)
+
+
+@pytest.mark.parametrize("pace", [2, 5, 20])
+def test_slow_wires(pace):
+    """On wires that carry a word in several cycles, a damaged word costs four windows of words at most. Restarts
+    without news alone never fill them; with words behind each, they would for ever."""
+    clean = Play(stream(700), latency=8, pace=pace).run(20_000)
+    clean.assert_mended()
+    assert clean.restarts == 0
+
+    def play(model):
+        found = Play(stream(700), latency=8, pace=pace,
+                     faults=lambda cycle: flip("data") if 300 <= cycle < 300 + pace else None)
+        found.transmitter = model(segments=3)
+        return found
+
+    found = play(Transmitter).run(40_000)
+    found.assert_mended()
+    assert found.failed == 1
+    assert found.cycle - clean.cycle <= 4 * 256 * pace
+    assert len(found.wires[0]) <= 256
+    if pace == 20:
+        stuck = play(Impatient)
+        with pytest.raises(AssertionError, match=r"of 700 words in 40000 cycles$"):
+            stuck.run(40_000)
+        assert len(stuck.wires[0]) > 1_000
+
+
 def test_no_end():
     """Wires that are cut for good: nothing is received, and restarts go on."""
     play = Play(stream(700), segments=12, latency=16, faults=lambda cycle: cut if cycle > 300 else None)

@@ -56,6 +56,28 @@ def random_play(seed, **options):
         "control_willing": geometric(generator, .1), "control_takes": geometric(generator, .7), **options})
 
 
+class SlowWires:
+    """Wires that carry a word in ``pace`` cycles, and those that come faster one after the other."""
+
+    def __init__(self, *, latency, pace):
+        self._latency, self._pace = latency, pace
+        self._words = collections.deque()  # with the cycles in which they arrive
+        self._cycle = self._free = 0
+
+    def __len__(self):
+        return len(self._words)
+
+    def append(self, word):
+        if word.valid:
+            self._free = max(self._cycle + self._latency, self._free + self._pace)
+            self._words.append((self._free, word))
+
+    def popleft(self):
+        arrives = self._words and self._words[0][0] <= self._cycle
+        self._cycle += 1
+        return self._words.popleft()[1] if arrives else Word()
+
+
 @dataclasses.dataclass
 class Play:
     """A link at work.
@@ -66,6 +88,8 @@ class Play:
         Words of packets as (data, last), and control words, in order; these go by port 0.
     route : list of int
         Port of each packet, of two; without it there is one.
+    pace : int
+        Cycles that the wires of a link with one port take for a word; those with two take one.
     faults : callable
         From a cycle to the damage in it, or none.
     """
@@ -85,6 +109,7 @@ class Play:
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
     route: list | None = None
+    pace: int = 1
 
     def __post_init__(self):
         ports = 1 if self.route is None else 2
@@ -92,6 +117,8 @@ class Play:
         self.receivers = [Receiver(segments=self.segments, packet_words=self.packet_words) for _ in range(ports)]
         self.receiver = self.receivers[0]
         self.wires = [collections.deque([Word()] * (self.latency + 9 * port)) for port in range(ports)]
+        if self.pace > 1:
+            self.wires = [SlowWires(latency=self.latency, pace=self.pace)]
         back = self.latency if self.back is None else self.back
         self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []

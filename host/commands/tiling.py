@@ -1,0 +1,72 @@
+"""The command `gradring tiling`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from host.commands.console import ArithmeticOption, Progress, make_console, shown
+from host.commands.run_options import check_range
+from host.output import prepare, write_json
+from sim.verilated import toolchain
+from sim.verilated.native import Arithmetic
+
+__all__ = ["tiling_command"]
+
+#: States that are carried out with arithmetic of gateware beside native arithmetic.
+_GATEWARE = 20
+#: States whose fourth level is carried out, and those of them without ``--full``.
+_PRODUCTS, _SAMPLE = 240, 12
+
+
+def tiling_command(
+    methods: Annotated[str | None, typer.Option(
+        help="Searches to compare, with commas between them. [default: all]", show_default=False)] = None,
+    seeds: Annotated[int | None, typer.Option(
+        help="Seeds of each search. [default: 20, and 10 for 1024 x 1024 x 1024]", show_default=False)] = None,
+    full: Annotated[bool, typer.Option("--full", help="Carry out all states of 64 x 64 x 64 that fit.")] = False,
+    arithmetic: ArithmeticOption = Arithmetic.NATIVE,
+    output: Annotated[Path, typer.Option(help="Folder of tiling.json and tiling.png. [default: build/tiling]",
+                                          show_default=False)] = toolchain.BUILD / "tiling",
+) -> None:
+    """Search for the factors of matrix products, by cycles that a simulated node counts."""
+    from host.tiling import experiment, picture
+
+    check_range("Seeds", seeds, 1, 1000)
+    chosen = tuple(experiment.METHODS) if methods is None else tuple(name.strip() for name in methods.split(","))
+    unknown = [name for name in chosen if name not in experiment.METHODS]
+    if unknown:
+        raise ValueError(f"Search must be one of {', '.join(experiment.METHODS)}, not {unknown[0]!r}")
+    experiment.check_installed(chosen)
+    prepare(output, files=("tiling.json", "tiling.png"))
+    console = make_console()
+    results: list[experiment.Result] = []
+    best: dict[str, int] = {}
+    with Progress(console) as progress:
+        levels = (experiment.Level.PRODUCTS, experiment.Level.OUTER, experiment.Level.PANEL)
+        most = None if full else _GATEWARE
+        sizes = 64, 64, 64
+        checks = [
+            experiment.check(sizes, (2, 2, 2), arithmetic, most=most, announce=progress.stage),
+            experiment.check(sizes, (2, 2, 2), Arithmetic.GATEWARE, most=_GATEWARE, announce=progress.stage),
+            experiment.check(sizes, (3, 2, 3), arithmetic, levels=levels, most=_PRODUCTS if full else _SAMPLE,
+                             announce=progress.stage)]
+        for task in experiment.TASKS:
+            def run(cost: experiment.Cost, task: experiment.Task = task) -> None:
+                best[task.name] = experiment.optimum(task, cost)
+                results.extend(experiment.compare(task, cost, chosen, seeds=seeds, announce=progress.stage))
+
+            experiment.measured(task, arithmetic, run, announce=progress.stage)
+    for one in checks:
+        console.print(f"{one.name}: {one.states} states on a node, {one.wrong} not in the cycles of the model; C "
+                      f"{one.digest[:16]}; estimate {one.least:.3f} to {one.most:.3f} of the cycles", soft_wrap=True)
+    console.print(experiment.table(results, best), soft_wrap=True, markup=False)
+    console.print("costs of 1024 x 1024 x 1024 are estimated: modelled", soft_wrap=True)
+    write_json(output / "tiling.json", {
+        "optimum": best, "checks": [dataclasses.asdict(one) for one in checks],
+        "results": [dataclasses.asdict(result) for result in results]})
+    picture.draw(results, best, output / "tiling.png")
+    console.print(" · ".join(map(shown, (output / "tiling.json", output / "tiling.png"))), soft_wrap=True)
+    if any(one.wrong for one in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,219 @@
+"""Comparison of searches for the factors of matrix products, on gateware where it is small enough.
+
+| product | levels of m, k and n | states | budget | cost |
+|---|---|---:|---:|---|
+| 64 by 64 by 64 | 2, 2, 2 | 343 | 70 | cycles that a node counts |
+| 32 by 64 by 32 | 3, 2, 3 | 3,087 | 93 | the same |
+| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, whose fourth level is held to gateware |
+"""
+
+import dataclasses
+import importlib.util
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hdl.compute.layer_list import MOST_INSTRUCTIONS
+from host.compute.factors import Array
+from host.tiling.actor_critic import actor_critic
+from host.tiling.baselines import annealing, optuna_search, random_search
+from host.tiling.best_first import best_first
+from host.tiling.costs import GatewareCost, ModelCost, estimated, node_of, product
+from host.tiling.evaluations import Cost, Evaluations
+from host.tiling.nest import Level, Levels, Nest, Plan
+from host.tiling.space import Space
+from host.transports.session import open_session
+from sim.verilated.native import Arithmetic
+
+__all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
+           "compare", "measured", "optimum", "table"]
+
+#: Array whose products are searched.
+ARRAY = Array(rows=4, lanes=4)
+
+#: Searches, by name; a new one is entered here.
+METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
+    "G-BFS": best_first,
+    "N-A2C": actor_critic,
+    "random": random_search,
+    "annealing": annealing,
+    "Optuna TPE": optuna_search,
+}
+
+#: Most seeds of a tuner that takes minutes for a large space, and the states from which on a space is large.
+_FEW, _LARGE = 3, 100_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """Product whose factors are searched.
+
+    Members
+    -------
+    sizes, depths : tuple of int
+        m, k and n, and the levels of each.
+    budget : int
+        Evaluations of a search.
+    seeds : int
+    gateware : bool
+        Whether the cost is that of a node; if not, it is estimated.
+    """
+
+    sizes: tuple[int, int, int]
+    depths: tuple[int, int, int]
+    budget: int
+    seeds: int
+    gateware: bool = True
+
+    @property
+    def name(self) -> str:
+        return " x ".join(map(str, self.sizes))
+
+    @property
+    def nest(self) -> Nest:
+        return Nest(Space(self.sizes, self.depths), ARRAY, product(self.sizes, ARRAY))
+
+
+TASKS = (
+    Task(sizes=(64, 64, 64), depths=(2, 2, 2), budget=70, seeds=20),
+    Task(sizes=(32, 64, 32), depths=(3, 2, 3), budget=93, seeds=20),
+    Task(sizes=(1024, 1024, 1024), depths=(4, 2, 4), budget=899, seeds=10, gateware=False),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Searches of one method.
+
+    Members
+    -------
+    task, method : str
+    best : list of int
+        Least cost that each seed has found.
+    curves : list of list of int
+        Least cost after each evaluation.
+    measured : float
+        Evaluations of states that fit, in the mean.
+    """
+
+    task: str
+    method: str
+    best: list[int]
+    curves: list[list[int]]
+    measured: float
+
+    def ratios(self, optimum: int) -> list[float]:
+        return [found / optimum for found in self.best]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """States that were carried out on a node, against the model.
+
+    Members
+    -------
+    name : str
+    states : int
+    wrong : int
+        States whose cycles are not those of the model.
+    digest : str
+        SHA-256 of C, which is one.
+    least, most : float
+        Estimated cycles in terms of counted ones.
+    """
+
+    name: str
+    states: int
+    wrong: int
+    digest: str
+    least: float
+    most: float
+
+
+def check_installed(methods: Sequence[str]) -> None:
+    """Raise a ``ValueError`` that says what to do if a search needs what is not installed."""
+    if any(method.startswith("Optuna") for method in methods) and importlib.util.find_spec("optuna") is None:
+        raise ValueError("Optuna is not installed: run 'make tiling', which installs it, or choose other searches, "
+                         "as in --methods G-BFS,N-A2C,random,annealing")
+
+
+def plans(nest: Nest) -> Iterator[Plan]:
+    """Different plans of all states that fit."""
+    return iter(dict.fromkeys(found for found in map(nest.plan, nest.space) if isinstance(found, Plan)))
+
+
+def optimum(task: Task, cost: Cost) -> int:
+    """Least cost of all states."""
+    return min(map(cost, plans(task.nest)))
+
+
+def measured(task: Task, arithmetic: Arithmetic, use: Callable[[Cost], Any], *,
+             announce: Callable[[str], None] = lambda stage: None) -> Any:
+    """What ``use`` returns for the cost of a task, on a node that is simulated for as long."""
+    if not task.gateware:
+        return use(estimated(task.nest.job, ARRAY))
+    job = task.nest.job
+    config = node_of(job, ARRAY, products=MOST_INSTRUCTIONS - 1)
+    with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
+        return use(GatewareCost(session.ring, job))
+
+
+def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, seeds: int | None = None,
+            announce: Callable[[str], None] = lambda stage: None) -> list[Result]:
+    """Results of searches, each with the same budget."""
+    results = []
+    for method in methods:
+        few = method.startswith("Optuna") and len(task.nest.space) >= _LARGE
+        count = min(seeds or task.seeds, _FEW if few else task.seeds)
+        runs = []
+        for seed in range(count):
+            announce(f"{task.name}: {method}, seed {seed} of {count}")
+            evaluations = Evaluations(task.nest, cost, task.budget)
+            METHODS[method](evaluations, np.random.default_rng(seed))
+            runs.append(evaluations)
+        results.append(Result(task.name, method, [run.curve[-1] for run in runs], [run.curve for run in runs],
+                              statistics.mean(run.measured for run in runs)))
+    return results
+
+
+def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
+          most: int | None = None, array: Array = ARRAY,
+          announce: Callable[[str], None] = lambda stage: None) -> Check:
+    """Carry states out on a node, all that fit or a random part of them, and compare their cycles with the model's.
+
+    Raises
+    ------
+    WrongProductError
+        Two plans have different results.
+    """
+    nest = Nest(Space(sizes, depths), array, product(sizes, array), levels)
+    chosen = list(plans(nest))
+    if levels and Level.PRODUCTS in levels:
+        chosen = [plan for plan in chosen if plan.products > 1]
+    if most is not None and most < len(chosen):
+        picked = np.random.default_rng(0).choice(len(chosen), most, replace=False)
+        chosen = [chosen[number] for number in picked]
+    model, estimate = ModelCost(nest.job, array), estimated(nest.job, array)
+    name = f"{' x '.join(map(str, sizes))}, levels {', '.join(level.value for level in nest.names)}"
+    announce(f"{name}: {len(chosen)} states on a node")
+    config = node_of(nest.job, array, products=MOST_INSTRUCTIONS - 1)
+    with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
+        cost = GatewareCost(session.ring, nest.job)
+        cycles = [cost(plan) for plan in chosen]
+    wrong = sum(model(plan) != found for plan, found in zip(chosen, cycles, strict=True))
+    ratios = [estimate(plan) / found for plan, found in zip(chosen, cycles, strict=True)]
+    return Check(name, len(chosen), wrong, cost.digest, min(ratios), max(ratios))
+
+
+def table(results: Sequence[Result], best: Mapping[str, int]) -> str:
+    """Results in Markdown; costs are in terms of the optimum of the task."""
+    lines = ["| product | search | seeds | mean | worst | optimum | within 1 % | evaluations that fit |",
+             "|---|---|---:|---:|---:|---:|---:|---:|"]
+    for result in results:
+        ratios = result.ratios(best[result.task])
+        lines.append(f"| {result.task} | {result.method} | {len(ratios)} | {statistics.mean(ratios):.3f} | "
+                     f"{max(ratios):.3f} | {sum(ratio == 1 for ratio in ratios)} | "
+                     f"{sum(ratio <= 1.01 for ratio in ratios)} | {result.measured:.0f} |")
+    return "\n".join(lines)
