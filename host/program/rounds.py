@@ -247,6 +247,8 @@ class RoundFeeder:
             number = self._asked[rank]
             if number != self._computed[rank] or number >= self._last or number > self._followed:
                 continue
+            if number in self._masks and self._folds[rank] <= number:
+                continue  # the node itself may not know yet that the round is closed
             self._asked[rank] += 1
             if number not in self._masks:  # of a closed round the node computes nothing
                 gradient = np.asarray(self._gradient(rank, number))

@@ -47,7 +47,7 @@ with mx5.registered():
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
-                           program_depth=32, versions=True, replay=True),
+                           program_depth=32, versions=True, replay=True, rounds=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
         # COMPUTE in the only queue; two ports whose links repeat words.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
