@@ -12,6 +12,7 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
+from host.commands import late_options
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
 from host.commands.console import (
@@ -201,6 +202,13 @@ def train_command(
     disable: DisableOption = None,
     enable: EnableOption = None,
     shape: ShapeOption = None,
+    straggler: late_options.Straggler = None,
+    quorum: late_options.Quorum = None,
+    late: late_options.LateOption = None,
+    factor: late_options.Factor = None,
+    deadline: late_options.Deadline = None,
+    skew: late_options.Skew = None,
+    cycles: late_options.Cycles = None,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     checkpoint: Annotated[int | None, typer.Option(
         help="Write checkpoint.npz after so many steps each, 0 for never. [default: whenever the model is measured, "
@@ -220,6 +228,9 @@ def train_command(
         event_files.needed()
 
     given = given_options(context)
+    if late_options.asked(context.params, given):
+        late_options.train(context.params)
+        return
     if device is not None and not given("transport"):
         transport = TransportName.SERIAL
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):

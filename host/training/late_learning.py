@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset, digits
@@ -29,9 +30,11 @@ from host.training.optimizers import SGD
 from host.training.shares import Shares
 from host.training.workloads import Classifier
 from sim.golden import ring
+from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.rounds import Close, Closer, Rounds, late_weights, scale_table
 
-__all__ = ["Late", "LateConfig", "Model", "Outcome", "add_options", "configs_of", "learn", "main", "table"]
+__all__ = ["Late", "LateConfig", "Model", "Outcome", "add_options", "configs_of", "learn", "main", "stragglers",
+           "table"]
 
 #: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
 _CLOSING = 150
@@ -146,6 +149,8 @@ class Model:
     ----------
     data : Dataset
     config : LateConfig
+    node : NodeConfig
+        Nodes, whose weights may be coded.
 
     Members
     -------
@@ -153,14 +158,18 @@ class Model:
         Elements of a gradient.
     rounds : Rounds
         Gradients, and their fates.
-    weights : array of uint32
+    weights, master : array of uint32
+        Weights that nodes compute with, and masters that those are encoded from; the same if weights are not coded.
     state : list of array of uint32
     losses : list of float
         Mean loss of the gradients in time of each round, before its update; NaN for a round that has none.
     """
 
-    def __init__(self, data: Dataset, config: LateConfig):
+    def __init__(self, data: Dataset, config: LateConfig, node: NodeConfig | None = None):
+        node = NodeConfig() if node is None else node
         self._config = config
+        self._coding: dict[str, Any] = {"weight_codec": WEIGHT_CODECS[node.weight_codec], "segment": node.segment}
+        self._lanes = node.lanes
         self._task = Classifier(data, config.hidden, align=GROUP)
         self._task.initialize(config.seed)
         self.length = self._task.parameters.size
@@ -168,9 +177,15 @@ class Model:
         self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
         self._scales = scale_table(self.scale)
         self.rounds = Rounds(nodes=config.workers, length=self.length, weights=config.weights)
-        self.weights, self.state = ring.bits(self._task.parameters), [np.zeros(self.length, np.uint32)]
         self.losses: list[float] = []
+        self.restore(ring.bits(self._task.parameters), [np.zeros(self.length, np.uint32)])
         self._found: dict[tuple[int, int], float] = {}
+
+    def restore(self, master: npt.NDArray[np.uint32], state: list[npt.NDArray[np.uint32]]) -> None:
+        """Take other masters and state, from which training goes on."""
+        self.master, self.state = master, state
+        self.weights = ring.distribute(master, self._config.workers, **self._coding)
+        self._task.parameters[...] = ring.floats(self.weights)
 
     @property
     def scale(self) -> float:
@@ -202,8 +217,9 @@ class Model:
         scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
         numbers = dataclasses.asdict(dataclasses.replace(self.settings(closed.tag), gradient_scale=scale))
         del numbers["packed_state"]
-        found = ring.fused_update(np.stack(contributions), self.weights, self.state, ring.settings(**numbers))
-        self.weights, self.state = found.weights, found.state
+        found = ring.fused_update(np.stack(contributions), self.master, self.state, ring.settings(**numbers),
+                                  lanes=self._lanes, **self._coding)
+        self.weights, self.master, self.state = found.weights, found.master, found.state
         self._task.parameters[...] = ring.floats(self.weights)
         in_time = [self._found.pop((rank, closed.tag)) for rank in range(self._config.workers)
                    if closed.on_time >> rank & 1]
@@ -299,10 +315,30 @@ def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     parser.add_argument("--cycles", type=int, default=default.cycles, help=f"cycles of a run [{default.cycles:,}]")
 
 
+def stragglers(text: str) -> dict[int, float]:
+    """Factors of slow workers, as in ``3:4.5,1:2``.
+
+    Raises
+    ------
+    ValueError
+        The text is not such a list.
+    """
+    found: dict[int, float] = {}
+    for one in text.split(",") if text else ():
+        worker, _, factor = one.partition(":")
+        try:
+            number, times = int(worker), float(factor)
+        except ValueError:
+            raise ValueError(f"Straggler must be a worker and its factor, as in 3:4.5, not {one!r}") from None
+        if number in found:
+            raise ValueError(f"Stragglers must be different workers, not {number} twice")
+        found[number] = times
+    return found
+
+
 def configs_of(options: argparse.Namespace) -> list[LateConfig]:
     """Configurations of all runs that such options ask for."""
-    slow = {int(worker): float(factor) for worker, _, factor in (
-        one.partition(":") for one in options.straggler.split(",") if one)}
+    slow = stragglers(options.straggler)
     return [LateConfig(late=late, slow=slow, quorum=options.quorum, deadline=options.deadline, factor=options.factor,
                        skew=skew, batch=options.batch, learning_rate=options.learning_rate,
                        hidden=tuple(widths(options.hidden)), cycles=options.cycles, seed=options.first_seed + seed)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from host.driver.command import Event
+from host.driver.memory import Allocation, fitted
 from host.driver.ring import Ring
 from host.models.digits import Dataset, digits
 from host.output import write_json
@@ -31,13 +32,27 @@ from host.training.step_checks import growth
 from host.transports.session import open_session
 from sim.golden.rounds import Close
 
-__all__ = ["LateRun", "main", "node_for"]
+__all__ = ["BLOCK", "Fates", "LateRun", "main", "node_for", "patience_of", "train"]
 
 #: Most rounds of a block.
 BLOCK = 32
 
-
 _COUNTERS = ("computed", "applied", "folded", "dropped")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fates:
+    """Masks of workers in a round.
+
+    Members
+    -------
+    on_time, late, dropped : int
+        Workers whose gradient of the round it has, whose gradient of a round before, and of which one was dropped.
+    """
+
+    on_time: int
+    late: int
+    dropped: int
 
 
 class LateRun:
@@ -49,25 +64,30 @@ class LateRun:
         Nodes with rounds.
     data : Dataset
     config : LateConfig
+    block : int
+        Rounds of a block; in the last one there may be fewer.
 
     Members
     -------
     outcome : Outcome
         Outcome so far, with measured cycles.
-    masks : list of (int, int)
-        Nodes in time, and nodes that were late, of each round.
+    fates : list of Fates
+        Fates of gradients in each round.
     laggards : list of str
         Lines about workers whose gradients were mostly dropped.
     """
 
-    def __init__(self, ring: Ring, data: Dataset, config: LateConfig):
-        self._ring, self._config = ring, config
-        self._model = Model(data, config)
+    def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK):
+        self._ring, self._config, self._block = ring, config, block
+        self._model = Model(data, config, ring.devices[0].config)
         self._program = RoundProgram(nodes=config.workers, length=self._model.length,
                                      durations=self._model.durations()[0])
         self._closing = Closing(quorum=config.closing, deadline=config.deadline, weights=config.weights)
-        self.outcome, self.masks, self.laggards = Outcome(), list[tuple[int, int]](), list[str]()
+        self.outcome, self.fates, self.laggards = Outcome(), list[Fates](), list[str]()
+        self._dropped: dict[int, int] = {}  # masks, by round
+        self._known_dropped = [0] * config.workers
         self._cycles = 0
+        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # a process before this one
 
     @property
     def complete(self) -> bool:
@@ -75,24 +95,73 @@ class LateRun:
         return self._fitting < 1
 
     @property
+    def expected(self) -> int:
+        """Rounds of the whole run, as far as is known."""
+        return len(self.fates) + self._fitting
+
+    @property
+    def cycles(self) -> int:
+        """Cycles so far."""
+        return self._cycles
+
+    @property
     def _fitting(self) -> int:
         """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
         durations, update = self._model.durations()
-        each = (self._cycles / len(self.masks) if self.masks else
+        each = (self._cycles / len(self.fates) if self.fates else
                 sorted(durations)[self._closing.quorum - 1] + update)
         return int((self._config.cycles - self._cycles) // each)
 
     def begin(self) -> None:
-        """Give the nodes the first weights, the program, and the rules of rounds."""
-        self._ring.distribute(self._model.weights.view(np.float32))
-        self._ring.clear_state(self._model.length)
-        self._ring.clear_counters()
-        self._program.prepare(self._ring, self._closing, scale=self._model.scale)
-        self._counters = self._ring.counters()
+        """Give the nodes weights, state, the program, the rules of rounds, and gradients that are pending."""
+        ring, model = self._ring, self._model
+        ring.distribute(model.master.view(np.float32))
+        ring.write_state(model.state[0].view(np.float32))
+        ring.clear_counters()
+        self._program.prepare(ring, self._closing, scale=model.scale)
+        self._program.resume(ring, model.rounds)
+        self._counters = ring.counters()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, between two blocks."""
+        model = self._model
+        pending = [model.rounds.pending(rank) for rank in range(self._config.workers)]
+        # Who goes on counts pending gradients again as computed.
+        counts = [{**counted, "computed": counted["computed"] - len(sets)}
+                  for counted, sets in zip(self.counts(), pending, strict=True)]
+        return {"cycles": self._cycles, "outcome": dataclasses.asdict(self.outcome), "laggards": list(self.laggards),
+                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": counts,
+                "master": model.master.copy(), "state": [plane.copy() for plane in model.state],
+                "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from a state, in place of :meth:`begin`."""
+        model = self._model
+        self._cycles, self.laggards = state["cycles"], list(state["laggards"])
+        self.fates = [Fates(*one) for one in state["fates"]]
+        self.outcome = Outcome(**state["outcome"])
+        self.outcome.measured = [(cycle, accuracy) for cycle, accuracy in self.outcome.measured]
+        model.losses = list(self.outcome.losses)
+        self._before = [dict(one) for one in state["counts"]]
+        self._known_dropped = [one["dropped"] for one in self._before]
+        model.restore(state["master"], list(state["state"]))
+        for rank, sets in enumerate(state["pending"]):
+            for tag, gradient in sets:
+                model.rounds.ready(rank, tag, gradient)
+        self.begin()
+
+    def counts(self) -> list[dict[str, int]]:
+        """Gradients of each worker by their fate, pending ones left out."""
+        return [{fate: before[fate] + ledger.counts[fate] for fate in _COUNTERS}
+                for before, ledger in zip(self._before, self._model.rounds.ledgers, strict=True)]
+
+    def pending(self) -> list[list[int]]:
+        """Rounds of each worker's gradients that have no fate yet."""
+        return [list(self._model.rounds.pending(rank)) for rank in range(self._config.workers)]
 
     def advance(self) -> None:
         """Do a block of rounds, compare, and measure."""
-        ring, first, passes = self._ring, len(self.masks), min(BLOCK, self._fitting)
+        ring, first, passes = self._ring, len(self.fates), min(self._block, self._fitting)
         feeder = RoundFeeder(
             ring, self._program, passes=passes, first=first, rounds=self._model.rounds, gradient=self._model.gradient,
             closed=self._close, settings=lambda number: ring.write_settings(self._model.settings(number)))
@@ -112,61 +181,78 @@ class LateRun:
         self.outcome.cycles += [self._cycles + int(time - begun) for time in times]
         # The next block begins when all nodes have ended this one, stragglers too.
         self._cycles += int(max(record.time for trace in traces for record in trace) - begun)
-        self.masks += [(feeder.masks[number] & 0xFFFF, feeder.masks[number] >> 16)
+        self.fates += [Fates(feeder.masks[number] & 0xFFFF, feeder.masks[number] >> 16, self._dropped.pop(number))
                        for number in range(first, first + passes)]
         self._compare(first)
-        self.outcome.losses = self._model.losses
+        self.outcome.losses = list(self._model.losses)
         self.outcome.measured.append((self._cycles, self._model.accuracy()))
-        self.outcome.counts = self._model.counts()
+        found = self.counts()
+        self.outcome.counts = {**{fate: sum(one[fate] for one in found) for fate in _COUNTERS},
+                               "pending": sum(map(len, self.pending()))}
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
         """Update the golden model by a round, and check its ledger."""
-        self._model.update(closed, contributions)
         rounds = self._model.rounds
+        self._model.update(closed, contributions)
         for rank, ledger in enumerate(rounds.ledgers):
             left, elements = ledger.balance(list(rounds.pending(rank).values()))
             if left or any(elements):
                 raise DivergenceError(f"Round {closed.tag}: {left} gradients of node {rank}, and "
                                       f"{np.count_nonzero(elements)} elements, have no fate")
+        dropped = [before["dropped"] + ledger.counts["dropped"]
+                   for before, ledger in zip(self._before, rounds.ledgers, strict=True)]
+        self._dropped[closed.tag] = sum((now > was) << rank for rank, (now, was) in enumerate(
+            zip(dropped, self._known_dropped, strict=True)))
+        self._known_dropped = dropped
 
     def _compare(self, first: int) -> None:
         """Compare nodes with the golden model, and their counts with the ledger."""
-        ring, model, number = self._ring, self._model, len(self.masks)
-        if not (ring.read_weights(model.length).view(np.uint32) == model.weights).all():
-            raise DivergenceError(f"Round {number}: weights of nodes differ from the golden model")
-        if not (ring.read_state(model.length).view(np.uint32) == model.state[0]).all():
-            raise DivergenceError(f"Round {number}: momenta of nodes differ from the golden model")
+        ring, model, number = self._ring, self._model, len(self.fates)
+        found = {"weights": (ring.read_weights(model.length), model.weights),
+                 "momenta": (ring.read_state(model.length), model.state[0])}
+        if ring.has_master:
+            found["masters"] = ring.read_master(model.length), model.master
+        for name, (there, here) in found.items():
+            if not (there.view(np.uint32) == here).all():
+                raise DivergenceError(f"Round {number}: {name} of nodes differ from the golden model")
         before, self._counters = self._counters, ring.counters()
         dropped = growth("GRADIENTS_DROPPED", before, self._counters)
         for rank, (ledger, counted) in enumerate(zip(model.rounds.ledgers, self._counters, strict=True)):
-            found = {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in _COUNTERS}
-            if found != ledger.counts:
-                raise DivergenceError(f"Round {number}: node {rank} has counted {found} gradients, and must have "
+            counts = {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in _COUNTERS}
+            if counts != ledger.counts:
+                raise DivergenceError(f"Round {number}: node {rank} has counted {counts} gradients, and must have "
                                       f"counted {ledger.counts}")
-            on_time = sum(masks >> rank & 1 for masks, _ in self.masks[first:])
+            on_time = sum(one.on_time >> rank & 1 for one in self.fates[first:])
             if dropped[rank] and not on_time and self._config.late is not Late.WAIT:
                 self.laggards.append(f"rounds {first} to {number - 1}: worker {rank} was never in time, and "
-                                     f"{dropped[rank]} of its gradients were dropped: fold them (--factor), wait "
-                                     f"longer (--deadline, --quorum), or train without it")
+                                     f"{dropped[rank]} of its gradients were dropped: fold them, wait longer (a "
+                                     f"larger quorum or deadline), or train without it")
 
 
-def node_for(length: int) -> NodeConfig:
-    """A node with rounds for vectors of a length."""
-    words = 1 << (4 * length - 1).bit_length()
-    return NodeConfig(queues=2, replay=True, rounds=True, stand_in=True, state_planes=1, masking=False,
-                      error_feedback=False, gradient_words=words)
+def node_for(length: int, *, nodes: int, node: NodeConfig | None = None) -> NodeConfig:
+    """A node with rounds for vectors of a length; its codecs and rows are those of ``node``."""
+    base = dataclasses.replace(NodeConfig() if node is None else node, queues=2, replay=True, rounds=True,
+                               stand_in=True, masking=False, error_feedback=False)
+    words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
+    base = dataclasses.replace(base, gradient_words=max(base.gradient_words, 1 << (words - 1).bit_length()))
+    return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes)
 
 
-def train(data: Dataset, config: LateConfig) -> tuple[Outcome, list[tuple[int, int]], list[str]]:
-    """Train on simulated nodes; the outcome, masks of all rounds, and lines about laggards."""
-    longest = max(Model(data, config).durations()[0])
-    with open_session(node_for(Model(data, config).length), nodes=config.workers, host_port=False, threads=1,
-                      timeout=4000 + 2 * longest) as session:
+def patience_of(data: Dataset, config: LateConfig) -> int:
+    """Cycles for which a node waits for a round, at the most."""
+    return 4000 + 2 * max(Model(data, config).durations()[0])
+
+
+def train(data: Dataset, config: LateConfig) -> LateRun:
+    """Train on simulated nodes; the run, at its end."""
+    node = node_for(Model(data, config).length, nodes=config.workers)
+    with open_session(node, nodes=config.workers, host_port=False, threads=1,
+                      timeout=patience_of(data, config)) as session:
         run = LateRun(session.ring, data, config)
         run.begin()
         while not run.complete:
             run.advance()
-    return run.outcome, run.masks, run.laggards
+    return run
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -179,15 +265,16 @@ def main(arguments: Sequence[str]) -> int:
     results: dict[tuple[float, Late], list[Outcome]] = {}
     runs: list[dict[str, Any]] = []
     for config in configs_of(options):
-        outcome, masks, laggards = train(data, config)
+        run = train(data, config)
+        outcome = run.outcome
         results.setdefault((config.skew, config.late), []).append(outcome)
-        runs.append({"skew": config.skew, "late": config.late.value, "seed": config.seed, "masks": masks,
-                     **dataclasses.asdict(outcome)})
+        runs.append({"skew": config.skew, "late": config.late.value, "seed": config.seed,
+                     "masks": [(one.on_time, one.late) for one in run.fates], **dataclasses.asdict(outcome)})
         ledger = ", ".join(f"{count} {fate}" for fate, count in outcome.counts.items())
-        print(f"{config.late.value}, skew {config.skew:g}, seed {config.seed}: {len(masks)} rounds, "
+        print(f"{config.late.value}, skew {config.skew:g}, seed {config.seed}: {len(run.fates)} rounds, "
               f"{outcome.measured[-1][0]:,} cycles, accuracy {outcome.accuracy:.2%}; gradients: {ledger}; all nodes "
               f"equal to golden", flush=True)
-        print("\n".join(laggards), end="\n" if laggards else "")
+        print("\n".join(run.laggards), end="\n" if run.laggards else "")
     print(table(results))
     print("compute: modelled; rounds, sums and updates: gateware")
     write_json(options.output / "late.json", {"compute": "modelled", "runs": runs})
