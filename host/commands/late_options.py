@@ -58,17 +58,15 @@ def asked(options: Mapping[str, Any], given: Callable[[str], bool]) -> bool:
     ValueError
         An option was given that has no effect on the run.
     """
-    if options["straggler"] is None:
-        refused, reason = _OWN, "is for a run with --straggler"
-    else:
-        refused, reason = tuple(name for name in options if name not in (*_OWN, *_SHARED)), (
-            "is for a run without --straggler")
+    late = options["straggler"] is not None
+    refused = [name for name in options if name not in (*_OWN, *_SHARED)] if late else _OWN
+    reason = f"is for a run {'without' if late else 'with'} --straggler"
     for name in filter(given, refused):
         option = "lambda" if name == "factor" else name.replace("_", "-")
         raise ValueError(f"Option --{option} {reason}: leave it out")
     if given("fault_seed") and options["faults"] is None:
         raise ValueError("Option --fault-seed is for a run with --faults: leave it out")
-    return options["straggler"] is not None
+    return late
 
 
 def _config_of(options: Mapping[str, Any]) -> LateConfig:

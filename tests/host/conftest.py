@@ -25,6 +25,7 @@ from hdl.memory import LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
+from host.commands import late_options
 from host.commands import quantize as quantize_command
 from host.driver import memory
 from host.driver.device import Device
@@ -164,7 +165,7 @@ def planes_as_they_are(monkeypatch):
 def nodes_of(monkeypatch):
     """Has the program make nodes that other tests simulate too, by their name in tests/host/rings.py."""
     def use(name):
-        for module in (cli, quantize_command):
+        for module in (cli, quantize_command, late_options):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
 
     return use

@@ -1,0 +1,99 @@
+"""The command `gradring train` with a straggler, whose gradients are late."""
+
+import json
+import shutil
+
+import pytest
+
+from host.training import checkpoint
+
+#: About nine rounds of 64-8-10, whose last worker takes three times as long.
+RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 66_000,
+       "--checkpoint", 3, "--seed", 3, "--threads", 1)
+
+
+@pytest.fixture
+def report(run, nodes_of, tmp_path):
+    """Run the command: its report, and what it prints."""
+    nodes_of("wide")
+
+    def call(*options, folder=tmp_path / "run"):
+        code, out, err = run(*RUN, *options, "--output", folder)
+        assert (code, err) == (0, "")
+        assert (folder / "report.png").stat().st_size > 10_000
+        return json.loads((folder / "report.json").read_text()), out
+
+    return call
+
+
+def bits(found):
+    """Rounds of a report but for their cycles, fates of gradients, and the accuracy."""
+    rounds = [{name: value for name, value in one.items() if name != "cycle"} for one in found["rounds"]]
+    return rounds, found["workers"], found["accuracy"]
+
+
+def test_ways(report):
+    """Folding has late gradients, and waiting none; with lambda 0 folding is dropping, bit for bit."""
+    fold, out = report("--lambda", 0.5)
+    assert "fold, lambda 0.5: rounds are closed by 3 of 4 gradients; skew 0.9\n" in out
+    assert "compute: modelled; rounds, sums and updates: gateware\n" in out
+    assert fold["gradients"]["folded"] > 0
+    assert all(one["on_time"] == [0, 1, 2] for one in fold["rounds"])
+    assert sum(3 in one["late"] for one in fold["rounds"]) == fold["workers"][3]["folded"]
+    for worker in fold["workers"]:
+        assert worker["computed"] == (sum(worker[fate] for fate in ("applied", "folded", "dropped"))
+                                      + len(worker["pending"]))
+    wait, out = report("--late", "wait")
+    assert "wait: rounds are closed by 4 of 4 gradients; skew 0.9\n" in out
+    assert all(one["on_time"] == [0, 1, 2, 3] for one in wait["rounds"])
+    assert len(fold["rounds"]) > 1.5 * len(wait["rounds"])
+    drop, out = report("--late", "drop")
+    assert "worker 3 was never in time, and " in out
+    assert drop["gradients"]["folded"] == 0
+    assert sum(3 in one["dropped"] for one in drop["rounds"]) == drop["workers"][3]["dropped"] > 0
+    assert bits(report("--lambda", 0)[0]) == bits(drop)
+    assert bits(drop) != bits(fold)
+
+
+def test_resume(report, tmp_path, monkeypatch):
+    """Runs that go on behind each block, with gradients pending, have the same bits."""
+    save, kept = checkpoint.save, []
+
+    def keep(path, identity, content):
+        save(path, identity, content)
+        kept.append((len(content["fates"]), sum(map(len, content["pending"]))))
+        shutil.copy(path, tmp_path / str(len(content["fates"])))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", keep)
+        whole, _ = report("--faults", 1e-4)
+    assert whole["faults"]["count"] > 0
+    going = [(done, pending) for done, pending in kept if pending and done < len(whole["rounds"])]
+    assert going
+    done, _ = going[0]
+    folder = tmp_path / "from"
+    folder.mkdir()
+    shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
+    again, out = report("--faults", 1e-4, "--resume", folder=folder)
+    assert "checkpoint.npz: training goes on from there\n" in out
+    assert bits(again) == bits(whole)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--quorum", 3), "Option --quorum is for a run with --straggler: leave it out"),
+    (("--lambda", 0.5), "Option --lambda is for a run with --straggler: leave it out"),
+    (("--straggler", "3:2", "--epochs", 2), "Option --epochs is for a run without --straggler: leave it out"),
+    (("--straggler", "3:2", "--fault-seed", 2), "Option --fault-seed is for a run with --faults: leave it out"),
+    (("--straggler", "3"), "Straggler must be a worker and its factor, as in 3:4.5, not '3'"),
+    (("--straggler", "3:2,3:4"), "Stragglers must be different workers, not 3 twice"),
+    (("--straggler", "4:2"), "Straggler must be a worker, 0 to 3, not 4"),
+    (("--straggler", "3:0.5"), "Factor of a straggler must be at least 1, not 0.5"),
+    (("--straggler", "3:2", "--quorum", 5), "Quorum must be between 1 and the workers, 4, not 5"),
+    (("--straggler", "3:2", "--lambda", 2), "Lambda must be between 0 and 1, not 2.0"),
+    (("--straggler", "3:2", "--skew", -1), "Skew must be between 0 and 1, not -1.0"),
+    (("--straggler", "3:2", "--deadline", -1), "Deadline must be between 0 and 4,294,967,295, not -1"),
+    (("--straggler", "0:2", "--nodes", 1), "Nodes of a run with --straggler must be between 2 and 16, not 1"),
+    (("--straggler", "3:2", "--link-latency", 481), "Link latency must be between 1 and 480, not 481"),
+])
+def test_errors(run, tmp_path, options, message):
+    assert run("train", *options, "--output", tmp_path) == (1, "", f"error: {message}\n")
