@@ -75,6 +75,9 @@ def _config_of(options: Mapping[str, Any]) -> LateConfig:
     workers = LateConfig.workers if options["nodes"] is None else options["nodes"]
     check_range("Nodes of a run with --straggler", workers, 2, 16)
     check_range("Examples of a worker", options["batch"], 1, COUNT)
+    check_range("Seed", options["seed"], 0, (1 << 63) - 1)
+    check_range("Learning rate", options["learning_rate"], 0, COUNT)
+    check_range("Momentum", options["momentum"], 0, 1)
     check_range("Cycles", options["cycles"], 1, COUNT)
     check_range("Multiply-adds per cycle", options["macs"], 1, COUNT)
     check_range("Deadline", options["deadline"], 0, (1 << 32) - 1)
@@ -102,7 +105,7 @@ def train(options: Mapping[str, Any]) -> None:
     with Progress(console) as progress:
         progress.stage("data")
         data = digits()
-        length = Model(data, config).length
+        length, patience = Model(data, config).length, patience_of(data, config)
         node = node_for(length, nodes=config.workers, node=NodeConfig(weight_codec=options["weights"]))
         identity = {"straggler": {**dataclasses.asdict(config), "late": config.late.value,
                                   "slow": {str(rank): factor for rank, factor in config.slow.items()}},
@@ -117,8 +120,8 @@ def train(options: Mapping[str, Any]) -> None:
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=config.workers, threads=threads, arithmetic=Arithmetic(options["arithmetic"]),
                           host_port=options["host_port"], latency=options["link_latency"], faults=damage,
-                          timeout=patience_of(data, config), say=progress.say,
-                          announce=progress.stage) as session, watching() as signals:
+                          timeout=patience, say=progress.say, announce=progress.stage) as session, \
+                watching() as signals:
             run = LateRun(session.ring, data, config, block=block)
             if kept is None:
                 run.begin()

@@ -102,8 +102,8 @@ class LateConfig:
         for worker, factor in self.slow.items():
             if not 0 <= worker < self.workers:
                 raise ValueError(f"Straggler must be a worker, 0 to {self.workers - 1}, not {worker!r}")
-            if not factor >= 1:
-                raise ValueError(f"Factor of a straggler must be at least 1, not {factor!r}")
+            if not 1 <= factor <= 1000:
+                raise ValueError(f"Factor of a straggler must be between 1 and 1,000, not {factor!r}")
 
     @property
     def weights(self) -> tuple[int, ...]:

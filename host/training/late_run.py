@@ -37,6 +37,9 @@ __all__ = ["BLOCK", "Fates", "LateRun", "main", "node_for", "patience_of", "trai
 #: Most rounds of a block.
 BLOCK = 32
 
+#: Most cycles of a computation, for which others wait.
+LONGEST = 1 << 28
+
 _COUNTERS = ("computed", "applied", "folded", "dropped")
 
 
@@ -239,8 +242,18 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None) -> Node
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Cycles for which a node waits for a round, at the most."""
-    return 4000 + 2 * max(Model(data, config).durations()[0])
+    """Cycles for which a node waits for a round, at the most.
+
+    Raises
+    ------
+    ValueError
+        A computation takes longer than a node can wait.
+    """
+    longest = max(Model(data, config).durations()[0])
+    if longest > LONGEST:
+        raise ValueError(f"Computations must take at most {LONGEST:,} cycles, not {longest:,}: take fewer examples, "
+                         f"a smaller model, or a smaller factor")
+    return 4000 + 2 * longest
 
 
 def train(data: Dataset, config: LateConfig) -> LateRun:

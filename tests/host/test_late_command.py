@@ -87,7 +87,7 @@ def test_resume(report, tmp_path, monkeypatch):
     (("--straggler", "3"), "Straggler must be a worker and its factor, as in 3:4.5, not '3'"),
     (("--straggler", "3:2,3:4"), "Stragglers must be different workers, not 3 twice"),
     (("--straggler", "4:2"), "Straggler must be a worker, 0 to 3, not 4"),
-    (("--straggler", "3:0.5"), "Factor of a straggler must be at least 1, not 0.5"),
+    (("--straggler", "3:0.5"), "Factor of a straggler must be between 1 and 1,000, not 0.5"),
     (("--straggler", "3:2", "--quorum", 5), "Quorum must be between 1 and the workers, 4, not 5"),
     (("--straggler", "3:2", "--lambda", 2), "Lambda must be between 0 and 1, not 2.0"),
     (("--straggler", "3:2", "--skew", -1), "Skew must be between 0 and 1, not -1.0"),

@@ -47,7 +47,7 @@ def test_command(tmp_path, capsys):
 @pytest.mark.parametrize(("options", "message"), [
     ({"quorum": 5}, r"^Quorum must be between 1 and the workers, 4, not 5$"),
     ({"slow": {4: 2.0}}, r"^Straggler must be a worker, 0 to 3, not 4$"),
-    ({"slow": {1: 0.5}}, r"^Factor of a straggler must be at least 1, not 0.5$"),
+    ({"slow": {1: 0.5}}, r"^Factor of a straggler must be between 1 and 1,000, not 0.5$"),
 ])
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
