@@ -8,8 +8,8 @@ import pytest
 from host.training import checkpoint
 
 #: About nine rounds of 64-8-10, whose last worker takes three times as long.
-RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 66_000,
-       "--checkpoint", 3, "--seed", 3, "--threads", 1)
+RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
+       "--checkpoint", 5, "--seed", 3, "--threads", 1)
 
 
 @pytest.fixture
@@ -53,6 +53,14 @@ def test_ways(report):
     assert sum(3 in one["dropped"] for one in drop["rounds"]) == drop["workers"][3]["dropped"] > 0
     assert bits(report("--lambda", 0)[0]) == bits(drop)
     assert bits(drop) != bits(fold)
+
+
+def test_deadline(report):
+    """A deadline closes rounds below the quorum."""
+    found, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
+    assert "rounds are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
+    assert len(found["rounds"]) >= 4
+    assert all(one["on_time"] == [0, 1, 2] for one in found["rounds"])
 
 
 def test_resume(report, tmp_path, monkeypatch):
