@@ -111,8 +111,10 @@ class LateRun:
     def _fitting(self) -> int:
         """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
         durations, update = self._model.durations()
-        each = (self._cycles / len(self.fates) if self.fates else
-                sorted(durations)[self._closing.quorum - 1] + update)
+        closed = sorted(durations)[self._closing.quorum - 1]
+        if self._closing.deadline:
+            closed = min(closed, min(durations) + self._closing.deadline)
+        each = self._cycles / len(self.fates) if self.fates else closed + update
         return int((self._config.cycles - self._cycles) // each)
 
     def begin(self) -> None:
