@@ -31,7 +31,8 @@ def tiling_command(
                                           show_default=False)] = toolchain.BUILD / "tiling",
 ) -> None:
     """Search for the factors of matrix products, by cycles that a simulated node counts."""
-    from host.tiling import experiment, picture
+    from host.reports import tiling as picture
+    from host.tiling import experiment
 
     check_range("Seeds", seeds, 1, 1000)
     chosen = tuple(experiment.METHODS) if methods is None else tuple(name.strip() for name in methods.split(","))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from host.tiling.evaluations import Evaluations, ExhaustedError
 from host.tiling.space import Space, State
+from sim.golden.exponential import exp
 
 __all__ = ["Network", "actor_critic"]
 
@@ -23,6 +24,12 @@ _HIDDEN, _RATE = 128, 1e-3
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
 #: Walks without a new state, after which those for the same evaluations begin elsewhere.
 _PATIENCE = 20
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Matrix product whose sums have the same order on every processor."""
+    found: Array = np.add.reduce(a[:, :, None] * b[None], axis=1)
+    return found
 
 
 @dataclasses.dataclass
@@ -66,10 +73,10 @@ class Network:
 
     def run(self, x: Array) -> tuple[Array, Array, Array]:
         """Hidden values, probabilities of moves and estimates of rewards, for rows of inputs."""
-        hidden = np.maximum(x @ self._layers[0].value.T + self._biases[0].value, 0)
-        scores, estimates = (hidden @ layer.value.T + bias.value
+        hidden = np.maximum(_product(x, self._layers[0].value.T) + self._biases[0].value, 0)
+        scores, estimates = (_product(hidden, layer.value.T) + bias.value
                              for layer, bias in zip(self._layers[1:], self._biases[1:], strict=True))
-        odds = np.exp(scores - scores.max(1, keepdims=True))
+        odds = exp((scores - scores.max(1, keepdims=True)).astype(np.float32)).astype(np.float64)
         return hidden, odds / odds.sum(1, keepdims=True), estimates[:, 0]
 
     def gradients(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> list[tuple[Array, Array]]:
@@ -83,8 +90,9 @@ class Network:
         actor = odds * advantage[:, None] / len(x)
         actor[np.arange(len(x)), moves] -= advantage / len(x)
         critic = -2 * advantage[:, None] / len(x)
-        below = (actor @ self._layers[1].value + critic @ self._layers[2].value) * (hidden > 0)
-        return [(delta.T @ given, delta.sum(0)) for delta, given in ((below, x), (actor, hidden), (critic, hidden))]
+        below = (_product(actor, self._layers[1].value) + _product(critic, self._layers[2].value)) * (hidden > 0)
+        return [(_product(delta.T, given), delta.sum(0))
+                for delta, given in ((below, x), (actor, hidden), (critic, hidden))]
 
     def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
         """Take a step of Adam against these gradients."""

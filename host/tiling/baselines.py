@@ -1,6 +1,5 @@
 """Searches that the published ones are compared with: random states, simulated annealing, and a tuner of PyPI."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from host.tiling.space import State
 
 __all__ = ["annealing", "optuna_search", "random_search"]
 
-#: Temperature at the beginning and at the end, as logarithms of costs.
+#: Temperature at the beginning and at the end, as parts of the cost.
 _HOT, _COLD = 1.0, 0.01
 #: Most steps among states that are known.
 _IDLE = 50
@@ -41,8 +40,9 @@ def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
             temperature = _HOT * (_COLD / _HOT) ** (1 - evaluations.left / budget)
             around = space.neighbours(state)
             other = around[generator.integers(len(around))]
-            rise = math.log(evaluations.cost(other) / cost)
-            if rise <= 0 or generator.random() < math.exp(-rise / temperature):
+            rise = evaluations.cost(other) / cost - 1
+            # With the probability exp(-rise / temperature), or always.
+            if rise < temperature * generator.exponential():
                 state, cost = other, evaluations.cost(other)
     except ExhaustedError:
         pass
@@ -64,7 +64,7 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
             cuts = sorted(trial.suggest_int(f"{name}{number}", 0, exponent) for number in range(depth - 1))
             factors.append(tuple(after - before for before, after in zip([0, *cuts], [*cuts, exponent], strict=True)))
         state: State = (factors[0], factors[1], factors[2])
-        return math.log(evaluations.cost(state))
+        return float(evaluations.cost(state))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
     # A state that is proposed again costs no evaluation, but time.

@@ -96,13 +96,13 @@ def test_network():
         for parameter, gradient in ((layer.value, weights), (bias.value, biases)):
             place = np.unravel_index(np.abs(gradient).argmax(), gradient.shape)
             kept = parameter[place]
-            parameter[place] = kept + 1e-5
+            parameter[place] = kept + 3e-3
             above = loss()
-            parameter[place] = kept - 1e-5
+            parameter[place] = kept - 3e-3
             below = loss()
             parameter[place] = kept
-            # A difference of 2e-5 has an error of about 1e-8.
-            assert abs((above - below) / 2e-5 - gradient[place]) < 1e-6
+            # Probabilities are binary32, so a difference has an error of about 1e-8, and that of its curve.
+            assert abs((above - below) / 6e-3 - gradient[place]) < 2e-5
     state = np.ones((4, 6))
     for _ in range(300):
         network.learn(state, np.arange(4), np.array([0.0, 1.0, 0.0, 0.0]))
