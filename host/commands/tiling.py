@@ -42,8 +42,6 @@ def tiling_command(
     experiment.check_installed(chosen)
     prepare(output, files=("tiling.json", "tiling.png"))
     console = make_console()
-    results: list[experiment.Result] = []
-    best: dict[str, int] = {}
     with Progress(console) as progress:
         levels = (experiment.Level.PRODUCTS, experiment.Level.OUTER, experiment.Level.PANEL)
         most = None if full else _GATEWARE
@@ -53,12 +51,7 @@ def tiling_command(
             experiment.check(sizes, (2, 2, 2), Arithmetic.GATEWARE, most=_GATEWARE, announce=progress.stage),
             experiment.check(sizes, (3, 2, 3), arithmetic, levels=levels, most=_PRODUCTS if full else _SAMPLE,
                              announce=progress.stage)]
-        for task in experiment.TASKS:
-            def run(cost: experiment.Cost, task: experiment.Task = task) -> None:
-                best[task.name] = experiment.optimum(task, cost)
-                results.extend(experiment.compare(task, cost, chosen, seeds=seeds, announce=progress.stage))
-
-            experiment.measured(task, arithmetic, run, announce=progress.stage)
+        results, best = experiment.compare_all(arithmetic, chosen, seeds=seeds, announce=progress.stage)
     for one in checks:
         console.print(f"{one.name}: {one.states} states on a node, {one.wrong} not in the cycles of the model; C "
                       f"{one.digest[:16]}; estimate {one.least:.3f} to {one.most:.3f} of the cycles", soft_wrap=True)

@@ -13,7 +13,10 @@ from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
 from sim.golden.gemm_estimate import bound
 
-__all__ = ["Array", "best_factors"]
+__all__ = ["FACTORS", "Array", "best_factors"]
+
+#: Fields of an instruction, and of a job, that say how its product is cut.
+FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
 
 #: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond that.
@@ -70,8 +73,7 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
         start=Matrix(Place.WEIGHTS, 0, 0), gate=memory)
     modelled = m * k * n <= _MODELLED * array.rows * array.lanes
     best = (gemm_factors.best_factors if modelled else _estimated)(array.model, job)
-    return MappingProxyType({
-        name: getattr(best, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")})
+    return MappingProxyType({name: getattr(best, name) for name in FACTORS})
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:

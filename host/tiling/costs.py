@@ -17,7 +17,8 @@ from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm
 from hdl.compute.memory_access import MemoryAccess
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.compute.factors import Array
+from host.compute.factors import FACTORS, Array
+from host.driver.buffers import aligned
 from host.driver.ring import Ring
 from host.tiling.nest import Plan
 from sim.golden.compute import pack
@@ -40,12 +41,6 @@ class WrongProductError(Exception):
     """A tiling has changed a result, which no tiling can."""
 
 
-def _up(words: int) -> int:
-    """Elements of whole groups."""
-    group: int = GROUP
-    return -(-words // group) * group
-
-
 def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
             ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
     """Product without factors, its operands one behind the other in a node's memories.
@@ -59,7 +54,7 @@ def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = Fa
 
     def matrix(place: Place, rows: int, columns: int) -> Matrix:
         base, stride = ends[place], -(-columns // lanes)
-        ends[place] += _up(rows * stride * lanes) // lanes
+        ends[place] += aligned(rows * stride * lanes) // lanes
         return Matrix(place, base, stride)
 
     a = Matrix(Place.ONES) if ones else matrix(Place.ACTIVATIONS, *((k, m) if transpose_a else (m, k)))
@@ -93,7 +88,7 @@ def instructions(plan: Plan, job: GemmJob, lanes: int) -> Iterator[Bits]:
             "kind": Kind.GEMM, "m": part.m, "k": part.k, "n": part.n,
             "transpose_a": job.transpose_a, "transpose_b": job.transpose_b, "gated": job.gated,
             "initial": Initial.MATRIX if job.initial else Initial.ZERO,
-            **{name: getattr(part, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")},
+            **{name: getattr(part, name) for name in FACTORS},
             **{name: {"place": place, "base": 0 if place == Place.ONES
                       else getattr(job, name).row * lanes + starts[name]}
                for name, place in ((name, getattr(job, name).place) for name in used)},
@@ -105,16 +100,16 @@ def _words(job: GemmJob, place: Place, lanes: int) -> int:
     """Elements of a memory that the operands take up."""
     lines = {"a": job.k if job.transpose_a else job.m, "b": job.n if job.transpose_b else job.k, "c": job.m,
              **({"gate": job.m} if job.gated else {})}
-    found = [_up(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
+    found = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
              for name, count in lines.items() if getattr(job, name).place == place]
     if job.initial and job.start.place == place:
-        found.append(lanes * job.start.row + _up(job.n))
+        found.append(lanes * job.start.row + aligned(job.n))
     return max(found, default=0)
 
 
 def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
     """Elements that each memory must have for a product and a list of so many instructions."""
-    listed = _up(INSTRUCTION_WORDS * (products + 1))
+    listed = aligned(INSTRUCTION_WORDS * (products + 1))
     return {name: _words(job, place, lanes) + more
             for name, place, more in (("gradient_words", Place.GRADIENTS, 0), ("weight_words", Place.WEIGHTS, 0),
                                       ("activation_words", Place.ACTIVATIONS, listed))}
@@ -202,7 +197,7 @@ class GatewareCost:
         if plan in self._known:
             return self._known[plan]
         job, ring = self._job, self._ring
-        length = _up(job.m * job.c.stride * self._lanes)
+        length = aligned(job.m * job.c.stride * self._lanes)
         ring.write_gradients([np.full(length, _NOTHING, np.uint32)])
         words = np.concatenate(list(instructions(plan, job, self._lanes)))
         ring.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)

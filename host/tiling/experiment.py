@@ -7,11 +7,11 @@
 | 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, whose fourth level is held to gateware |
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from host.transports.session import open_session
 from sim.verilated.native import Arithmetic
 
 __all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
-           "compare", "measured", "optimum", "table"]
+           "compare", "compare_all", "optimum", "table"]
 
 #: Array whose products are searched.
 ARRAY = Array(rows=4, lanes=4)
@@ -149,15 +149,13 @@ def optimum(task: Task, cost: Cost) -> int:
     return min(map(cost, plans(task.nest)))
 
 
-def measured(task: Task, arithmetic: Arithmetic, use: Callable[[Cost], Any], *,
-             announce: Callable[[str], None] = lambda stage: None) -> Any:
-    """What ``use`` returns for the cost of a task, on a node that is simulated for as long."""
-    if not task.gateware:
-        return use(estimated(task.nest.job, ARRAY))
-    job = task.nest.job
-    config = node_of(job, ARRAY, products=MOST_INSTRUCTIONS - 1)
+@contextlib.contextmanager
+def node_cost(nest: Nest, arithmetic: Arithmetic, *,
+              announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
+    """Cost of plans on a node, which is simulated until the context ends."""
+    config = node_of(nest.job, nest.array, products=MOST_INSTRUCTIONS - 1)
     with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
-        return use(GatewareCost(session.ring, job))
+        yield GatewareCost(session.ring, nest.job)
 
 
 def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, seeds: int | None = None,
@@ -176,6 +174,18 @@ def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, 
         results.append(Result(task.name, method, [run.curve[-1] for run in runs], [run.curve for run in runs],
                               statistics.mean(run.measured for run in runs)))
     return results
+
+
+def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | None = None,
+                announce: Callable[[str], None] = lambda stage: None) -> tuple[list[Result], dict[str, int]]:
+    """Results of searches in all tasks, and the optimum of each."""
+    results, best = [], {}
+    for task in TASKS:
+        with (node_cost(task.nest, arithmetic, announce=announce) if task.gateware
+              else contextlib.nullcontext(estimated(task.nest.job, ARRAY))) as cost:
+            best[task.name] = optimum(task, cost)
+            results += compare(task, cost, methods, seeds=seeds, announce=announce)
+    return results, best
 
 
 def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
@@ -198,9 +208,7 @@ def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic:
     model, estimate = ModelCost(nest.job, array), estimated(nest.job, array)
     name = f"{' x '.join(map(str, sizes))}, levels {', '.join(level.value for level in nest.names)}"
     announce(f"{name}: {len(chosen)} states on a node")
-    config = node_of(nest.job, array, products=MOST_INSTRUCTIONS - 1)
-    with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
-        cost = GatewareCost(session.ring, nest.job)
+    with node_cost(nest, arithmetic, announce=announce) as cost:
         cycles = [cost(plan) for plan in chosen]
     wrong = sum(model(plan) != found for plan, found in zip(chosen, cycles, strict=True))
     ratios = [estimate(plan) / found for plan, found in zip(chosen, cycles, strict=True)]

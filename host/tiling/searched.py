@@ -1,7 +1,7 @@
 """Factors of the products of a run, searched on the gateware, and kept for later runs.
 
 Each product is searched by greedy best-first from the default factors, on one simulated node of the run's
-configuration. The default is one of the states, so what is found takes no more cycles.
+configuration. The default factors are measured too, and kept unless others take fewer cycles.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from hdl.config import NodeConfig
-from host.compute.factors import Array, best_factors
+from host.compute.factors import FACTORS, Array, best_factors
 from host.driver.ring import Ring
 from host.output import write_json
 from host.tiling.best_first import best_first
@@ -31,8 +31,6 @@ __all__ = ["BUDGET", "SearchedFactors", "Tiling"]
 
 #: Evaluations of a product.
 BUDGET = 60
-
-_FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,7 +119,7 @@ class SearchedFactors:
         best_first(evaluations, np.random.default_rng(0), start=_state(nest, default))
         plan = None if evaluations.best is None else nest.plan(evaluations.best)
         if isinstance(plan, Plan) and (cycles := cost(plan)) < begins:
-            factors = {name: int(getattr(plan.job, name)) for name in _FACTORS}
+            factors = {name: int(getattr(plan.job, name)) for name in FACTORS}
             return Tiling(factors=factors, cycles=cycles, default=begins, evaluations=len(evaluations.costs))
         return Tiling(factors=default, cycles=begins, default=begins, evaluations=len(evaluations.costs))
 
@@ -146,6 +144,6 @@ def _state(nest: Nest, factors: Mapping[str, int]) -> State | None:
     """State of factors, if there is one."""
     for state in nest.space:
         plan = nest.plan(state)
-        if isinstance(plan, Plan) and all(getattr(plan.job, name) == factors[name] for name in _FACTORS):
+        if isinstance(plan, Plan) and all(getattr(plan.job, name) == factors[name] for name in FACTORS):
             return state
     return None

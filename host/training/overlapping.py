@@ -63,7 +63,7 @@ class OverlappingRun(Run):
         return overlapping_execution_of(ring, self._workload, self._config)
 
     @property
-    def _newest(self) -> int:  # type: ignore[override]
+    def _newest(self) -> int:
         return (self._passes + 1) % 2
 
     @property
@@ -173,7 +173,7 @@ class OverlappingRun(Run):
 
     def _golden(self, number: int, batch: Batch) -> _Golden:
         """Do a step of the golden model; the parameters of the model are then the newest ones."""
-        config, reference, parameters = self._config, self._reference, self._workload.parameters
+        reference, parameters = self._reference, self._workload.parameters
         shares = np.array_split(batch.examples, self._ring.nodes)
         mixed = reference.weights.copy()
         mixed[self._apart] = self._older[self._apart]
@@ -181,9 +181,7 @@ class OverlappingRun(Run):
         self._masks.number = number
         found, differences = zip(*self._workload.differentiate(shares, self._masks), strict=True)
         gradients = gradients_of(number, self._form, differences)
-        settings = self._form.settings(
-            config.optimizer, number, count=self._workload.count(batch.examples), packed_state=config.packed_state,
-            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / self._batches.total))
+        settings = self._settings(number, self._workload.count(batch.examples))
         before = reference.weights
         traffic = reference.step(gradients, settings, self._execution.parts)
         self._older = before

@@ -19,10 +19,9 @@ from host.program.estimate import Costs
 from host.program.feeding import run_passes
 from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Schedule
-from host.program.trace import origin_of, spans
 from host.training.engine import Computer, computer_of
 from host.training.record import DivergenceError, TrainingConfig
-from host.training.schedule import Execution, costs_of, layers_for, number_of
+from host.training.schedule import Execution, busiest, costs_of, durations_of, layers_for, number_of, spans_of
 from host.training.workloads import Workload
 from sim.golden.program import Span, timeline
 
@@ -171,28 +170,14 @@ class OverlappingExecution(Execution):
 
     def _timings(self, program: CompiledProgram, passes: Passes, count: int) -> list[PassTiming]:
         """Cycles of each pass."""
-        origin = origin_of(passes.traces)
-        self.spans = sorted((span for node, trace in enumerate(passes.traces)
-                             for span in spans(trace, program, node=node, origin=origin)),
-                            key=lambda span: (span.start, span.node))
-        begun: dict[tuple[int, int, int], int] = {}
-        for span in self.spans:
-            key = span.number, span.queue, span.place
-            begun[key] = max(span.start, begun.get(key, 0))
-        durations = {}
-        for span in self.spans:
-            together = program.queues[span.queue][span.place].task.collective
-            start = begun[span.number, span.queue, span.place] if together else span.start
-            durations[span.node, span.number, span.queue, span.place] = span.end - start
+        self.spans = spans_of(passes, program)
+        durations = durations_of(self.spans, program)
         golden = timeline(program.timed(), passes=count, nodes=len(passes.traces),
-                          duration=lambda node, number, queue, place: durations[node, number, queue, place])
+                          duration=lambda *where: durations[where])
         measured, modelled = (_lasts(found, count) for found in (self.spans, golden))
         return [PassTiming(
             schedule=str(self._schedule), cycles=measured[number], modelled=modelled[number],
-            **{name: max(sum(cycles for (node, one, where, _), cycles in durations.items()
-                             if (node, one, where) == (rank, number, queue)) for rank in range(len(passes.traces)))
-               for name, queue in (("compute", Queue.COMPUTE), ("communicate", Queue.COMMUNICATE))})
-            for number in range(count)]
+            **busiest(durations, number)) for number in range(count)]
 
 
 def _lasts(found: Sequence[Span], count: int) -> list[int]:

@@ -5,9 +5,10 @@ the host stages the gradients, and COMPUTE puts those of each layer in place whe
 that compute (:mod:`host.training.engine`) are given inputs and labels instead, in both cases. The bits are the same.
 """
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from hdl.config import NodeConfig
@@ -32,8 +33,9 @@ from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "costs_of", "execution_of", "layers_for",
-           "number_of", "overlaps", "patience_of", "programmed", "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "busiest", "check_schedule", "costs_of", "durations_of",
+           "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed", "spans_of",
+           "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,27 +242,45 @@ def number_of(value: int | Sequence[int]) -> int:
     return value
 
 
-def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
-    """Timing of a run of one pass."""
+def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
+    """Spans of all nodes by their traces, in order of their starts."""
     origin = origin_of(passes.traces)
-    found = [span for node, trace in enumerate(passes.traces)
-             for span in spans(trace, program, node=node, origin=origin)]
-    begun: dict[tuple[int, int], int] = {}
+    return sorted((span for node, trace in enumerate(passes.traces)
+                   for span in spans(trace, program, node=node, origin=origin)),
+                  key=lambda span: (span.start, span.node))
+
+
+def durations_of(found: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
+    """Cycles of each command, by node, pass, queue and place; those of a collective begin with its last node."""
+    begun: dict[tuple[int, int, int], int] = {}
     for span in found:
-        begun[span.queue, span.place] = max(span.start, begun.get((span.queue, span.place), 0))
+        key = span.number, span.queue, span.place
+        begun[key] = max(span.start, begun.get(key, 0))
 
     def first(span: Span) -> int:
-        """Start of a command; of a collective, when the last node has started it."""
         together = program.queues[span.queue][span.place].task.collective
-        return begun[span.queue, span.place] if together else span.start
+        return begun[span.number, span.queue, span.place] if together else span.start
 
-    durations = {(span.node, span.queue, span.place): span.end - first(span) for span in found}
-    golden = timeline(program.timed(), nodes=len(passes.traces),
-                      duration=lambda node, number, queue, place: durations[node, queue, place])
-    busy = [max(sum(cycles for (node, where, _), cycles in durations.items() if (node, where) == (one, queue))
-                for one in range(len(passes.traces))) for queue in Queue]
-    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), compute=busy[Queue.COMPUTE],
-                  communicate=busy[Queue.COMMUNICATE], spans=sorted(found, key=lambda span: (span.start, span.node)))
+    return {(span.node, span.number, span.queue, span.place): span.end - first(span) for span in found}
+
+
+def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:
+    """Cycles of a pass in each queue, ``compute`` and ``communicate``, of the node where they are most."""
+    cycles: collections.Counter[tuple[int, int]] = collections.Counter()
+    for (node, one, queue, _), duration in durations.items():
+        if one == number:
+            cycles[queue, node] += duration
+    return {name: max((count for (where, _), count in cycles.items() if where == queue), default=0)
+            for name, queue in (("compute", Queue.COMPUTE), ("communicate", Queue.COMMUNICATE))}
+
+
+def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
+    """Timing of a run of one pass."""
+    found = spans_of(passes, program)
+    durations = durations_of(found, program)
+    golden = timeline(program.timed(), nodes=len(passes.traces), duration=lambda *where: durations[where])
+    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), **busiest(durations),
+                  spans=found)
 
 
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:

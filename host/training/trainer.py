@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.local_commands import LocalCommands
+from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.ring import Ring
 from host.driver.vectors import Vector
 from host.models.digits import Dataset
@@ -75,9 +76,6 @@ class Run:
     due : bool
         Whether the model was measured after the last step.
     """
-
-    #: Lists of nodes that compute with the newest weights: those of even passes or of odd ones.
-    _newest = 0
 
     def __init__(self, ring: Ring | Rings, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
@@ -228,9 +226,7 @@ class Run:
         if not self._blind:
             found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
             losses, gradients = list(found), gradients_of(number, self._form, differences)
-        settings = self._form.settings(
-            config.optimizer, number, count=count, packed_state=config.packed_state,
-            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / self._batches.total))
+        settings = self._settings(number, count)
         ring.write_settings(settings)
         self._give(shares, gradients)
         sent_gradients = sparsify(number, gradients)
@@ -259,6 +255,12 @@ class Run:
             sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
+
+    def _settings(self, number: int, count: int) -> Settings | FixedSettings:
+        """Settings of a step, whose losses are ``count``."""
+        optimizer, left = self._config.optimizer, 1 - (number - 1) / self._batches.total
+        return self._form.settings(optimizer, number, count=count, packed_state=self._config.packed_state,
+                                   learning_rate=optimizer.learning_rate * left)
 
     def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
         """Give nodes the gradients, or that from which they compute them."""
@@ -315,6 +317,11 @@ class Run:
                         replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
             training.bit_exact = True
         return training
+
+    @property
+    def _newest(self) -> int:
+        """Lists of nodes that compute with the newest weights: those of even passes, 0, or of odd ones."""
+        return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
         """Weights as they lie from the base on."""

@@ -1,4 +1,4 @@
-"""What states mean to an array: their factors, and by how much others do not fit."""
+"""Factors of states on an array, and by how much others do not fit."""
 
 import dataclasses
 
