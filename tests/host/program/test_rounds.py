@@ -219,6 +219,8 @@ def test_refusals():
         closing(deadline=-1)
     with pytest.raises(ValueError, match=r"^Weights of late gradients must be 15 numbers between 0 and 16, not \(17,"):
         Closing(quorum=1, weights=(17,) * 15)
+    with pytest.raises(ValueError, match=r"^Weights of late gradients must not grow with their age, not \(0, 8, 0,"):
+        Closing(quorum=1, weights=(0, 8) + (0,) * 13)
     with pytest.raises(ValueError, match=r"^Rounds must have between 2 and 16 nodes, not 1$"):
         RoundProgram(nodes=1, length=32, durations=(1,))
     with pytest.raises(ValueError, match=r"^Durations must be one per node, 2, not 1$"):
