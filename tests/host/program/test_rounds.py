@@ -9,7 +9,7 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
-from host.program.rounds import Closing, RoundProgram, run_rounds
+from host.program.rounds import COMPUTE, FOLD, Closing, RoundProgram, run_rounds
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS
@@ -182,7 +182,7 @@ def test_same_bits_whatever_the_links():
     """Threads, latencies and faults of links change no mask and no bit."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
-    for options in ({"threads": 2}, {"latency": 40}, {"faults": 1e-4}):
+    for options in ({"threads": 2}, {"latency": 40}, {"faults": 1e-3}):
         other = train(durations, rules, 6, **options)
         assert other.masks == first.masks, options
         assert (other.master == first.master).all(), options
@@ -222,7 +222,9 @@ def test_nobody_closes():
         ring._write_register("QUORUM", 5)
         with pytest.raises(RingError) as caught:
             training.run(2)
-        assert {event.status for event in caught.value.events if event} == {EventStatus.CLOSE_TIMEOUT}
+        # COMPUTEs of the next pass wait for a flag that the host sets when the round is closed.
+        found = {(event.tag, event.status) for event in caught.value.events if event}
+        assert found == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (FOLD, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()
         assert not any(state["pending"] for slots in ring.slots() for state in slots)
         assert [node["GRADIENTS_DROPPED"] for node in ring.counters()] == [1] * NODES
