@@ -104,7 +104,8 @@ class Bench:
         assert not any(slot["taken"] for slot in slots)
 
 
-@pytest.mark.parametrize("weights", [late_weights(0.5, ages=3), late_weights(0.0), late_weights(1.0, ages=2), (ONE,) * 15])
+@pytest.mark.parametrize("weights", [
+    late_weights(0.5, ages=3), late_weights(0.0), late_weights(1.0, ages=2), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
     generator = random.Random(str(weights))
     keeper = RoundKeeper()
