@@ -1,6 +1,6 @@
 """Gates of the queues: commands of rounds wait for a slot or a scale, and are told their place."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -152,8 +152,8 @@ class UpdateGate(wiring.Component):
         lane = data.ArrayLayout(32, self._lanes)(port.elements)[work.index[:lane_bits]] if lane_bits else (
             port.elements[0])
         # Zeros lie behind both slots.
-        far = Mux(work.fresh | work.late, Mux(of_late, self.stride, 0), self.stride << 1)
-        m.d.sync += base.eq(given.gradient_base + far)
+        far = Cat(of_late & (work.fresh | work.late), ~(work.fresh | work.late))
+        m.d.sync += base.eq(given.gradient_base + Mux(far[0], self.stride, 0) + Mux(far[1], self.stride << 1, 0))
         with m.If(gate.ended):
             m.d.sync += runs.eq(0)
         with m.FSM():
