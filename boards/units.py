@@ -327,7 +327,7 @@ UNITS = {
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     **{f"rounds.{name}": Unit(f"hdl.rounds.{name}:{kind}", parameters) for name, kind, parameters in (
         ("keeper", "RoundKeeper", {}), ("closer", "RoundCloser", {}), ("relay", "RoundRelay", {}),
-        ("fold", "Fold", _ROUNDS), ("engine", "RoundEngine", _ROUNDS))},
+        ("weighting", "Weighting", {}), ("fold", "Fold", _ROUNDS), ("engine", "RoundEngine", _ROUNDS))},
     "node": Unit("hdl.node:Node", {}),
     "node.replay": Unit("hdl.node:Node", {"replay": True}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),

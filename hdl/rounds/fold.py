@@ -1,6 +1,6 @@
 """FOLD: wait for a round to be closed, and add this node's late gradient, times its weight, to the one in time."""
 
-from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -8,10 +8,10 @@ from amaranth.utils import exact_log2
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.floating.add import FloatAdder
-from hdl.floating.multiply import FloatMultiplier
+from hdl.floating.stages import wait
 from hdl.memory import read_signature, write_signature
 from hdl.rounds.layouts import work_layout
-from hdl.streams.delay import DelayLine
+from hdl.rounds.weighting import Weighting
 from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Fold", "FoldFlow"]
@@ -81,7 +81,7 @@ class Fold(wiring.Component):
         config = self._config
         m.submodules.runner = runner = CommandRunner(
             failure=EventStatus.CLOSE_TIMEOUT, most=(1 << 32) - 1, always=True)
-        flow = FoldFlow(rows=config.gradient_words // config.lanes, lanes=config.lanes, dsps=config.multiplier_dsps)
+        flow = FoldFlow(rows=config.gradient_words // config.lanes, lanes=config.lanes)
         m.submodules.flow = ResetInserter(runner.reset)(flow)
         connect_stream(m, self.command, runner.command)
         connect_stream(m, runner.event, self.event)
@@ -124,8 +124,6 @@ class FoldFlow(wiring.Component):
     ----------
     rows, lanes : int
         Of the gradient memory.
-    dsps : int
-        DSP blocks of the multiplier.
 
     Members
     -------
@@ -146,10 +144,9 @@ class FoldFlow(wiring.Component):
     #: Results under way, which fill LUT memory.
     depth = 17
 
-    def __init__(self, *, rows, lanes, dsps=4):
+    def __init__(self, *, rows, lanes):
         self._rows = rows
         self._lanes = lanes
-        self._dsps = dsps
         super().__init__({
             "start": In(1),
             "waits": Out(1),
@@ -167,12 +164,11 @@ class FoldFlow(wiring.Component):
         m = Module()
         work, read, write = self.work, self.read, self.write
         lanes, lane_bits = self._lanes, exact_log2(self._lanes)
-        m.submodules.multiplier = multiplier = FloatMultiplier(dsps=self._dsps)
+        m.submodules.weighting = weighting = Weighting()
         m.submodules.adder = adder = FloatAdder()
-        m.submodules.beside = beside = DelayLine(shape=32, cycles=multiplier.latency)
         m.submodules.results = results = Queue(shape=32, depth=self.depth)
 
-        # A row at a time: both operands' elements leave from the lowest lane.
+        # A row at a time, of both operands.
         row = data.ArrayLayout(32, lanes)
         late, fresh = Signal(row), Signal(row)
         fed, written = (Signal(range(self._rows * lanes + 1), name=name) for name in ("fed", "written"))
@@ -188,24 +184,21 @@ class FoldFlow(wiring.Component):
         ]
         m.d.sync += places.eq(places - feeds + writes)
         with m.If(feeds):
-            m.d.sync += [fed.eq(fed + 1), late.eq(late.as_value() >> 32), fresh.eq(fresh.as_value() >> 32)]
+            m.d.sync += fed.eq(fed + 1)
         with m.If(read.response):
             with m.If(second):
                 m.d.sync += fresh.eq(read.elements)
             with m.Else():
                 m.d.sync += late.eq(read.elements)
 
-        # The weight in sixteenths is a binary32 number whose exponent is that of its highest bit.
-        factor = Const(0, 32)
-        for place in range(5):
-            number = Cat(Const(0, 23 - place), work.weight[:place], Const(127 - 4 + place, 8), Const(0, 1))
-            factor = Mux(work.weight[place], number, factor)
+        lane = fed[:lane_bits] if lane_bits else 0
         m.d.comb += [
-            multiplier.a.eq(late[0]), multiplier.b.eq(factor), beside.i.eq(Mux(work.fresh, fresh[0], 0)),
-            adder.a.eq(beside.o), adder.b.eq(multiplier.o),
+            weighting.a.eq(late[lane]), weighting.weight.eq(work.weight),
+            adder.a.eq(wait(m, "beside", Mux(work.fresh, fresh[lane], 0), weighting.latency)),
+            adder.b.eq(weighting.o),
         ]
         valid = feeds
-        for cycle in range(multiplier.latency + adder.latency):
+        for cycle in range(weighting.latency + adder.latency):
             following = Signal(name=f"valid_{cycle + 1}")
             m.d.sync += following.eq(valid)
             valid = following

@@ -23,9 +23,13 @@ class RoundKeeper(wiring.Component):
     """Keep the slots of a node and its part in the round at work, and count what becomes of gradients.
 
     A slot is free, or its gradient is being computed, is pending, or is taken by a closed round that has not ended.
-    When a gradient has become pending, rank 0 is told of it once. When a round is closed, :attr:`latency` cycles
-    later the node's gradient of that round is taken if the round has it in time, and the oldest one with a weight if
-    the round has one of this node late; those that are too late for any weight are dropped, and their slots are free.
+    A computation that ends is judged by the latest closed round, at most :attr:`latency` cycles later: its gradient
+    becomes pending, and rank 0 is told of it once; or it is too late for any weight, and is dropped. When a round is
+    closed, :attr:`latency` cycles later the node's gradient of that round is taken if the round has it in time, and
+    the oldest one with a weight if the round has one of this node late; those that are too late for any weight are
+    dropped, and their slots are free. Weights must not grow with the age: so it makes no difference to what becomes
+    of a gradient whether its computation ends before rounds are closed without it, or behind them.
+
     So each gradient is applied, folded, or dropped, in the cycle in which its slot stops to be pending, or it is
     pending. A reset drops those that are.
 
@@ -49,7 +53,7 @@ class RoundKeeper(wiring.Component):
     begun : In(1), into : In(1)
         That gradient is computed in this free slot from now on; there is one at a time.
     ended, good : In(1)
-        It is over, and well: the gradient becomes pending. Otherwise the slot is free.
+        It is over, and well: the gradient is judged. Otherwise the slot is free.
     resumed : In(resumed_layout())
         When its ``ready`` rises, the gradient in a slot is pending; it counts as computed.
     asked : In(16)
@@ -113,22 +117,38 @@ class RoundKeeper(wiring.Component):
             self.known.eq(following.present & (following.tag == self.asked)),
         ]
 
+        # When a round is closed, a cycle for each slot, and one for both; else a cycle for a gradient that is judged.
+        turn = Signal(SLOTS + 1)
+        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not judged yet
+        judges, chosen, present = Signal(), Signal(), Signal()
+        of = Signal(16)
+        m.d.sync += turn.eq(Cat(self.closed, turn))
+        with m.If(self.closed):
+            m.d.sync += [latest.eq(self.closing.tag), some.eq(1)]
+        m.d.comb += [
+            judges.eq((turn == 0) & ends.any() & ~self.reset),
+            chosen.eq(turn[1] | ((turn == 0) & ~ends[0])),
+            of.eq(Mux(chosen, states[1].tag, states[0].tag)),
+            present.eq(Mux(turn == 0, some, Mux(chosen, states[1].pending, states[0].pending))),
+        ]
+        fresh, weight, stale, age = judge(m, "slot", tag=latest, present=present, of=of, weights=self.weights)
+
         # A gradient's way to pending.
-        before = Signal()
-        again = Signal()
-        m.d.sync += before.eq(self.resumed.ready & (before | ~self.ended))
-        m.d.comb += again.eq(self.resumed.ready & ~before & ~self.ended)
+        before, again = Signal(), Signal()
+        m.d.sync += before.eq(self.resumed.ready & (before | ~judges))
+        m.d.comb += again.eq(self.resumed.ready & ~before & ~judges & ~self.reset)
         for n, slot in enumerate(states):
             with m.If(self.begun & (self.into == n)):
                 m.d.sync += [slot.computing.eq(1), slot.tag.eq(self.tag)]
-            with m.If(self.ended & slot.computing):
-                m.d.sync += [slot.computing.eq(0), slot.pending.eq(self.good), told[n].eq(0)]
+            with m.If(self.ended & slot.computing & ~ends[n]):
+                m.d.sync += [ends[n].eq(self.good), slot.computing.eq(self.good)]
+            with m.If(judges & (chosen == n)):
+                m.d.sync += [ends[n].eq(0), slot.computing.eq(0), slot.pending.eq(~stale), told[n].eq(0)]
             with m.If(again & (self.resumed.slot == n)):
                 m.d.sync += [slot.pending.eq(1), slot.tag.eq(self.resumed.tag), told[n].eq(0)]
             with m.If(self.finished & slot.taken):
                 m.d.sync += slot.taken.eq(0)
-        computes = Cat(slot.computing for slot in states).any()
-        m.d.comb += self.count.gradients_computed.eq((self.ended & self.good & computes) | again)
+        m.d.comb += self.count.gradients_computed.eq(judges | again)
 
         # Rank 0 is told of the older one first: of two that are untold, the one of the lower round.
         untold = pending & ~told
@@ -142,19 +162,12 @@ class RoundKeeper(wiring.Component):
                 m.d.sync += self.ready.payload.tag.eq(states[1].tag)
             with m.Else():
                 m.d.sync += self.ready.payload.tag.eq(states[0].tag)
-            with m.If(untold.any()):
-                m.d.sync += told.eq(told | Mux(chooses, 2, 1))
+            for n in range(SLOTS):
+                with m.If(untold[n] & (chooses == n)):
+                    m.d.sync += told[n].eq(1)
 
-        # A round is closed: a cycle for each slot, and one for both.
-        turn = Signal(SLOTS + 1)
-        m.d.sync += turn.eq(Cat(self.closed, turn))
+        # A round is closed: a verdict on each slot.
         closing = self.closing
-        of, present = Signal(16), Signal()
-        with m.If(turn[0]):
-            m.d.comb += [of.eq(states[0].tag), present.eq(states[0].pending)]
-        with m.Else():
-            m.d.comb += [of.eq(states[1].tag), present.eq(states[1].pending)]
-        fresh, weight, stale, age = judge(m, "slot", tag=closing.tag, present=present, of=of, weights=self.weights)
         verdict = data.StructLayout({"fresh": 1, "weight": 5, "stale": 1, "age": 4})
         verdicts = [Signal(verdict, name=f"verdict_{n}") for n in range(SLOTS)]
         for n in range(SLOTS):
@@ -168,7 +181,7 @@ class RoundKeeper(wiring.Component):
         m.d.comb += second.eq((other.weight != 0) & ((one.weight == 0) | (other.age > one.age)))
         work = following.work
         takes, drops = Signal(SLOTS), Signal(SLOTS)
-        with m.If(turn[-1]):
+        with m.If(turn[-1] & ~self.reset):
             m.d.comb += [
                 takes.eq(Cat(((mine.fresh & on_time) | ((mine.weight != 0) & is_late & (second == n)))
                              for n, mine in enumerate(verdicts))),
@@ -177,7 +190,7 @@ class RoundKeeper(wiring.Component):
                 self.count.gradients_folded.eq(is_late & ((one.weight != 0) | (other.weight != 0))),
             ]
             m.d.sync += [
-                latest.eq(closing.tag), some.eq(1), following.present.eq(1), following.tag.eq(closing.tag),
+                following.present.eq(1), following.tag.eq(closing.tag),
                 work.fresh.eq(self.count.gradients_applied), work.late.eq(self.count.gradients_folded),
                 work.fresh_slot.eq(other.fresh), work.late_slot.eq(second),
                 work.weight.eq(Mux(second, other.weight, one.weight)), work.index.eq(closing.index),
@@ -191,7 +204,7 @@ class RoundKeeper(wiring.Component):
         with m.If(self.reset):
             m.d.comb += self.count.gradients_dropped.eq(sum(pending))
         with m.Else():
-            m.d.comb += self.count.gradients_dropped.eq(sum(drops))
+            m.d.comb += self.count.gradients_dropped.eq(sum(drops) + (judges & stale))
         with m.If(self.taken):
             m.d.sync += [self.work.eq(work), following.present.eq(0)]
         return ResetInserter(self.reset)(m)

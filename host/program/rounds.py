@@ -7,6 +7,7 @@ rules.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -40,7 +41,8 @@ class Closing:
     deadline : int
         Cycles after which a round is closed that has a gradient; 0 for none.
     weights : sequence of int
-        Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.rounds.late_weights`.
+        Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.rounds.late_weights`. They do not
+        grow with it: so what is too late for one round is too late for all that follow.
     """
 
     quorum: int
@@ -55,6 +57,8 @@ class Closing:
         if len(self.weights) != AGES or any(not 0 <= weight <= ONE for weight in self.weights):
             raise ValueError(f"Weights of late gradients must be {AGES} numbers between 0 and {ONE}, not "
                              f"{self.weights!r}")
+        if any(older > younger for younger, older in itertools.pairwise(self.weights)):
+            raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
 
     def registers(self) -> dict[str, int | float]:
         """Values of the registers that have these rules."""

@@ -217,8 +217,9 @@ class Rounds:
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
         """A node has computed a set, or was given it again in a resumed run.
 
-        Sets of rounds that are closed by then may be given before or after :meth:`close`, as long as that closes no
-        round with the set.
+        One that is too late for any weight in the round that was closed last is dropped at once. So sets of rounds
+        that are closed by then may be given before or after :meth:`close`, as long as that closes no round with the
+        set.
         """
         sets = self._sets[node]
         if tag in sets:
@@ -226,7 +227,10 @@ class Rounds:
         bits = np.ascontiguousarray(gradient, dtype=np.float32).view(np.uint32) if gradient.dtype.kind == "f" else (
             np.asarray(gradient, dtype=np.uint32))
         self.ledgers[node].add("computed", bits)
-        sets[tag] = bits
+        if self.closed is not None and _forgotten([tag], self.closed, self.weights):
+            self.ledgers[node].add("dropped", bits)
+        else:
+            sets[tag] = bits
 
     def pending(self, node: int) -> dict[int, Bits]:
         """Sets of a node without a fate, by their tags: what a checkpoint has to keep."""

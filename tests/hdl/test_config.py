@@ -110,7 +110,9 @@ def test_hash_covers_every_parameter():
                "versions": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
-    assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}
+    joined = NodeConfig(queues=2, replay=True, stand_in=True)
+    assert joined.hash != dataclasses.replace(joined, rounds=True).hash
+    assert {*changed, "element", "rounds"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash

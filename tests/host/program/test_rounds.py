@@ -9,7 +9,7 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
-from host.program.rounds import Closing, RoundProgram, run_rounds
+from host.program.rounds import COMPUTE, FOLD, Closing, RoundProgram, run_rounds
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS
@@ -22,34 +22,28 @@ LENGTH, NODES = 150, 4
 FAST, SLOW = 2500, 10500
 
 
-class Training:
-    """A ring that trains in rounds, and its golden model.
+class RecordedRounds(Rounds):
+    """Rounds that tell which gradients were computed."""
 
-    Parameters
-    ----------
-    ring : Ring
-    durations : sequence of int
-    closing : Closing
-    gradient : callable, optional
-        Gradient of a rank and round, given the weights; by default random numbers by seed, rank and round, and a part
-        of the weights.
-    learning_rate : float
-    """
+    def __init__(self, **parameters):
+        super().__init__(**parameters)
+        self.computed = set()
 
-    def __init__(self, ring, durations, closing, *, gradient=None, learning_rate=0.125):
-        self.ring, self.closing = ring, closing
-        self.program = RoundProgram(nodes=NODES, length=LENGTH, durations=durations)
-        self.gradient = gradient or self.random
+    def ready(self, node, tag, gradient):
+        self.computed.add((node, tag))
+        super().ready(node, tag, gradient)
+
+
+class Model:
+    """Golden model of a ring that trains in rounds, from weights of zero on."""
+
+    def __init__(self, closing, *, learning_rate=0.125):
         self.settings = Settings(rule=0, gradient_scale=123.0, learning_rate=learning_rate)
-        self.rounds = Rounds(nodes=NODES, length=LENGTH, weights=closing.weights)
+        self.rounds = RecordedRounds(nodes=NODES, length=LENGTH, weights=closing.weights)
         self.codec = WEIGHT_CODECS[CONFIG.weight_codec]
-        weights = np.zeros(LENGTH, np.float32)
-        ring.distribute(weights)
-        self.master = golden_ring.bits(weights)
+        self.master = golden_ring.bits(np.zeros(LENGTH, np.float32))
         self.closed = []
         self.seen = []
-        self.number = 0
-        self.program.prepare(ring, closing, scale=1.0)
 
     def random(self, rank, number):
         generator = np.random.default_rng([rank, number])
@@ -67,11 +61,35 @@ class Training:
         self.master, self.weights = update.master, update.weights
         self.seen.append(self.master)
 
+
+class Training(Model):
+    """A ring that trains in rounds, and its golden model.
+
+    Parameters
+    ----------
+    ring : Ring
+    durations : sequence of int
+    closing : Closing
+    gradient : callable, optional
+        Gradient of a rank and round, given the weights; by default random numbers by seed, rank and round, and a part
+        of the weights.
+    learning_rate : float
+    """
+
+    def __init__(self, ring, durations, closing, *, gradient=None, learning_rate=0.125):
+        super().__init__(closing, learning_rate=learning_rate)
+        self.ring = ring
+        self.program = RoundProgram(nodes=NODES, length=LENGTH, durations=durations)
+        self.gradient = gradient or self.random
+        self.number = 0
+        ring.distribute(np.zeros(LENGTH, np.float32))
+        self.program.prepare(ring, closing, scale=1.0)
+
     def run(self, passes):
         """Passes in one run; the ring must then hold what its golden model does, and every set has one fate."""
-        found, masks = run_rounds(
+        _, masks = run_rounds(
             self.ring, self.program, passes=passes, first=self.number, rounds=self.rounds,
-            gradient=lambda rank, number: self.gradient(rank, number), closed=self.close,
+            gradient=self.gradient, closed=self.close,
             settings=lambda number: self.ring.write_settings(self.settings), traced=False)
         self.number += passes
         self.compare()
@@ -86,7 +104,8 @@ class Training:
             assert ledger.balance(list(pending.values())) == (0, [0] * LENGTH)
             assert {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in ledger.counts} == ledger.counts
             for slot, state in enumerate(slots):
-                assert not state["computing"] and not state["taken"]
+                assert not state["computing"]
+                assert not state["taken"]
                 if state["pending"]:
                     found = self.ring.read_gradients(self.program.slot(slot))[rank].view(np.uint32)
                     assert (found == pending.pop(state["tag"])).all()
@@ -98,7 +117,8 @@ class Training:
 
 
 def train(durations, closing, passes, *, threads=1, latency=16, faults=None, **options):
-    with rings.open_nodes(NODES, config=CONFIG, threads=threads, latency=latency, timeout=20000) as (ring, simulation):
+    with rings.open_nodes(
+            NODES, config=CONFIG, threads=threads, latency=latency, timeout=20000) as (ring, simulation):
         if faults:
             simulation.set_faults(RandomFaults(rate=faults, seed=5))
         ring.clear_counters()
@@ -129,7 +149,8 @@ def test_two_laggards():
     """Two nodes of four are late, by one round and by more."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
-    assert any(mask & 2 for mask in late) and any(mask & 8 for mask in late)
+    assert any(mask & 2 for mask in late)
+    assert any(mask & 8 for mask in late)
     assert all(on_time & 5 == 5 for on_time, _ in training.masks)
 
 
@@ -144,7 +165,8 @@ def test_too_late_is_dropped():
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
-        assert counts["dropped"] >= 1 and counts["folded"] == 0
+        assert counts["dropped"] >= 1
+        assert counts["folded"] == 0
         assert all(late == 0 for _, late in training.masks)
 
 
@@ -160,7 +182,7 @@ def test_same_bits_whatever_the_links():
     """Threads, latencies and faults of links change no mask and no bit."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
-    for options in ({"threads": 2}, {"latency": 40}, {"faults": 1e-4}):
+    for options in ({"threads": 2}, {"latency": 40}, {"faults": 5e-3}):
         other = train(durations, rules, 6, **options)
         assert other.masks == first.masks, options
         assert (other.master == first.master).all(), options
@@ -169,7 +191,6 @@ def test_same_bits_whatever_the_links():
 def test_resume_with_pending_gradients():
     """A run that goes on in another ring, which is given the pending gradients, has the same bits."""
     durations, rules = (FAST, FAST, FAST, SLOW), closing(0.5)
-    whole = train(durations, rules, 6)
     part = train(durations, rules, 2)
     pending = [part.rounds.pending(rank) for rank in range(NODES)]
     assert list(pending[3]) == [0]
@@ -183,17 +204,13 @@ def test_resume_with_pending_gradients():
                 again.rounds.ready(rank, tag, gradient)
         again.program.resume(ring, again.rounds)
         again.run(4)
-    assert again.closed[0].late == 8 and whole.closed[0] == part.closed[0]
-    # What the uninterrupted run has late in its third round or a later one depends on when it was computed.
-    replay = Training.__new__(Training)
-    replay.settings, replay.codec, replay.master, replay.seen, replay.closed = (
-        part.settings, part.codec, golden_ring.bits(np.zeros(LENGTH, np.float32)), [], [])
-    rounds = Rounds(nodes=NODES, length=LENGTH, weights=rules.weights)
+    assert again.closed[0].late == 8
+    replay = Model(rules)
     for closed in [*part.closed, *again.closed]:
-        for rank in range(NODES):
-            if closed.on_time >> rank & 1 or (closed.tag == 0 and rank == 3):
-                rounds.ready(rank, closed.tag, replay.random(rank, closed.tag))
-        replay.close(closed, rounds.close(closed))
+        for rank, tag in sorted(part.rounds.computed | again.rounds.computed):
+            if tag == closed.tag:
+                replay.rounds.ready(rank, tag, replay.random(rank, tag))
+        replay.close(closed, replay.rounds.close(closed))
     assert (replay.master == again.master).all()
 
 
@@ -202,11 +219,12 @@ def test_nobody_closes():
     with rings.open_nodes(NODES, config=CONFIG, timeout=3000) as (ring, _):
         ring.clear_counters()
         training = Training(ring, (FAST, FAST, FAST, 0), closing(0.5, quorum=4))
-        training.gradient = lambda rank, number: training.random(rank, number)
         ring._write_register("QUORUM", 5)
         with pytest.raises(RingError) as caught:
             training.run(2)
-        assert {event.status for event in caught.value.events if event} == {EventStatus.CLOSE_TIMEOUT}
+        # COMPUTEs of the next pass wait for a flag that the host sets when the round is closed.
+        found = {(event.tag, event.status) for event in caught.value.events if event}
+        assert found == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (FOLD, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()
         assert not any(state["pending"] for slots in ring.slots() for state in slots)
         assert [node["GRADIENTS_DROPPED"] for node in ring.counters()] == [1] * NODES
@@ -217,8 +235,10 @@ def test_refusals():
         closing(quorum=0)
     with pytest.raises(ValueError, match=r"^Deadline must be between 0 and 2\^32 - 1 cycles, not -1$"):
         closing(deadline=-1)
-    with pytest.raises(ValueError, match=r"^Weights of late gradients must be 15 numbers between 0 and 16, not \(17,"):
+    with pytest.raises(ValueError, match=r"^Weights of late gradients must be 15 numbers between 0 and 16, not "):
         Closing(quorum=1, weights=(17,) * 15)
+    with pytest.raises(ValueError, match=r"^Weights of late gradients must not grow with their age, not \(0, 8, 0,"):
+        Closing(quorum=1, weights=(0, 8) + (0,) * 13)
     with pytest.raises(ValueError, match=r"^Rounds must have between 2 and 16 nodes, not 1$"):
         RoundProgram(nodes=1, length=32, durations=(1,))
     with pytest.raises(ValueError, match=r"^Durations must be one per node, 2, not 1$"):

@@ -1,0 +1,81 @@
+"""Products of gradients and weights of whole sixteenths."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.format import FP32
+from hdl.floating.stages import leading_zeros, register, round_and_pack, shift_left
+
+__all__ = ["Weighting"]
+
+
+class Weighting(wiring.Component):
+    """Multiply a binary32 number by 1 to 16 sixteenths, rounding to nearest even.
+
+    The results are those of :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities
+    are as in IEEE 754, and every NaN result is canonical. A product is no larger than the number, and its leading one
+    lies at most four places lower: so nothing overflows, and a short shift to the left is all that is needed.
+
+    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; a pair can be given in every cycle.
+    No register is reset.
+
+    Members
+    -------
+    a : In(32)
+    weight : In(5)
+        Sixteenths; the result of 0 or more than 16 is undefined.
+    o : Out(32)
+    """
+
+    format = FP32
+    latency = 5
+
+    a: In(32)
+    weight: In(5)
+    o: Out(32)
+
+    #: Bits that a multiplier block takes.
+    _BLOCK = 18
+    #: Places by which a product can be lower than the number.
+    _PLACES = 4
+
+    def elaborate(self, platform):
+        m = Module()
+        places, block = self._PLACES, self._BLOCK
+        a = data.View(FP32.layout, self.a)
+
+        # 1: open the number. Subnormal numbers have the exponent of the smallest normal one.
+        normal = a.exponent.any()
+        opened = register(
+            m, "opened", significand=Cat(a.fraction, normal), weight=self.weight, sign=a.sign,
+            exponent=Cat(a.exponent[0] | ~normal, a.exponent[1:]), special=a.exponent.all(),
+            fraction=a.fraction.any())
+
+        # 2: multiply by parts.
+        passing = {"sign": opened.sign, "infinite": opened.special, "nan": opened.special & opened.fraction}
+        parts = register(
+            m, "parts", low=opened.significand[:block] * opened.weight,
+            high=opened.significand[block:] * opened.weight, exponent=opened.exponent - 1, **passing)
+
+        # 3: join the parts. A mark stops the shift to the left at the exponent of the subnormal numbers.
+        width = FP32.fraction_bits + 1 + places
+        total = Cat(parts.low[:block], (parts.low[block:] + parts.high)[:width - block])
+        passing = {"sign": parts.sign, "infinite": parts.infinite, "nan": parts.nan}
+        joined = register(
+            m, "joined", total=total, mark=Cat(parts.exponent == places - 1 - n for n in range(places)),
+            exponent=parts.exponent, **passing)
+
+        # 4: normalise.
+        zeros, none = leading_zeros(m, joined.total[-places:] | joined.mark)
+        amount = Signal(range(places + 1))
+        m.d.comb += amount.eq(Mux(none, places, zeros))
+        passing = {"sign": joined.sign, "infinite": joined.infinite, "nan": joined.nan}
+        normalised = register(
+            m, "normalised", total=shift_left(m, joined.total, amount), exponent=joined.exponent - amount, **passing)
+
+        # 5: round.
+        m.d.comb += self.o.eq(round_and_pack(
+            m, FP32, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.total[places - 1:],
+            sticky=normalised.total[:places - 1].any(), infinite=normalised.infinite, nan=normalised.nan))
+        return m
