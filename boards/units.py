@@ -294,6 +294,7 @@ UNITS = {
     "ring.switched_link.replay": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2, "replay": True}),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
+    "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),
     "ring.control_hub": Unit("boards.units:control_hub", {}),
     "ring.control_words": Unit("hdl.ring.control_words:ControlWords", {"replay": True, "queues": 2}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
@@ -326,7 +327,7 @@ UNITS = {
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     **{f"rounds.{name}": Unit(f"hdl.rounds.{name}:{kind}", parameters) for name, kind, parameters in (
-        ("keeper", "RoundKeeper", {}), ("closer", "RoundCloser", {}), ("relay", "RoundRelay", {}),
+        ("keeper", "RoundKeeper", {}), ("closer", "RoundCloser", {}),
         ("weighting", "Weighting", {}), ("fold", "Fold", _ROUNDS), ("engine", "RoundEngine", _ROUNDS))},
     "node": Unit("hdl.node:Node", {}),
     "node.replay": Unit("hdl.node:Node", {"replay": True}),

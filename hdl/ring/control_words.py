@@ -12,9 +12,9 @@ from hdl.control.remote_after import signals_signature
 from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.keepalive import KeepAlive
+from hdl.ring.replay.round_relay import RoundRelay
 from hdl.ring.replay.signals import SignalRelay
 from hdl.rounds.layouts import rounds_signature
-from hdl.rounds.relay import RoundRelay
 
 __all__ = ["UNITS", "ControlUnit", "ControlWords", "units"]
 

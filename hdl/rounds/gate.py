@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from hdl.control.engine import gate_signature
 from hdl.control.protocol import Operation
-from hdl.memory import read_signature
+from hdl.memory import READ_LATENCY, read_signature
 from hdl.memory_map import SCALE_WORDS
 from hdl.rounds.layouts import work_layout
 
@@ -30,7 +30,7 @@ class ComputeGate(wiring.Component):
     it does while ``stopped``, or links are reset, since nobody may be left to make room. Other commands pass, without
     a register.
 
-    A COMPUTE that waits for nothing is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``.
+    A COMPUTE that waits for nothing is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ComputeGate(wiring.Component):
         Ports at the :class:`~hdl.rounds.keeper.RoundKeeper`.
     """
 
-    latency = 2
+    latency = 1
 
     def __init__(self, *, elements):
         self._elements = elements
@@ -120,7 +120,7 @@ class UpdateGate(wiring.Component):
         An update with ``round`` has ended well.
     """
 
-    latency = 5
+    latency = READ_LATENCY + 2
 
     def __init__(self, *, elements, lanes):
         self._elements = elements
