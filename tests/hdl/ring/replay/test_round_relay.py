@@ -37,7 +37,7 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """What nodes send and hear in each cycle. ``busy`` is the part of cycles in which a link or rank 0 is not ready."""
+    """Nodes that send and hear words. ``busy`` is the part of cycles in which a link or rank 0 is not ready."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
