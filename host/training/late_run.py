@@ -182,6 +182,8 @@ class LateRun:
         traces = reader.finish()
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
+        # One that is too late for any round is dropped when its computation ends, maybe behind the last round.
+        self._dropped[first + passes - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self._cycles + int(time - begun) for time in times]
         # The next block begins when all nodes have ended this one, stragglers too.
@@ -204,11 +206,15 @@ class LateRun:
             if left or any(elements):
                 raise DivergenceError(f"Round {closed.tag}: {left} gradients of node {rank}, and "
                                       f"{np.count_nonzero(elements)} elements, have no fate")
-        dropped = [before["dropped"] + ledger.counts["dropped"]
-                   for before, ledger in zip(self._before, rounds.ledgers, strict=True)]
-        self._dropped[closed.tag] = sum((now > was) << rank for rank, (now, was) in enumerate(
+        self._dropped[closed.tag] = self._newly_dropped()
+
+    def _newly_dropped(self) -> int:
+        """Mask of workers of which a gradient was dropped since this was called last."""
+        dropped = [one["dropped"] for one in self.counts()]
+        found = sum((now > was) << rank for rank, (now, was) in enumerate(
             zip(dropped, self._known_dropped, strict=True)))
         self._known_dropped = dropped
+        return found
 
     def _compare(self, first: int) -> None:
         """Compare nodes with the golden model, and their counts with the ledger."""

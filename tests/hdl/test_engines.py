@@ -101,14 +101,14 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 def test_engines_of_a_configuration():
     """Every operation is in one engine, and those that a node lacks are in none."""
-    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2, ring_ports=2)
+    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2, ring_ports=2, replay=True, rounds=True)
     assert [engine.name for engine in engines(full)] == [
-        "engine", "masking", "inference", "stand_in", "compute", "latched_settings"]
-    assert [engine.queue for engine in engines(full)] == [1, 0, 0, 0, 0, 1]
+        "engine", "rounds", "masking", "inference", "stand_in", "compute", "latched_settings"]
+    assert [engine.queue for engine in engines(full)] == [1, 1, 0, 0, 0, 0, 1]
     assert [operation.code for operation in operations(full)] == list(Operation)
     assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
     lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS,
-               Operation.SWITCH}
+               Operation.SWITCH, Operation.FOLD}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 
