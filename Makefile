@@ -27,7 +27,7 @@ help:
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
 	@echo "            TOPOLOGY=2x4 for a grid of nodes with two ports, DISABLE=card1@40,node5@120,link5:0@60 ENABLE=card1@80"
 	@echo "            for parts that leave and come after so many steps, SHAPE=flat or grid for its rings,"
-	@echo "            STRAGGLER=3:4.5 QUORUM=3 LATE=fold, wait or drop LAMBDA= DEADLINE= SKEW=0.9 CYCLES= for a slow worker"
+	@echo "            STRAGGLER=3:4.5 QUORUM=3 LATE=fold, wait or drop LAMBDA= DEADLINE= SKEW=0.9 CYCLES= SWITCH_OUT=1 for slow workers"
 	@echo "            and rounds that do not wait for it,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
@@ -92,7 +92,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,SHAPE,--shape) \
   $(call option,STRAGGLER,--straggler) $(call option,QUORUM,--quorum) $(call option,LATE,--late) \
   $(call option,LAMBDA,--lambda) $(call option,DEADLINE,--deadline) $(call option,SKEW,--skew) \
-  $(call option,CYCLES,--cycles) \
+  $(call option,CYCLES,--cycles) $(if $(filter-out 0 no,$(SWITCH_OUT)),--switch-out) \
   $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) $(call option,PLANES,--state-planes) \
   $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
   $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \

@@ -209,6 +209,7 @@ def train_command(
     deadline: late_options.Deadline = None,
     skew: late_options.Skew = None,
     cycles: late_options.Cycles = None,
+    switch_out: late_options.SwitchOut = False,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     checkpoint: Annotated[int | None, typer.Option(
         help="Write checkpoint.npz after so many steps each, 0 for never. [default: whenever the model is measured, "

@@ -22,7 +22,8 @@ from host.transports.session import LONGEST_REPLAYED, open_session
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
-__all__ = ["Cycles", "Deadline", "Factor", "LateOption", "Quorum", "Skew", "Straggler", "asked", "train"]
+__all__ = ["Cycles", "Deadline", "Factor", "LateOption", "Quorum", "Skew", "Straggler", "SwitchOut", "asked",
+           "train"]
 
 Straggler = Annotated[str | None, typer.Option(
     help="Slow workers and the factors of their computations, as in 3:4.5,1:2. Updates are then rounds, which a "
@@ -44,8 +45,12 @@ Skew = Annotated[float | None, typer.Option(
 Cycles = Annotated[int | None, typer.Option(
     help=f"Cycles of a run with --straggler. [default: {LateConfig.cycles:,}]", show_default=False)]
 
+SwitchOut = Annotated[bool, typer.Option(
+    "--switch-out", help="Go on without a worker that was never in time in a block of rounds, and whose gradients "
+                         "were dropped: its node is switched out of the ring, of nodes with two ports.")]
+
 #: Options that only such a run has, and what else it takes, by their names in the code.
-_OWN = ("quorum", "late", "factor", "deadline", "skew", "cycles")
+_OWN = ("quorum", "late", "factor", "deadline", "skew", "cycles", "switch_out")
 _SHARED = ("straggler", "nodes", "seed", "threads", "learning_rate", "momentum", "weights", "batch", "hidden", "macs",
            "arithmetic", "host_port", "link_latency", "faults", "fault_seed", "checkpoint", "resume", "output")
 
@@ -106,7 +111,8 @@ def train(options: Mapping[str, Any]) -> None:
         progress.stage("data")
         data = digits()
         length, patience = Model(data, config).length, patience_of(data, config)
-        node = node_for(length, nodes=config.workers, node=NodeConfig(weight_codec=options["weights"]))
+        node = node_for(length, nodes=config.workers, node=NodeConfig(weight_codec=options["weights"]),
+                        ports=2 if options["switch_out"] else 1)
         identity = {"straggler": {**dataclasses.asdict(config), "late": config.late.value,
                                   "slow": {str(rank): factor for rank, factor in config.slow.items()}},
                     "block": block, "configuration": dataclasses.asdict(node),
@@ -120,9 +126,9 @@ def train(options: Mapping[str, Any]) -> None:
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=config.workers, threads=threads, arithmetic=Arithmetic(options["arithmetic"]),
                           host_port=options["host_port"], latency=options["link_latency"], faults=damage,
-                          timeout=patience, say=progress.say, announce=progress.stage) as session, \
-                watching() as signals:
-            run = LateRun(session.ring, data, config, block=block)
+                          timeout=patience, grid=(1, config.workers) if options["switch_out"] else None,
+                          say=progress.say, announce=progress.stage) as session, watching() as signals:
+            run = LateRun(session.ring, data, config, block=block, grid=session.grid)
             if kept is None:
                 run.begin()
             else:

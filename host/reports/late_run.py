@@ -41,7 +41,8 @@ def build(config: LateConfig, run: LateRun, **figures: Any) -> dict[str, Any]:
                        for name, mask in dataclasses.asdict(fates).items()}}
                    for number, (cycle, loss, fates) in enumerate(
                        zip(outcome.cycles, outcome.losses, run.fates, strict=True))],
-        "laggards": run.laggards, **figures,
+        "laggards": run.laggards,
+        "switched_out": [{"worker": worker, "after": rounds} for worker, rounds in run.left.items()], **figures,
     }
 
 
@@ -57,7 +58,10 @@ def lines(report: dict[str, Any]) -> list[str]:
              "", "worker  slower by  computed  in time  folded  dropped  pending"]
     found += [f"{one['worker']:6}  {one['factor']:9g}  {one['computed']:8}  {one['applied']:7}  {one['folded']:6}  "
               f"{one['dropped']:7}  {len(one['pending']):7}" for one in report["workers"]]
-    return [*found, "", *report["laggards"],
+    found += ["", *report["laggards"]]
+    found += [f"worker {one['worker']} was switched out after {one['after']} rounds"
+              for one in report["switched_out"]]
+    return [*found,
             "No difference from the golden model: weights and momenta at the end of each block, and every element of "
             "each gradient has one fate, in each round.",
             "compute: modelled; rounds, sums and updates: gateware"]
@@ -86,6 +90,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
             marks = [(one["cycle"], worker + 0.22 * (place - 1)) for one in rounds for worker in one[fate]]
             below.plot(*(np.array(marks).T if marks else ([], [])), "|", color=colour, markersize=7,
                        markeredgewidth=1.4, label=_NAMES[fate])
+        for one in report["switched_out"]:
+            for axes in (above, below):
+                axes.axvline(rounds[one["after"] - 1]["cycle"], color=FAINT, linestyle=":", linewidth=1.2)
+            below.annotate(f"worker {one['worker']} out", (rounds[one["after"] - 1]["cycle"], one["worker"]),
+                           xytext=(4, 0), textcoords="offset points", fontsize=9, color=FAINT, va="center")
         below.set_yticks(range(settings["workers"]))
         below.set_ylim(settings["workers"] - 0.5, -0.5)
         below.set_ylabel("worker", color=FAINT)

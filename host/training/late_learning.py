@@ -158,6 +158,8 @@ class Model:
         Elements of a gradient.
     rounds : Rounds
         Gradients, and their fates.
+    members : list of int
+        Workers that take part, by rank.
     weights, master : array of uint32
         Weights that nodes compute with, and masters that those are encoded from; the same if weights are not coded.
     state : list of array of uint32
@@ -176,6 +178,7 @@ class Model:
         self._shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
         self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
         self._scales = scale_table(self.scale)
+        self.members = list(range(config.workers))
         self.rounds = Rounds(nodes=config.workers, length=self.length, weights=config.weights)
         self.losses: list[float] = []
         self.restore(ring.bits(self._task.parameters), [np.zeros(self.length, np.uint32)])
@@ -184,8 +187,18 @@ class Model:
     def restore(self, master: npt.NDArray[np.uint32], state: list[npt.NDArray[np.uint32]]) -> None:
         """Take other masters and state, from which training goes on."""
         self.master, self.state = master, state
-        self.weights = ring.distribute(master, self._config.workers, **self._coding)
+        self.weights = ring.distribute(master, len(self.members), **self._coding)
         self._task.parameters[...] = ring.floats(self.weights)
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with these workers alone, ranks in this order. What others have pending is dropped with them."""
+        pending = {worker: self.rounds.pending(rank) for rank, worker in enumerate(self.members)}
+        self.members = list(members)
+        self.rounds = Rounds(nodes=len(members), length=self.length, weights=self._config.weights)
+        for rank, worker in enumerate(members):
+            for tag, gradient in pending[worker].items():
+                self.rounds.ready(rank, tag, gradient)
+        self.restore(self.master, self.state)
 
     @property
     def scale(self) -> float:
@@ -193,17 +206,17 @@ class Model:
         return 1 / self._config.batch
 
     def durations(self) -> tuple[list[int], int]:
-        """Cycles of a computation of each worker, and of closing and updating."""
+        """Cycles of a computation of each member, and of closing and updating."""
         config = self._config
         costs = Costs(examples=config.batch, macs=config.macs)
         compute = sum(costs.compute(layer.multiplications(backward=backward))
                       for layer in layers_of(self._task.widths) for backward in (False, True))
-        update = costs.collective(Collective.FUSED_UPDATE, self.length, nodes=config.workers)
-        return [round(compute * config.slow.get(rank, 1)) for rank in range(config.workers)], update + _CLOSING
+        update = costs.collective(Collective.FUSED_UPDATE, self.length, nodes=len(self.members))
+        return [round(compute * config.slow.get(worker, 1)) for worker in self.members], update + _CLOSING
 
     def gradient(self, rank: int, number: int) -> Array:
-        """Gradient of a worker for a round, at the weights that all rounds before have made."""
-        batch = self._shares.batch(rank, number, self._config.batch)
+        """Gradient of the member of a rank for a round, at the weights that all rounds before have made."""
+        batch = self._shares.batch(self.members[rank], number, self._config.batch)
         loss, gradient = self._task.differentiate([batch], _no_masks)[0]
         self._found[rank, number] = loss / self._config.batch
         return gradient
@@ -221,7 +234,7 @@ class Model:
                                   lanes=self._lanes, **self._coding)
         self.weights, self.master, self.state = found.weights, found.master, found.state
         self._task.parameters[...] = ring.floats(self.weights)
-        in_time = [self._found.pop((rank, closed.tag)) for rank in range(self._config.workers)
+        in_time = [self._found.pop((rank, closed.tag)) for rank in range(len(self.members))
                    if closed.on_time >> rank & 1]
         self.losses.append(float(np.mean(in_time)) if in_time else float("nan"))
 

@@ -26,6 +26,8 @@ from host.models.digits import Dataset, digits
 from host.output import write_json
 from host.program.feeding import TraceReader
 from host.program.rounds import UPDATE, Closing, RoundFeeder, RoundProgram
+from host.topology.grid import Kind, Part, Shape
+from host.topology.switching import GridNodes
 from host.training.late_learning import Late, LateConfig, Model, Outcome, add_options, configs_of, table
 from host.training.record import DivergenceError
 from host.training.step_checks import growth
@@ -69,6 +71,8 @@ class LateRun:
     config : LateConfig
     block : int
         Rounds of a block; in the last one there may be fewer.
+    grid : GridNodes, optional
+        All nodes, in one row: a worker that stays behind is switched out.
 
     Members
     -------
@@ -78,15 +82,16 @@ class LateRun:
         Fates of gradients in each round.
     laggards : list of str
         Lines about workers whose gradients were mostly dropped.
+    left : dict of int to int
+        Rounds after which workers were switched out.
     """
 
-    def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK):
-        self._ring, self._config, self._block = ring, config, block
+    def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
+                 grid: GridNodes | None = None):
+        self._ring, self._config, self._block, self._grid = ring, config, block, grid
         self._model = Model(data, config, ring.devices[0].config)
-        self._program = RoundProgram(nodes=config.workers, length=self._model.length,
-                                     durations=self._model.durations()[0])
-        self._closing = Closing(quorum=config.closing, deadline=config.deadline, weights=config.weights)
         self.outcome, self.fates, self.laggards = Outcome(), list[Fates](), list[str]()
+        self.left: dict[int, int] = {}
         self._dropped: dict[int, int] = {}  # masks, by round
         self._known_dropped = [0] * config.workers
         self._cycles = 0
@@ -111,15 +116,30 @@ class LateRun:
     def _fitting(self) -> int:
         """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
         durations, update = self._model.durations()
-        closed = sorted(durations)[self._closing.quorum - 1]
-        if self._closing.deadline:
-            closed = min(closed, min(durations) + self._closing.deadline)
+        closed = sorted(durations)[self._quorum - 1]
+        if self._config.deadline:
+            closed = min(closed, min(durations) + self._config.deadline)
         each = self._cycles / len(self.fates) if self.fates else closed + update
         return int((self._config.cycles - self._cycles) // each)
 
+    @property
+    def _quorum(self) -> int:
+        """Gradients in time that close a round."""
+        return min(self._config.closing, len(self._model.members))
+
     def begin(self) -> None:
         """Give the nodes weights, state, the program, the rules of rounds, and gradients that are pending."""
-        ring, model = self._ring, self._model
+        model, config = self._model, self._config
+        if self._grid is not None:
+            gone = [Part(Kind.NODE, worker) for worker in self.left]
+            plan = self._grid.grid.disable(*gone).plan(Shape.FLAT)
+            if model.members != list(plan.order):
+                model.keep(plan.order)
+            self._grid.switch(plan)
+            self._ring = self._grid.ring(plan)
+        ring = self._ring
+        self._program = RoundProgram(nodes=len(model.members), length=model.length, durations=model.durations()[0])
+        self._closing = Closing(quorum=self._quorum, deadline=config.deadline, weights=config.weights)
         ring.distribute(model.master.view(np.float32))
         ring.write_state(model.state[0].view(np.float32))
         ring.clear_counters()
@@ -130,12 +150,10 @@ class LateRun:
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, between two blocks."""
         model = self._model
-        pending = [model.rounds.pending(rank) for rank in range(self._config.workers)]
-        # Who goes on counts pending gradients again as computed.
-        counts = [{**counted, "computed": counted["computed"] - len(sets)}
-                  for counted, sets in zip(self.counts(), pending, strict=True)]
+        pending = [model.rounds.pending(rank) for rank in range(len(model.members))]
         return {"cycles": self._cycles, "outcome": dataclasses.asdict(self.outcome), "laggards": list(self.laggards),
-                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": counts,
+                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": self._counts_to_go_on(),
+                "left": [list(pair) for pair in self.left.items()],
                 "master": model.master.copy(), "state": [plane.copy() for plane in model.state],
                 "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
 
@@ -149,6 +167,9 @@ class LateRun:
         model.losses = list(self.outcome.losses)
         self._before = [dict(one) for one in state["counts"]]
         self._known_dropped = [one["dropped"] for one in self._before]
+        self.left = {worker: rounds for worker, rounds in state["left"]}
+        if self.left:
+            model.keep([worker for worker in model.members if worker not in self.left])
         model.restore(state["master"], list(state["state"]))
         for rank, sets in enumerate(state["pending"]):
             for tag, gradient in sets:
@@ -157,12 +178,20 @@ class LateRun:
 
     def counts(self) -> list[dict[str, int]]:
         """Gradients of each worker by their fate, pending ones left out."""
-        return [{fate: before[fate] + ledger.counts[fate] for fate in _COUNTERS}
-                for before, ledger in zip(self._before, self._model.rounds.ledgers, strict=True)]
+        ledgers = dict(zip(self._model.members, self._model.rounds.ledgers, strict=True))
+        return [{fate: before[fate] + (ledgers[worker].counts[fate] if worker in ledgers else 0)
+                 for fate in _COUNTERS} for worker, before in enumerate(self._before)]
+
+    def _counts_to_go_on(self) -> list[dict[str, int]]:
+        """Counts without pending gradients, which a ring that goes on counts again as computed."""
+        return [{**counted, "computed": counted["computed"] - len(pending)}
+                for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
     def pending(self) -> list[list[int]]:
         """Rounds of each worker's gradients that have no fate yet."""
-        return [list(self._model.rounds.pending(rank)) for rank in range(self._config.workers)]
+        members = self._model.members
+        return [list(self._model.rounds.pending(members.index(worker))) if worker in members else []
+                for worker in range(self._config.workers)]
 
     def advance(self) -> None:
         """Do a block of rounds, compare, and measure."""
@@ -188,14 +217,37 @@ class LateRun:
         self.outcome.cycles += [self._cycles + int(time - begun) for time in times]
         # The next block begins when all nodes have ended this one, stragglers too.
         self._cycles += int(max(record.time for trace in traces for record in trace) - begun)
-        self.fates += [Fates(feeder.masks[number] & 0xFFFF, feeder.masks[number] >> 16, self._dropped.pop(number))
-                       for number in range(first, first + passes)]
-        self._compare(first)
+        self.fates += [Fates(self._workers(feeder.masks[number] & 0xFFFF), self._workers(feeder.masks[number] >> 16),
+                             self._dropped.pop(number)) for number in range(first, first + passes)]
+        behind = self._compare(first)
         self.outcome.losses = list(self._model.losses)
         self.outcome.measured.append((self._cycles, self._model.accuracy()))
         found = self.counts()
         self.outcome.counts = {**{fate: sum(one[fate] for one in found) for fate in _COUNTERS},
                                "pending": sum(map(len, self.pending()))}
+        if behind and self._grid is not None and not self.complete:
+            self._switch_out(behind)
+
+    def _workers(self, ranks: int) -> int:
+        """Mask of workers by that of their ranks."""
+        return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self._model.members))
+
+    def _switch_out(self, workers: Sequence[int]) -> None:
+        """Go on in a ring without some workers, unless that leaves none. What they have pending is dropped."""
+        members = [worker for worker in self._model.members if worker not in workers]
+        if len(members) < 2:
+            self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
+                                 f"{', '.join(map(str, workers))}, so they stay")
+            return
+        counts, pending = self._counts_to_go_on(), self.pending()
+        for worker in workers:
+            counts[worker]["computed"] += len(pending[worker])
+            counts[worker]["dropped"] += len(pending[worker])
+            self.left[worker] = len(self.fates)
+        self._before = counts
+        self._known_dropped = [one["dropped"] for one in counts]
+        self._model.keep(members)
+        self.begin()
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
         """Update the golden model by a round, and check its ledger."""
@@ -216,8 +268,8 @@ class LateRun:
         self._known_dropped = dropped
         return found
 
-    def _compare(self, first: int) -> None:
-        """Compare nodes with the golden model, and their counts with the ledger."""
+    def _compare(self, first: int) -> list[int]:
+        """Compare nodes with the golden model, and their counts with the ledger; returns workers that stay behind."""
         ring, model, number = self._ring, self._model, len(self.fates)
         found = {"weights": (ring.read_weights(model.length), model.weights),
                  "momenta": (ring.read_state(model.length), model.state[0])}
@@ -228,25 +280,33 @@ class LateRun:
                 raise DivergenceError(f"Round {number}: {name} of nodes differ from the golden model")
         before, self._counters = self._counters, ring.counters()
         dropped = growth("GRADIENTS_DROPPED", before, self._counters)
+        behind = []
         for rank, (ledger, counted) in enumerate(zip(model.rounds.ledgers, self._counters, strict=True)):
             counts = {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in _COUNTERS}
             if counts != ledger.counts:
                 raise DivergenceError(f"Round {number}: node {rank} has counted {counts} gradients, and must have "
                                       f"counted {ledger.counts}")
-            on_time = sum(one.on_time >> rank & 1 for one in self.fates[first:])
+            worker = model.members[rank]
+            on_time = sum(one.on_time >> worker & 1 for one in self.fates[first:])
             if dropped[rank] and not on_time and self._config.late is not Late.WAIT:
-                self.laggards.append(f"rounds {first} to {number - 1}: worker {rank} was never in time, and "
-                                     f"{dropped[rank]} of its gradients were dropped: fold them, wait longer (a "
-                                     f"larger quorum or deadline), or train without it")
+                behind.append(worker)
+                advice = "" if self._grid else (
+                    ": fold them, wait longer (a larger quorum or deadline), or switch it out (--switch-out)")
+                self.laggards.append(f"rounds {first} to {number - 1}: worker {worker} was never in time, and "
+                                     f"{dropped[rank]} of its gradients were dropped{advice}")
+        return behind
 
 
-def node_for(length: int, *, nodes: int, node: NodeConfig | None = None) -> NodeConfig:
-    """A node with rounds for vectors of a length; its codecs and rows are those of ``node``."""
+def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
+    """A node with rounds for vectors of a length; its codecs and rows are those of ``node``.
+
+    With two ``ports`` its memories are large enough for the blocks of a ring of two, which may be left of ``nodes``.
+    """
     base = dataclasses.replace(NodeConfig() if node is None else node, queues=2, replay=True, rounds=True,
-                               stand_in=True, masking=False, error_feedback=False)
+                               stand_in=True, masking=False, error_feedback=False, ring_ports=ports)
     words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
     base = dataclasses.replace(base, gradient_words=max(base.gradient_words, 1 << (words - 1).bit_length()))
-    return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes)
+    return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from host.commands import late_options
 from host.training import checkpoint
 
 #: About nine rounds of 64-8-10, whose last worker takes three times as long.
@@ -87,7 +88,19 @@ def test_resume(report, tmp_path, monkeypatch):
     assert bits(again) == bits(whole)
 
 
+def test_switch_out(run, tmp_path, monkeypatch):
+    """Workers that may be switched out are nodes with two ports in a row."""
+    def show(config, *, nodes, grid, **options):
+        raise ValueError(f"{config.ring_ports} ports, {nodes} nodes, {grid}")
+
+    monkeypatch.setattr(late_options, "open_session", show)
+    for options, found in (((), "1 ports, 5 nodes, None"), (("--switch-out",), "2 ports, 5 nodes, (1, 5)")):
+        code, _, err = run("train", "--straggler", "1:4", "--nodes", 5, *options, "--output", tmp_path)
+        assert (code, err) == (1, f"error: {found}\n")
+
+
 @pytest.mark.parametrize(("options", "message"), [
+    (("--switch-out",), "Option --switch-out is for a run with --straggler: leave it out"),
     (("--quorum", 3), "Option --quorum is for a run with --straggler: leave it out"),
     (("--lambda", 0.5), "Option --lambda is for a run with --straggler: leave it out"),
     (("--straggler", "3:2", "--epochs", 2), "Option --epochs is for a run without --straggler: leave it out"),

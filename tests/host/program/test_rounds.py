@@ -154,6 +154,20 @@ def test_two_laggards():
     assert all(on_time & 5 == 5 for on_time, _ in training.masks)
 
 
+def test_laggard_that_returns():
+    """A node that was late, and is as fast as the others from some round on, for all of whom rounds then wait: its
+    last late gradient is folded in beside one in time, and then all are in time."""
+    with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
+        ring.clear_counters()
+        training = Training(ring, (FAST, FAST, FAST, SLOW), closing(0.5))
+        training.run(6)
+        training.program = dataclasses.replace(training.program, durations=(FAST,) * NODES)
+        training.program.prepare(ring, closing(0.5, quorum=4), scale=1.0)
+        training.run(3)
+    assert all(on_time == 7 for on_time, _ in training.masks[:6])
+    assert training.masks[6:] == [(15, 8), (15, 0), (15, 0)]
+
+
 def test_deadline_closes_below_quorum():
     training = train((FAST, SLOW, SLOW, SLOW), closing(1.0, quorum=4, deadline=1500), 6)
     assert all(on_time == 1 for on_time, _ in training.masks)

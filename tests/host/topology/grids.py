@@ -2,6 +2,7 @@
 
 import contextlib
 
+from hdl.config import NodeConfig
 from host.driver.device import Device
 from host.topology.grid import Topology
 from host.topology.switching import GridNodes
@@ -10,6 +11,11 @@ from sim.verilated.ring import VerilatedRing
 from tests.host.rings import CONFIGS, TIMEOUT, library
 
 CONFIG = CONFIGS["engines"]
+
+#: Little nodes with two ports whose links repeat words, with programs and rounds.
+ROUNDS = NodeConfig(lanes=1, segment=32, gradient_words=4096, weight_words=1024, state_words=1024, state_planes=1,
+                    ingress_segments=2, multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True,
+                    queues=2, program_depth=32, replay=True, ring_ports=2, rounds=True)
 
 
 @contextlib.contextmanager

@@ -2,17 +2,12 @@
 
 import pytest
 
-from hdl.config import NodeConfig
 from hdl.ring.replay.keepalive import KeepAlive
 from host.program.program import Program, Queue
 from host.program.trace import origin_of, spans
 from host.topology.grid import Part, Shape
 from sim.link_faults import RandomFaults
-from tests.host.topology.grids import open_grid
-
-CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=256, weight_words=256, state_words=256, state_planes=1,
-                    ingress_segments=2, multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True,
-                    queues=2, program_depth=32, replay=True, ring_ports=2)
+from tests.host.topology.grids import ROUNDS, open_grid
 
 #: Cycles of a command, in which a KEEPALIVE comes.
 LONG = KeepAlive.period + 300
@@ -32,7 +27,7 @@ def relay_race(nodes, first):
 def test_waits_before_a_collective(faults):
     """Control words begin with a run, after each SWITCH, and while those of the run before may still be on their way;
     by each port, and by bypass through a node that is left out."""
-    with open_grid(2, 2, config=CONFIG, faults=RandomFaults(rate=faults, seed=1) if faults else None) as (grid, _):
+    with open_grid(2, 2, config=ROUNDS, faults=RandomFaults(rate=faults, seed=1) if faults else None) as (grid, _):
         for disabled in ("", "node3", "card1", "link0:0", "", "card0", "node1"):
             plan = grid.grid.disable(*map(Part.parse, disabled.split())).plan(Shape.FLAT)
             grid.switch(plan)
