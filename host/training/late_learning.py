@@ -181,7 +181,7 @@ class Model:
         self.members = list(range(config.workers))
         self.rounds = Rounds(nodes=config.workers, length=self.length, weights=config.weights)
         self.losses: list[float] = []
-        self.restore(ring.bits(self._task.parameters), [np.zeros(self.length, np.uint32)])
+        self.restore(ring.bits(self._task.parameters).copy(), [np.zeros(self.length, np.uint32)])
         self._found: dict[tuple[int, int], float] = {}
 
     def restore(self, master: npt.NDArray[np.uint32], state: list[npt.NDArray[np.uint32]]) -> None:
