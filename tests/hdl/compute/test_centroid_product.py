@@ -249,3 +249,46 @@ def test_offers_stand_for_all_time():
     """The rule of streams holds for outputs and gradients, whatever is given."""
     component = CentroidProduct(table=CentroidTable(centroids=4, loaded=True), lanes=1, dsps=1)
     formal.prove(formal.Offers(component), depth=2)
+
+
+def test_layer():
+    """A layer of 10 outputs and 30 examples, in groups of 4 and 8: outputs, gradients of centroids and of inputs."""
+    lanes, centroids, dsps = UNITS[0]
+    _, unit = _unit(lanes, centroids, dsps)
+    generator = np.random.default_rng(7)
+    outputs, inputs, examples = 10, 64, 30
+    indices = generator.integers(0, centroids, (outputs, inputs))
+    table, x, upstream, bias = (_numbers(generator, "ordinary", *shape) for shape in (
+        (centroids,), (examples, inputs), (examples, outputs), (outputs,)))
+
+    def jobs(job, indices, x, rows):
+        """Jobs of a layer: groups of examples within groups of outputs, filled up with zeros."""
+        for first in range(0, len(indices), lanes):
+            mine = np.zeros((lanes, indices.shape[1]), np.int64)
+            mine[:len(indices[first:first + lanes])] = indices[first:first + lanes]
+            for begin in range(0, len(x), SLOTS):
+                given, beside = np.zeros((SLOTS, x.shape[1]), np.float32), np.zeros((SLOTS, lanes), np.float32)
+                part = rows[begin:begin + SLOTS, first:first + lanes]
+                given[:len(part)], beside[:len(part), :part.shape[1]] = x[begin:begin + SLOTS], part
+                yield Case(job=job, indices=mine, x=given, rows=beside)
+
+    def matrix(found, width):
+        """Outputs of such jobs, in shape (examples, width)."""
+        groups = found.reshape(-(-width // lanes), -1, lanes)
+        return np.concatenate(groups, axis=1)[:examples, :width]
+
+    none = np.zeros((examples, inputs), np.float32)
+    cases = [*jobs(Job.PRODUCT, indices, x, np.broadcast_to(bias, (examples, outputs))),
+             *jobs(Job.GRADIENT, indices, x, upstream), Case(job=Job.TOTAL),
+             *jobs(Job.PRODUCT, indices.T, upstream, none)]
+    unit.reset()
+    _load(unit, table)
+    ports = _run(unit, cases, lanes, centroids, cycles=60_000, seed=1)
+    found = _taken(ports, "o").reshape(-1, lanes)
+    forward = 3 * 4 * SLOTS  # groups of outputs, and of examples
+    np.testing.assert_array_equal(matrix(found[:forward], outputs), _words(model.product(indices, table, x, bias)))
+    np.testing.assert_array_equal(matrix(found[forward:], inputs),
+                                  _words(model.product(indices.T, table, upstream, np.float32(0))))
+    gradients = unpack(word_layout(), _taken(ports, "gradients"))["data"]
+    np.testing.assert_array_equal(gradients, _words(model.gradient(indices, x, upstream, centroids, lanes=lanes)))
+    assert ports["multiplied"].sum() == centroids * SLOTS * (len(cases) - 1)
