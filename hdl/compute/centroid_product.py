@@ -25,6 +25,9 @@ from hdl.streams.stream import Queue, check_lanes, connect_stream, word_layout
 
 __all__ = ["CentroidProduct", "Job", "column_layout"]
 
+#: Cycles from the address of a sum to the write of the next one: memory, operands and adder.
+_SUM = FloatAdder.latency + 2
+
 
 class Job(enum.IntEnum):
     """Job of the unit."""
@@ -116,6 +119,11 @@ class CentroidProduct(wiring.Component):
         return self._lanes
 
     @property
+    def _product_latency(self):
+        """Cycles from the factors' arrival to their product."""
+        return 1 + self._multipliers[0].latency
+
+    @property
     def _walk(self):
         """Places of a walk through the centroids, in which no sum comes twice within the latency of an adder."""
         return max(SLOTS, self._parameters.centroids)
@@ -129,18 +137,18 @@ class CentroidProduct(wiring.Component):
         columns : int
             Columns of a PRODUCT or GRADIENT, at least 1.
         """
-        latency = self._multipliers[0].latency
+        latency = self._product_latency
         match job:
             case Job.PRODUCT:
-                return SLOTS * (columns + 1 + self._parameters.centroids) + latency + SLOTS + 1
+                return SLOTS * (columns + 1 + self._parameters.centroids) + latency + _SUM + 1
             case Job.GRADIENT:
-                return SLOTS * (columns + 1 + self._walk) + latency + SLOTS + 1
-        return (self._lanes - 1) * self._walk + (SLOTS if self._lanes > 1 else 0) + 2 * self._parameters.centroids + 1
+                return SLOTS * (columns + 1 + self._walk) + latency + _SUM + 1
+        return (self._lanes - 1) * self._walk + (_SUM if self._lanes > 1 else 0) + 2 * self._parameters.centroids + 1
 
     def elaborate(self, platform):
         m = Module()
         lanes, count = self._lanes, self._parameters.centroids
-        latency = self._multipliers[0].latency
+        latency = self._product_latency
         kind = Signal(Job)
         slot, place = Signal(range(SLOTS)), Signal(range(self._walk))
         lane = Signal(range(max(2, lanes)))
@@ -151,12 +159,13 @@ class CentroidProduct(wiring.Component):
                      is_gradient.eq(kind == Job.GRADIENT)]
 
         # Inputs on their way into a sum, and terms on theirs: the valid bits alone are reset.
-        gathers, terms = Signal(SLOTS), Signal(latency + SLOTS)
+        gathers, terms = Signal(_SUM), Signal(latency + _SUM)
         gather, drain = Signal(), Signal()
         m.d.sync += [gathers.eq(Cat(gather, gathers)), terms.eq(Cat(drain, terms))]
         with m.If(combining & used):
             m.d.sync += terms[latency].eq(1)
-        indices = self._delayed(m, "indices", Cat(slot, self.i.p.indices), SLOTS)
+        coming = self._delayed(m, "indices", Cat(slot, self.i.p.indices), _SUM - 1)
+        indices = register(m, "landing_indices", value=coming).value
         # Sums of outputs lie behind those of gradients.
         layout = data.StructLayout({"place": range(self._walk), "outputs": 1, "complete": 1})
         target, reading = Signal(layout), Signal(layout)
@@ -166,10 +175,11 @@ class CentroidProduct(wiring.Component):
             reading.eq(self._delayed(m, "targets", target, latency))]
         with m.If(combining):
             m.d.comb += [reading.place.eq(place), reading.outputs.eq(0), reading.complete.eq(0)]
-        landing = Signal(layout)
-        m.d.comb += landing.eq(self._delayed(m, "landings", reading, SLOTS))
+        nearing, landing = Signal(layout), Signal(layout)
+        m.d.comb += nearing.eq(self._delayed(m, "landings", reading, _SUM - 1))
+        m.d.sync += landing.eq(nearing)
         # The last cycle of a job goes the same way, whether or not there is a term in it.
-        ends, closing = Signal(), Signal(latency + SLOTS)
+        ends, closing = Signal(), Signal(latency + _SUM)
         m.d.sync += closing.eq(Cat(ends & ~combining, closing))
         with m.If(combining):
             m.d.sync += closing[latency].eq(ends)
@@ -179,18 +189,22 @@ class CentroidProduct(wiring.Component):
         connect_stream(m, results.o, self.o)
         m.d.comb += [results.i.valid.eq(terms[-1] & landing.complete), self.multiplied.eq(terms[0])]
         value = register(m, "input", value=self.i.p.input).value
+        # A sum whose next term comes after eight cycles is not written yet, but on its way into the operand.
+        again = register(m, "again", value=(
+            terms[-2] & (nearing.place == reading.place) & (nearing.outputs == reading.outputs))).value
         found = []
         for number, multiplier in enumerate(self._multipliers):
             m.submodules[f"multiplier_{number}"] = multiplier
             m.submodules[f"adder_{number}"] = adder = FloatAdder()
             sums = self._memory(m, f"sums_{number}", SLOTS * count)
             totals = self._memory(m, f"totals_{number}", 2 * self._walk)
-            found.append((adder, totals))
 
             # Sums of inputs: read for an input, written with it added, and zero again when they have been drained.
             bits = self._parameters.index_bits
             drained = register(m, f"drained_{number}", address=sums.read.addr).address
-            written = indices[len(slot) + number * bits:][:bits]
+            written, next_written = (places[len(slot) + number * bits:][:bits] for places in (indices, coming))
+            same = register(m, f"same_{number}", value=(
+                gathers[-2] & (Cat(coming[:len(slot)], next_written) == sums.read.addr))).value
             m.d.comb += [
                 sums.read.addr.eq(Cat(slot, Mux(gather, self.i.p.indices[number], place))),
                 sums.write.addr.eq(Mux(gathers[-1], Cat(indices[:len(slot)], written),
@@ -201,7 +215,8 @@ class CentroidProduct(wiring.Component):
 
             # Terms: a centroid or the gradient of an output, and a sum.
             factor = register(m, f"factor_{number}", value=self.rows.payload[number]).value
-            m.d.comb += [multiplier.a.eq(Mux(is_gradient, factor, centroid)), multiplier.b.eq(sums.read.data)]
+            factors = register(m, f"factors_{number}", a=Mux(is_gradient, factor, centroid), b=sums.read.data)
+            m.d.comb += [multiplier.a.eq(factors.a), multiplier.b.eq(factors.b)]
 
             # Sums of terms.
             m.d.comb += [
@@ -218,8 +233,13 @@ class CentroidProduct(wiring.Component):
                              totals.write.data.eq(self.rows.payload[number])]
             with m.If(clearing):
                 m.d.comb += [totals.write.addr.eq(Cat(slot, place)), totals.write.en.eq(1), totals.write.data.eq(0)]
-            m.d.comb += [adder.a.eq(Mux(gathers[0], sums.read.data, totals.read.data)),
-                         adder.b.eq(Mux(gathers[0], value, multiplier.o))]
+            addend = Signal(FP32.width, name=f"addend_{number}")
+            m.d.comb += addend.eq(Mux(gathers[0], value, multiplier.o))
+            operands = register(
+                m, f"operands_{number}", addend=addend,
+                total=Mux(same | again, adder.o, Mux(gathers[0], sums.read.data, totals.read.data)))
+            m.d.comb += [adder.a.eq(operands.total), adder.b.eq(operands.addend)]
+            found.append((addend, totals))
         self._elaborate_combination(m, found, combining & used, lane, place)
         first = found[0][1]
 
@@ -323,13 +343,13 @@ class CentroidProduct(wiring.Component):
 
     def _elaborate_combination(self, m, lanes, combine, lane, place):
         """Add the sums of another lane to those of lane 0, and make them zero."""
-        (adder, _), *others = lanes
+        (addend, _), *others = lanes
         began = register(m, "combined", place=place, lane=lane)
         valid = Signal(name="combination")
         m.d.sync += valid.eq(combine)
         for number, (_, totals) in enumerate(others, start=1):
             with m.If(valid & (began.lane == number)):
-                m.d.comb += [adder.b.eq(totals.read.data), totals.write.addr.eq(began.place),
+                m.d.comb += [addend.eq(totals.read.data), totals.write.addr.eq(began.place),
                              totals.write.data.eq(0), totals.write.en.eq(1)]
 
     def _delayed(self, m, name, value, cycles):
