@@ -153,7 +153,8 @@ def _centroid_table(unit, centroids=16):
     table = CentroidTable(centroids=centroids)
     targets = {"Encoder": "hdl.compression.centroid.format:Encoder",
                "Decoder": "hdl.compression.centroid.format:Decoder",
-               "MatrixVector": "hdl.compression.centroid.gather_reduce:MatrixVector"}
+               "MatrixVector": "hdl.compression.centroid.gather_reduce:MatrixVector",
+               "CentroidProduct": "hdl.compute.centroid_product:CentroidProduct"}
     return Unit(targets[unit], {"table": table, "lanes": 4})
 
 
@@ -200,6 +201,7 @@ UNITS = {
     "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
     "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
     "compute.multiply_accumulate": Unit("hdl.compute.multiply_accumulate:MultiplyAccumulate", {}),
+    "compute.centroid_product": _centroid_table("CentroidProduct"),
     "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
     "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
     "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),

@@ -131,6 +131,11 @@ class Model:
             np.arange(base, base + size) for base, size in zip(self._bases, sizes, strict=False))])
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
+    @property
+    def layers(self) -> list[Layer]:
+        """Layers in order."""
+        return list(self._layers)
+
     def views(self, vector: Array) -> list[Views]:
         """Named views of a vector with the layout of :attr:`parameters`, one dictionary per layer."""
         if vector.shape != (self.size,):

@@ -1,0 +1,72 @@
+"""Linear layers whose weights are indices of centroids, and whose parameters are the centroids.
+
+Products and gradients are those of :mod:`sim.golden.centroid_product`: the matrix is never expanded, and no gradient
+of a single weight is made.
+"""
+
+import numpy as np
+
+from host.driver.codebooks import Codebook
+from host.models.layers import Array, Layer, Linear, Model, ReLU, Views
+from sim.arithmetic.functions import column_sums
+from sim.golden.centroid_product import gradient, product
+
+__all__ = ["LANES", "CentroidLinear", "shared"]
+
+#: Lanes among which outputs are dealt out, on which the order of a gradient's sums depends.
+LANES = 4
+
+
+class CentroidLinear(Layer):
+    """``bias + x @ weight.T`` with weights out of a table, which is trained; the assignment of weights stays.
+
+    Parameters
+    ----------
+    codebook : Codebook
+        First centroids, and indices in shape (outputs, inputs).
+    bias : array
+        First biases.
+    """
+
+    def __init__(self, codebook: Codebook, bias: Array):
+        if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
+            raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
+                             f"{codebook.indices.shape!r}")
+        self._codebook = codebook
+        self._bias = bias.copy()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"centroids": self._codebook.centroids.shape, "bias": self._bias.shape}
+
+    def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
+        parameters["centroids"][...] = self._codebook.centroids
+        parameters["bias"][...] = self._bias
+
+    def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
+        return product(self._codebook.indices, parameters["centroids"], x, parameters["bias"]), x
+
+    def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
+        indices, table = self._codebook.indices, parameters["centroids"]
+        gradients["centroids"][...] = gradient(indices, cache, upstream, len(table), lanes=LANES)
+        gradients["bias"][...] = column_sums(upstream)
+        return product(indices.T, table, upstream, np.zeros((), upstream.dtype))
+
+
+def shared(model: Model, centroids: int) -> Model:
+    """Make a perceptron whose layers have a table each, by clustering the weights of a perceptron.
+
+    Parameters
+    ----------
+    model : Model
+        Perceptron of linear layers with a ReLU between each two.
+    centroids : int
+        Entries of each table.
+    """
+    layers: list[Layer] = []
+    for layer, views in zip(model.layers, model.views(model.parameters), strict=True):
+        if isinstance(layer, Linear):
+            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"]))
+        else:
+            layers.append(ReLU())
+    return Model(layers)

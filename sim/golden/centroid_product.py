@@ -1,0 +1,137 @@
+"""Golden model of products in binary32 with weights that are indices of centroids, and of the centroids' gradients.
+
+The specification is gather, reduce and add: per example b and output o, the inputs that share a centroid c are added
+up, and only these sums are multiplied:
+
+    P[b, o, c] = the sum of X[b, i] over all i with I[o, i] = c
+    Y[b, o] = start[b, o] + the sum of C[c] · P[b, o, c] over c
+    dC[c] = the sum of dY[b, o] · P[b, o, c] over b and o
+
+Every sum is ((s + t0) + t1) + …, each product and each sum rounded to nearest even; NaNs are canonical. P begins at
++0.0 and has i ascending; Y begins at ``start`` and has c ascending. dC is first summed per lane, which has the
+outputs o with o mod lanes equal to its number: from +0.0 on, o ascending and, for each o, b ascending. Then the sums
+of lanes 1, 2, … are added to that of lane 0. Groups of fewer than eight examples, and of fewer outputs than lanes,
+are filled up with products that are zero. These change no bit of a sum that began at +0.0, unless one of their
+factors is infinite or NaN.
+
+The other gradients need no more than these: dX is Y with the transposed matrix of indices, dY in place of X, and zero
+as its start; and no gradient of a single weight is ever made.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.summation import canonical
+
+__all__ = ["Lanes", "gather", "gradient", "product"]
+
+Array = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.integer]
+
+
+def gather(indices: Indices, x: Array, centroids: int) -> Array:
+    """Sums of the inputs of each example, output and centroid, in shape (examples, outputs, centroids).
+
+    Parameters
+    ----------
+    indices : array
+        In shape (outputs, inputs).
+    x : array
+        In shape (examples, inputs).
+    centroids : int
+    """
+    outputs = np.arange(len(indices))
+    sums = np.zeros((len(x), len(indices), centroids), x.dtype)
+    for column, given in zip(indices.T, x.T, strict=True):
+        sums[:, outputs, column] += given[:, None]
+    return canonical(sums)
+
+
+def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
+    """Outputs, in shape (examples, outputs): ``start``, and the products of sums and centroids.
+
+    Parameters
+    ----------
+    indices, x : array
+        As for :func:`gather`.
+    table : array
+        Centroids.
+    start : array
+        In shape (examples, outputs), or one that is broadcast to it.
+    """
+    sums = gather(indices, x, len(table))
+    total = np.array(np.broadcast_to(start, sums.shape[:2]), sums.dtype)
+    for number, centroid in enumerate(table):
+        total = total + centroid * sums[..., number]
+    return canonical(total)
+
+
+def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
+    """Gradient of each centroid.
+
+    Parameters
+    ----------
+    indices, x, centroids
+        As for :func:`gather`.
+    upstream : array
+        Gradients of the outputs, in shape (examples, outputs).
+    lanes : int
+        Lanes among which outputs are dealt out.
+    """
+    sums = gather(indices, x, centroids)
+    totals = np.zeros((lanes, centroids), x.dtype)
+    for first in range(0, len(indices), lanes):
+        group = slice(first, first + lanes)
+        for factors, mine in zip(upstream[:, group], sums[:, group], strict=True):
+            totals[:len(mine)] += factors[:, None] * mine
+    return _combined(totals)
+
+
+def _combined(totals: Array) -> Array:
+    """Sums of all lanes, added to that of lane 0."""
+    total = totals[0]
+    for further in totals[1:]:
+        total = total + further
+    return canonical(total)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Lanes:
+    """Lanes of a unit, with the sums of the centroids' gradients that they keep from job to job.
+
+    Parameters
+    ----------
+    table : array
+        Centroids.
+    lanes : int
+        Outputs of a job.
+
+    Members
+    -------
+    totals : array
+        In shape (lanes, centroids).
+    """
+
+    table: Array
+    lanes: int
+    totals: Array = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.totals = np.zeros((self.lanes, len(self.table)), np.float32)
+
+    def product(self, indices: Indices, x: Array, start: Array) -> Array:
+        """Outputs of a PRODUCT; see the function of the same name."""
+        return product(indices, self.table, x, start)
+
+    def gradient(self, indices: Indices, x: Array, upstream: Array) -> None:
+        """Add the terms of a GRADIENT to the sums of each lane, example by example."""
+        for mine, factors in zip(gather(indices, x, len(self.table)), upstream, strict=True):
+            self.totals = canonical(self.totals + factors[:, None] * mine)
+
+    def total(self) -> Array:
+        """Gradients of the centroids of a TOTAL, after which all sums are zero."""
+        total = _combined(self.totals)
+        self.totals = np.zeros_like(self.totals)
+        return total

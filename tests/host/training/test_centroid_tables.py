@@ -1,0 +1,44 @@
+"""Training of tables of centroids, on golden models; ``python -m host.training.centroid_tables`` has whole rings."""
+
+import pytest
+
+from host.training.centroid_tables import RATE, compare, main, table
+from host.training.optimizers import SGD
+from host.training.record import TrainingConfig
+from tests.host.training.golden_ring import GoldenRing
+
+
+def _tables(seed, epochs):
+    return TrainingConfig(epochs=epochs, seed=seed, optimizer=SGD(learning_rate=RATE, momentum=0.9))
+
+
+def test_accuracy(data):
+    """Tables of 16 are within a point of the dense perceptron, on one seed."""
+    row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 2))
+    assert row.seed == 0
+    assert row.dense >= 0.96
+    assert row.trained >= row.dense - 0.01
+    assert row.steps == 24
+    # 2 tables, 64 and 10 biases, in place of 4,810 parameters.
+    assert row.table_words < row.dense_words / 20
+
+
+def test_tables_are_trained(data):
+    """Tables of four lose much accuracy, and win part of it back."""
+    row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 3), centroids=4)
+    assert row.clustered < row.dense - 0.02
+    assert row.trained > row.clustered + 0.005
+
+
+def test_table(data):
+    few = TrainingConfig(epochs=1, seed=3)
+    row = compare(GoldenRing(2), data, few, _tables(3, 1))
+    lines = table([row, row]).splitlines()
+    assert [line.split("|")[1].strip() for line in lines] == ["seed", "---:", "3", "3", "mean"]
+    assert lines[2].split("|")[2:] == lines[4].split("|")[2:]
+
+
+def test_arguments(capsys):
+    with pytest.raises(SystemExit):
+        main(["--seeds", "many"])
+    assert "invalid int value" in capsys.readouterr().err
