@@ -14,7 +14,7 @@ __all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRel
 #: Nodes of a ring.
 SOURCES = 16
 #: Types of control words.
-_RESTART, _SIGNAL, _KEEPALIVE = 1, 2, 3
+_RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ class ControlHub:
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
         type = word & 15
-        single = type in (_RESTART, _SIGNAL)
+        single = type in (_RESTART, _SIGNAL, _READY)
         damaged = not single and word >> 28
         follow = 0 if single or damaged else word >> 4 & 0xFF
         return (None if damaged else self._owners.get(type)), Message(word, 1, int(follow == 0))

@@ -28,7 +28,7 @@ def verdict(command, config, rule, packed, place=None):
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
         (Operation.INFER, config.quantization), (Operation.COMPUTE, config.stand_in),
         (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
-        (Operation.SWITCH, config.ring_ports > 1)) if not there]
+        (Operation.SWITCH, config.ring_ports > 1), (Operation.FOLD, config.rounds)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
     stray = None
@@ -50,7 +50,8 @@ def verdict(command, config, rule, packed, place=None):
         return stray
     outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
-    on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE)
+    on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE,
+                                Operation.FOLD)
     if on_ring and outside:
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
     turn, stride = command["turn"], command["stride"]

@@ -16,16 +16,21 @@ from sim.payload import to_int
 from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
-#: Configuration by number of queues, and registers of the other one, which has a compute engine and replay as well.
-CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1, replay=True)}
+#: Configuration by number of queues, and registers of the other one, which has a compute engine, replay and rounds.
+CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1, replay=True,
+                                             stand_in=True, rounds=True)}
 LACKING = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS",
-           "GEMM_CYCLES", "VECTOR_CYCLES", "LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
+           "GEMM_CYCLES", "VECTOR_CYCLES", "LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED",
+           "GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
+           "RESUMED_SET", "SLOT_0", "SLOT_1", "GRADIENTS_COMPUTED", "GRADIENTS_APPLIED", "GRADIENTS_FOLDED",
+           "GRADIENTS_DROPPED")
 CONSTANTS = {
     "ID": IDENTIFIER, "LANES": 8, "NODES_MAX": 16, "GRADIENT_WORDS": 320,
     "WEIGHT_WORDS": 64, "STATE_WORDS": 32, "STATE_PLANES": 2, "SEGMENT_ELEMENTS": 64,
 }
 COUNTERS = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
-STATUSES = ("flags", "weight_version", "last_error", "program_status", "node_time", "trace_pointer", "link_delay")
+STATUSES = ("flags", "weight_version", "last_error", "program_status", "node_time", "trace_pointer", "link_delay",
+            "slot_0", "slot_1")
 STALLS = ["STALL_NO_CREDIT", "STALL_INGRESS_EMPTY", "STALL_ENCODER", "STALL_OPTIMIZER", "STALL_MEMORY"]
 
 
@@ -39,7 +44,7 @@ def test_addresses_are_consecutive_and_names_unique():
 
 @pytest.mark.parametrize("entry", REGISTERS, ids=lambda entry: entry.name)
 def test_entries_are_complete(entry):
-    assert re.fullmatch(r"[A-Z][A-Z_]*", entry.name)
+    assert re.fullmatch(r"[A-Z][A-Z_]*(_[0-2])?", entry.name)
     assert entry.doc.endswith(".")
     assert entry.reset < 1 << entry.width
     assert bool(entry.fields) == (entry.kind is Kind.BITFIELD)
@@ -137,8 +142,9 @@ async def behaves_as_the_table_says(dut):
             if cycle % 500 == 0:
                 density = generator.choice([0.0, 0.5, 1.0, 1.0])
             if request is None and generator.random() < p["rate"]:
-                address = generator.choice([generator.randrange(len(REGISTERS)), generator.randrange(35, 62), control,
-                                            learning_rate, generator.randrange(64)])
+                address = generator.choice([
+                    generator.randrange(len(REGISTERS)), generator.randrange(35, len(REGISTERS)), control,
+                    learning_rate, generator.randrange(128)])
                 request = address, generator.random() < 0.3, generator.getrandbits(32)
                 if address == control and generator.random() < 0.9:
                     request = address, False, 0
@@ -146,12 +152,13 @@ async def behaves_as_the_table_says(dut):
             inputs = {
                 "queue_status": {"running": generator.getrandbits(1), "waiting": generator.getrandbits(1),
                                  "commands": generator.getrandbits(8), "events": generator.getrandbits(8)},
-                **{port: generator.getrandbits(32) for port in statuses}, "flags": generator.getrandbits(16),
+                **{port: generator.getrandbits(19 if port.startswith("slot") else 32) for port in statuses},
+                "flags": generator.getrandbits(16),
             }
             increments = {entry.name: (1 << entry.increment) - 1 if density == 1.0 else
                           generator.getrandbits(entry.increment) if generator.random() < 2 * density else 0
                           for entry in COUNTERS}
-            address, write, write_data = request or (generator.randrange(64), 1, generator.getrandbits(32))
+            address, write, write_data = request or (generator.randrange(128), 1, generator.getrandbits(32))
             dut.bus__request.value = request is not None
             dut.bus__address.value = address
             dut.bus__write.value = write

@@ -73,6 +73,11 @@ def test_another_configuration_is_refused(device):
     device.connect()
 
 
+#: Settings of nodes with rounds.
+ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
+          "RESUMED_SET")
+
+
 def test_settings(device):
     settings = [entry for entry in REGISTERS if entry.access is Access.SETTING]
     assert {entry.kind for entry in settings} == set(Kind)
@@ -86,7 +91,8 @@ def test_settings(device):
         else:
             assert device.read_register(name) == entry.reset
             device.write_register(name, 1)
-            assert device.read_register(name) == (1 if name != "WEIGHT_STRIDE" or device.config.queues > 1 else 0)
+            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.rounds)}
+            assert device.read_register(name) == there.get(name, True)
             with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
                 device.write_register(name, 1 << entry.width)
             with pytest.raises(TypeError, match=r"must be an integer, not 0\.5"):
@@ -358,7 +364,7 @@ MALFORMED = [
      refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
     ([header(Opcode.WRITE_REGISTER, 3), register("TIMEOUT").address - 1, 1, 77, 1],
      refused(Opcode.WRITE_REGISTER, Status.OK, 3)),
-    ([header(Opcode.WRITE_REGISTER, 4), register("WEIGHT_STRIDE").address, 77, 0, 1, 1],
+    ([header(Opcode.WRITE_REGISTER, 4), register("RESUMED_SET").address, 77, 0, 1, 1],
      refused(Opcode.WRITE_REGISTER, Status.READ_ONLY, 2)),
     ([header(Opcode.WRITE_REGISTER, 1), len(REGISTERS), 1], refused(Opcode.WRITE_REGISTER, Status.BAD_ADDRESS, 0)),
     ([header(Opcode.READ_MEMORY, 1)], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),

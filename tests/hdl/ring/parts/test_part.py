@@ -43,7 +43,7 @@ def test_ports(name):
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))
-        memories = set(config.memories.names) - {"trace", "activations"}
+        memories = set(config.memories.names) - {"trace", "activations", "scales"}
         expected = {f"{memory}_{kind}" for memory in memories for kind in ("read", "write")}
         assert ports.keys() == expected - {"codebook_write"}
         assert ports.keys() <= Datapath(config=config).signature.members.keys()

@@ -32,8 +32,8 @@ def messages(generator, count):
         type = generator.choice([*ControlType, 9, 15])
         if type is ControlType.SIGNAL:
             found.append([Signal(*(generator.getrandbits(bits) for bits in (4, 2, 6, 16))).word])
-        elif type is ControlType.RESTART:
-            found.append([1 | generator.getrandbits(28) << 4])
+        elif type in (ControlType.RESTART, ControlType.READY):
+            found.append([type.value | generator.getrandbits(28) << 4])
         elif type is ControlType.KEEPALIVE:
             found.append([keepalive_word(generator.randrange(16))])
         else:
@@ -98,7 +98,7 @@ def test_types(unit):
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
              [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]
     skipped = [[first_word(ControlType.SYNC, 2), Signal(1, 0, 2, 3).word, keepalive_word(1)],
-               [9 | 1 << 4, keepalive_word(1)], [ControlType.READY.value | 3 << 4 | 1 << 30],
+               [9 | 1 << 4, keepalive_word(1)], [ControlType.CLOSE.value | 3 << 4 | 1 << 30],
                [1 | 0x123456 << 4]]
     for message, other in zip(known, skipped, strict=True):
         bench.words += [*other, *message]
