@@ -216,7 +216,8 @@ UNITS = {
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value.decoder:Decoder", {"lanes": 4}),
     **{f"compression.shared_exponent.{unit.lower()}_{codec.lower()}": _block_codec(unit, codec)
        for unit in ("Encoder", "Decoder") for codec in (
-           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
+           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1",
+           *(["MXFP8_E4M3_UP", "MXFP4_E2M1_UP"] if unit == "Encoder" else []))},
     "compression.shared_exponent.encoder_mxint8_bf16": _block_codec("Encoder", "MXINT8", 32, "BF16"),
     "compression.shared_exponent.quantizer_mxint8_bf16": _block_codec("Quantizer", "MXINT8", 32, "BF16"),
     "compression.shared_exponent.quantizer_mxint8": _block_codec("Quantizer", "MXINT8", 32),

@@ -57,6 +57,8 @@ CODECS: dict[str, Codec] = {
     "table32": TableCodec(code=13, centroids=32),
     "centroid16": _centroid_codec(14, 16),
     "centroid64": _centroid_codec(15, 64),
+    "mxfp8_e4m3_up": block_codec(17, microscaling.MXFP8_E4M3_UP),
+    "mxfp4_e2m1_up": block_codec(18, microscaling.MXFP4_E2M1_UP),
 }
 
 

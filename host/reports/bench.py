@@ -6,6 +6,7 @@ plain all-reduce: its last sum is read and added while the phase lasts, but coun
 all-gather, which sends it. So is a reduce-scatter of sparse gradients, whose bound has no room for the last sums.
 So are, with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: packets of
 few words make what they carry besides show, and the bound has no room for the sum of each block that is not sent.
+So is the effective bandwidth of an all-reduce, against the least that it should reach.
 
 An update in two dimensions is measured against the flat ring of its nodes, and against its commands one by one
 (:mod:`host.reports.grid_speed`).
@@ -43,8 +44,8 @@ from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
 from sim.golden.ring import largest_block
 
-__all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "missed", "node_rows", "ring_rows", "table",
-           "update_bound", "write"]
+__all__ = ["CODECS", "LENGTH", "NODES", "bandwidth_rows", "collect", "infer_rows", "limit", "missed", "node_rows",
+           "ring_rows", "table", "update_bound", "write"]
 
 Row = dict[str, Any]
 
@@ -67,9 +68,30 @@ _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
 
+#: Least effective bandwidth of an all-reduce, in terms of the link's, by codec of gradients and their kind.
+_BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, ("mx9", "dense"): 3.35}
+
+
 def _row(name: str, config: str, measured: int, bound: int) -> Row:
     return {"name": name, "config": config, "measured": measured, "bound": bound, "ratio": measured / bound,
             "unit": "cycles"}
+
+
+def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int = LENGTH) -> list[Row]:
+    """Cycles of each all-reduce per word that a link would move if gradients were raw, 2 (N - 1) / N · K words.
+
+    The inverse is the effective bandwidth, in terms of the link's.
+    """
+    words = 2 * (nodes - 1) * length / nodes
+    rows = []
+    for row in measured:
+        if row["name"] == "ring.all_reduce":
+            bar = _BANDWIDTH[codec, "sparse" if "sparse" in row["config"] else "dense"]
+            cycles = row["measured"]
+            rows.append({"name": "ring.all_reduce.bandwidth", "measured": cycles / words, "bound": 1 / bar,
+                         "config": f"{row['config']}, {words / cycles:.2f} x the link's",
+                         "ratio": bar * cycles / words, "unit": "cycles/word"})
+    return rows
 
 
 def limit(row: Row) -> float:
@@ -211,7 +233,8 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     def measure(config: NodeConfig, nodes: int, name: str, measured: Callable[[Ring], list[Row]]) -> list[Row]:
         with open_session(config, nodes=nodes, announce=lambda stage: announce(f"{name}: {stage}")) as session:
             announce(name)
-            return measured(session.ring)
+            found = measured(session.ring)
+        return found + bandwidth_rows(found, nodes=nodes, codec=config.gradient_codec)
 
     for nodes in NODES:
         rows += measure(NodeConfig(), nodes, f"ring of {nodes}",

@@ -321,6 +321,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
             "words_ratio": run["words"] / base["words"] if base is not None else None,
             "cycles_per_step": run["cycles_per_step"],
             "bound_ratio": run["bound_ratio"],
+            "effective_bandwidth": 2 * (point.nodes - 1) / point.nodes * run["parameters"] / run["cycles_per_step"],
             **(dataclasses.asdict(area) if area is not None
                else dict.fromkeys(field.name for field in dataclasses.fields(Area))),
             "simulated_cycles": run["cycles"],

@@ -26,7 +26,7 @@ from host.training.workloads import Classifier
 from sim.golden import ring
 from sim.golden.program_nodes import Nodes
 
-__all__ = ["DEEP", "RATE", "learn", "main"]
+__all__ = ["DEEP", "RATE", "learn", "main", "no_masks"]
 
 #: Hidden layers of the deep network, and the learning rate that it learns with.
 DEEP = (32,) * 9
@@ -63,7 +63,7 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
         batch = batches.take()
         odd = (number - 1) % 2
         _take(task.parameters, golden, older, odd)
-        losses, gradients = zip(*task.differentiate(np.array_split(batch.examples, nodes), _no_masks), strict=True)
+        losses, gradients = zip(*task.differentiate(np.array_split(batch.examples, nodes), no_masks), strict=True)
         scalars = config.optimizer.settings(
             number, gradient_scale=1 / len(batch.examples),
             learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / batches.total))
@@ -74,7 +74,7 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
         # The test set is for the newest weights.
         _take(task.parameters, golden, older, odd)
         on_step(number, sum(losses) / len(batch.examples))
-    return task.measure(nodes, _no_masks, last=True)
+    return task.measure(nodes, no_masks, last=True)
 
 
 def _take(parameters: npt.NDArray[np.float32], golden: Nodes, apart: slice, odd: int) -> None:
@@ -84,7 +84,8 @@ def _take(parameters: npt.NDArray[np.float32], golden: Nodes, apart: slice, odd:
     parameters[apart] = ring.floats(golden.weights[0, odd * length:][apart])
 
 
-def _no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+    """Masks of a workload that has none."""
     raise ValueError("Workload must be one without masks")
 
 

@@ -84,6 +84,11 @@ class BlockFormat:
     rounding: Rounding
     seed: int
 
+    @property
+    def above(self) -> int | None:
+        """Fraction of binary32 above which a number raises the exponent of its block; None if none does."""
+        return None
+
     def check(self) -> None:
         """Raise TypeError or ValueError for a bad value of the parameters that every format has."""
         if not isinstance(self.rounding, Rounding):
@@ -151,7 +156,10 @@ class BlockFormat:
         exponent, fraction = np.where(above, self.highest, exponent), np.where(above, 0x7F_FFFF, fraction)
         significand = np.where(exponent == 0, 0, fraction | 1 << 23)
 
-        shared = np.maximum(exponent.max(axis=1, initial=0), self.lowest)
+        peaks = exponent
+        if self.above is not None:
+            peaks = exponent + ((fraction > self.above) & (exponent > 0) & (exponent < _ONES - 1))
+        shared = np.maximum(peaks.max(axis=1, initial=0), self.lowest)
         if self.difference_bits:
             peaks = exponent.reshape(count, self.subsets, self.subset).max(axis=2, initial=0)
             differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)

@@ -420,6 +420,8 @@ CODECS: dict[str, Codec] = {
     "table32": TableCodec(code=13, centroids=32),
     "centroid16": CentroidCodec(code=14, centroids=16),
     "centroid64": CentroidCodec(code=15, centroids=64),
+    "mxfp8_e4m3_up": FixedCodec(code=17, format=microscaling.MXFP8_E4M3_UP),
+    "mxfp4_e2m1_up": FixedCodec(code=18, format=microscaling.MXFP4_E2M1_UP),
 }
 
 

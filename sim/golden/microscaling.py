@@ -8,8 +8,8 @@ import enum
 
 from sim.golden.block_format import BlockFormat, Rounding
 
-__all__ = ["MXFP4_E2M1", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "Element",
-           "Microscaling"]
+__all__ = ["MXFP4_E2M1", "MXFP4_E2M1_UP", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E4M3_UP", "MXFP8_E5M2",
+           "MXINT8", "Element", "Microscaling", "Scale"]
 
 
 class Element(enum.Enum):
@@ -23,6 +23,13 @@ class Element(enum.Enum):
     FP4_E2M1 = (2, 1, 0b11_1)
 
 
+class Scale(enum.Enum):
+    """Rounding of a block's scale: down, floor(log2(max)) - emax, or up, ceil(log2(max / largest))."""
+
+    FLOOR = "floor"
+    UP = "up"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Microscaling(BlockFormat):
     """One of the formats of OCP MX.
@@ -30,9 +37,11 @@ class Microscaling(BlockFormat):
     Parameters
     ----------
     element : Element
+    scale : Scale
     """
 
     element: Element
+    scale: Scale = Scale.FLOOR
     rounding: Rounding = Rounding.NEAREST_EVEN
     seed: int = 1
 
@@ -45,6 +54,15 @@ class Microscaling(BlockFormat):
         self.check()
         if not isinstance(self.element, Element):
             raise TypeError(f"Element must be an Element, not {self.element!r}")
+        if not isinstance(self.scale, Scale):
+            raise TypeError(f"Scale must be a Scale, not {self.scale!r}")
+
+    @property
+    def above(self) -> int | None:
+        """Fraction of binary32 above which a number raises the scale of its block."""
+        if self.scale is Scale.FLOOR:
+            return None
+        return (self.largest & (1 << self.fraction_bits) - 1) << 23 - self.fraction_bits
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
@@ -96,3 +114,5 @@ MXFP8_E5M2 = Microscaling(element=Element.FP8_E5M2)
 MXFP6_E2M3 = Microscaling(element=Element.FP6_E2M3)
 MXFP6_E3M2 = Microscaling(element=Element.FP6_E3M2)
 MXFP4_E2M1 = Microscaling(element=Element.FP4_E2M1)
+MXFP8_E4M3_UP = Microscaling(element=Element.FP8_E4M3, scale=Scale.UP)
+MXFP4_E2M1_UP = Microscaling(element=Element.FP4_E2M1, scale=Scale.UP)

@@ -192,10 +192,11 @@ class TestTrain:
 
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--gradients", "mx7"], "error: Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
-                                 "mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'\n"),
+                                 "mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
+                                 "mxfp8_e4m3_up, mxfp4_e2m1_up, not 'mx7'\n"),
         (["--weights", "mx7"], "error: Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, "
                                "mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
-                               "table32, centroid16, centroid64, not 'mx7'\n"),
+                               "table32, centroid16, centroid64, mxfp8_e4m3_up, mxfp4_e2m1_up, not 'mx7'\n"),
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
         (["--workload", "text", "--compare"], "error: Workload to be compared with sgd must be digits, not text\n"),
@@ -324,7 +325,8 @@ CODED = "N=4, K=16384, dense, weights table32, gradients zero_value"
 class TestBench:
     @pytest.mark.parametrize(("changes", "limit"), [
         ({}, 1.05), ({"config": "N=2, sparse 10%"}, 1.10), ({"name": "optimizer burst"}, 1.05),
-        ({"unit": "us/cycle"}, float("inf")), ({"name": "ring.all_reduce.scatter_reduce"}, float("inf")),
+        ({"unit": "us/cycle"}, float("inf")), ({"unit": "cycles/word"}, float("inf")),
+        ({"name": "ring.all_reduce.scatter_reduce"}, float("inf")),
         ({"name": "ring.fused_update", "config": CODED}, 1.25), ({"config": CODED}, float("inf")),
         ({"name": "ring.fused_update.scatter_reduce", "config": CODED}, float("inf")), ({"name": "node.infer"}, 1.05),
     ])

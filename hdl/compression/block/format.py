@@ -13,6 +13,8 @@ The scale rule
 Exponents are those of binary32, biased by 127, and e(x) is the exponent field of an element.
 
 1. E is the largest e(x) of the block, or the codec's ``lowest`` where all are smaller. E - ``lowest`` is stored.
+   With a scale that is rounded up, e(x) is one more for this where the fraction of x is above that of the format's
+   largest number, unless e(x) is 0, or 254 already.
 2. A block in which some e(x) is 255, an infinity or a NaN, is NaN as a whole: ones are stored as its exponent, and
    zeros as everything else.
 3. D, for each subset, is E less the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
@@ -114,6 +116,11 @@ class BlockCodec:
         if not isinstance(self.rounding, Rounding):
             raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
         check_integer("Seed", self.seed, 0, (1 << 64) - 1)
+
+    @property
+    def rounds_up(self):
+        """Whether a block's exponent is one more where its largest number is above the largest one of the format."""
+        return False
 
     @property
     def code_bits(self):

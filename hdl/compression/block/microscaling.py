@@ -1,11 +1,12 @@
 """The concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
 A block is 32 elements below a scale of E8M0, a power of two: its field is the largest exponent of the block less that
-of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, which is 2 ** -127. A field of
-255 is NaN. What the specification leaves open is decided by the scale rule of
-:mod:`hdl.compression.block.format`: elements saturate; a block of zeros has the smallest scale, 0; a block with an
-infinity or a NaN is NaN, with elements of zero; subnormal binary32 numbers are zeros, while subnormal numbers of the
-element's format are not; and -2, which the integers of MXINT8 could hold, is not used.
+of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, which is 2 ** -127; or, with
+``Scale.UP``, ceil(log2(max |x| / largest)), the lowest below which nothing saturates. A field of 255 is NaN. What the
+specification leaves open is decided by the scale rule of :mod:`hdl.compression.block.format`: elements saturate; a
+block of zeros has the smallest scale, 0; a block with an infinity or a NaN is NaN, with elements of zero; subnormal
+binary32 numbers are zeros, while subnormal numbers of the element's format are not; and -2, which the integers of
+MXINT8 could hold, is not used.
 
 A decoder also takes elements that no encoder makes: infinities and NaNs of E5M2, the NaN of E4M3, and -2.
 """
@@ -15,8 +16,8 @@ import enum
 
 from hdl.compression.block.format import BlockCodec
 
-__all__ = ["MXFP4_E2M1", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "Element",
-           "Microscaling"]
+__all__ = ["MXFP4_E2M1", "MXFP4_E2M1_UP", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E4M3_UP", "MXFP8_E5M2",
+           "MXINT8", "Element", "Microscaling", "Scale"]
 
 
 class Element(enum.Enum):
@@ -30,6 +31,13 @@ class Element(enum.Enum):
     FP4_E2M1 = 2, 1, 0x07
 
 
+class Scale(enum.Enum):
+    """Rounding of scales to powers of two."""
+
+    FLOOR = "floor"
+    UP = "up"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Microscaling(BlockCodec):
     """One of the formats of OCP MX.
@@ -37,9 +45,11 @@ class Microscaling(BlockCodec):
     Parameters
     ----------
     element : Element
+    scale : Scale
     """
 
     element: Element
+    scale: Scale = Scale.FLOOR
 
     block = 32
     subset = 32
@@ -50,6 +60,13 @@ class Microscaling(BlockCodec):
         super().__post_init__()
         if not isinstance(self.element, Element):
             raise TypeError(f"Element must be an Element, not {self.element!r}")
+        if not isinstance(self.scale, Scale):
+            raise TypeError(f"Scale must be a Scale, not {self.scale!r}")
+
+    @property
+    def rounds_up(self):
+        """Whether scales are rounded up."""
+        return self.scale is Scale.UP
 
     @property
     def magnitude_bits(self):
@@ -98,3 +115,5 @@ MXFP8_E5M2 = Microscaling(element=Element.FP8_E5M2)
 MXFP6_E2M3 = Microscaling(element=Element.FP6_E2M3)
 MXFP6_E3M2 = Microscaling(element=Element.FP6_E3M2)
 MXFP4_E2M1 = Microscaling(element=Element.FP4_E2M1)
+MXFP8_E4M3_UP = Microscaling(element=Element.FP8_E4M3, scale=Scale.UP)
+MXFP4_E2M1_UP = Microscaling(element=Element.FP4_E2M1, scale=Scale.UP)

@@ -136,14 +136,21 @@ class Quantizer(wiring.Component):
                 above = (opened.exponent > codec.highest) & ~opened.exponent.all()
                 exponent = Mux(present, Mux(above, codec.highest, opened.exponent), 0)
                 fraction, sticky = fraction | above.replicate(kept), sticky | above
+            if codec.rounds_up:
+                # What the scale is found from.
+                raises = present & self._is_above(opened.fraction) & opened.exponent.any() & (
+                    opened.exponent < ONES - 1)
+                peak = {"peak": (exponent + raises)[:8]}
+            else:
+                peak = {}
             lanes.append(pipeline.register(
-                f"opened_{lane}", exponent=exponent,
+                f"opened_{lane}", exponent=exponent, **peak,
                 rest=Cat(fraction, opened.sign & present, *([sticky] if lost else []))))
         entered = pipeline.flags("entered", valid=entering, first=beat == 0, final=final & entering,
                                  last=padding | given.last)
 
         # The largest exponent of each subset in the beat, and of the beat.
-        peaks = [lane.exponent for lane in lanes]
+        peaks = [lane.peak if codec.rounds_up else lane.exponent for lane in lanes]
         subsets = None
         tags = entered
         levels, has_top = _levels(codec, self._lanes)
@@ -357,6 +364,13 @@ class Quantizer(wiring.Component):
                          self.o.payload.last.eq(flags["last"])]
             m.d.sync += [self.o.payload[name].eq(value) for name, value in header.items()]
         return m
+
+    def _is_above(self, fraction):
+        """Whether a fraction is above that of the format's largest number."""
+        codec = self._codec
+        low, high = fraction[:-codec.fraction_bits], fraction[-codec.fraction_bits:]
+        largest = codec.largest & ((1 << codec.fraction_bits) - 1)
+        return (high > largest) | ((high == largest) & low.any())
 
     def _noise(self, m, step):
         """Random bits for each lane; they change with a step."""

@@ -53,6 +53,17 @@ class TestRing:
             assert bound < update["measured"] < 1.25 * bound + 400
             assert scatter["bound"] < scatter["measured"] < update["measured"]
 
+    @pytest.mark.parametrize(("codec", "config", "cycles", "ratio", "shown"), [
+        ("zero_value", "dense", 1600, 0.95 / 0.96, "0.96"), ("zero_value", "sparse 10%", 320, 5 / 4.8, "4.80"),
+        ("mx9", "dense, weights raw, gradients mx9", 480, 3.35 / 3.2, "3.20")])
+    def test_effective_bandwidth(self, codec, config, cycles, ratio, shown):
+        """Raw words of each link are those of 2 (N - 1) blocks; other rows have no bandwidth."""
+        measured = [{"name": name, "config": config, "measured": cycles} for name in ("ring.all_reduce", "node.mask")]
+        row, = bench.bandwidth_rows(measured, nodes=4, codec=codec, length=1024)
+        assert row["config"] == f"{config}, {shown} x the link's"
+        assert row["measured"] == cycles / 1536
+        assert row["ratio"] == pytest.approx(ratio)
+
     def test_codebook(self):
         """A codebook is loaded, so that words are those of the model."""
         length, nodes = 1024, 4

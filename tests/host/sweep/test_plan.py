@@ -134,6 +134,8 @@ class TestRows:
             (workload, nodes, weights, "zero_value") for workload in ("digits", "text") for weights in ("raw", "mx9")
             for nodes in (2, 4)]
         assert [row["words_ratio"] for row in rows] == [1, 1, 0.5, 0.5] * 2
+        assert all(row["effective_bandwidth"] == 2 * (row["nodes"] - 1) / row["nodes"] * 4810 / 1234.5
+                   for row in rows)
         assert all(row["accuracy"] == 0.9 and row["held_out_loss"] is row["bigram_loss"] is None for row in rows[:4])
         assert all(row["held_out_loss"] == 0.9 and row["accuracy"] is None for row in rows[4:])
         places = {job.name: 1 + number for number, job in enumerate(plan.jobs) if job.kind is JobKind.PLACE}

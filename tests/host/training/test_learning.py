@@ -36,4 +36,4 @@ def test_command(few, monkeypatch, capsys):
 
 def test_masks_are_refused():
     with pytest.raises(ValueError, match=r"^Workload must be one without masks$"):
-        learning._no_masks([], 0.0)
+        learning.no_masks([], 0.0)

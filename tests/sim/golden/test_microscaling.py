@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 from fractions import Fraction
 
@@ -7,7 +8,7 @@ import pytest
 
 from sim.golden import microscaling as mx
 from sim.golden.block_format import Blocks
-from sim.golden.microscaling import Element, Microscaling
+from sim.golden.microscaling import Element, Microscaling, Scale
 from tests.sim.golden.rounding import nearest
 from tests.words import bits_of, values_of
 
@@ -41,6 +42,8 @@ def test_specified_formats(name, bits, emax, largest, smallest):
 def test_element():
     with pytest.raises(TypeError, match=r"^Element must be an Element, not 'INT8'$"):
         Microscaling(element="INT8")
+    with pytest.raises(TypeError, match=r"^Scale must be a Scale, not 'up'$"):
+        Microscaling(element=Element.INT8, scale="up")
 
 
 # --- known answers
@@ -114,6 +117,44 @@ def test_blocks_are_those_of_ml_dtypes(element):
     numbers = np.ldexp(expected.astype(np.float64), scales[:, np.newaxis]).astype(np.float32)
     numbers = np.where(np.abs(numbers) < 2.0 ** -126, np.copysign(np.float32(0), numbers), numbers)
     np.testing.assert_array_equal(codec.decode(words), bits_of(numbers.reshape(-1)))
+
+
+@pytest.mark.parametrize("element", TYPES)
+def test_scales_rounded_up(element):
+    """100,000 numbers and more, as above, below 2^127: the scale is the lowest power of two below which the largest
+    number of the block is none above the format's, so nothing saturates."""
+    codec, dtype = Microscaling(element=element, scale=Scale.UP), TYPES[element]
+    largest = float(ml_dtypes.finfo(dtype).max)
+    generator = np.random.default_rng(2)
+    powers = generator.integers(-110, 127, (3200, 1)) - generator.integers(0, 12, (3200, 32))
+    numbers = generator.uniform(1, 2, (3200, 32)).astype(np.float32)
+    # Beside the largest number of the format, where scales change.
+    edge = np.float32(largest / 2.0 ** codec.lowest)
+    near = np.array([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(4))])
+    numbers[:1600, 5] = generator.choice(near, 1600)
+    powers[:1600, 5] = np.maximum(powers[:1600].max(axis=1), -110)
+    given = np.ldexp(numbers, powers).astype(np.float32) * generator.choice([-1, 1], (3200, 32)).astype(np.float32)
+    ratio, power = np.frexp(np.abs(given).max(axis=1).astype(np.float64) / largest)
+    scales = np.maximum(power - (ratio == 0.5), -127)
+    shares = np.ldexp(given.astype(np.float64), -scales[:, np.newaxis])
+    assert (np.abs(shares) <= largest).all()
+    blocks = codec.quantise(bits_of(given.reshape(-1)))
+    np.testing.assert_array_equal(blocks.exponents, scales + 127)
+    np.testing.assert_array_equal(blocks.codes, shares.astype(np.float32).astype(dtype).view(np.uint8))
+    floor = dataclasses.replace(codec, scale=Scale.FLOOR).quantise(bits_of(given.reshape(-1)))
+    raised = blocks.exponents - floor.exponents
+    assert set(raised.tolist()) == {0, 1}
+    np.testing.assert_array_equal(blocks.codes[raised == 0], floor.codes[raised == 0])
+
+
+def test_scale_rounded_up_by_hand():
+    """Above 6 the scale is twice that of 6; numbers without an exponent raise none, nor do those at its end."""
+    for number, exponent, code in ((6, 127, 7), (6.0000005, 128, 5), (7, 128, 6), (7.99, 128, 6), (8, 128, 6)):
+        blocks = mx.MXFP4_E2M1_UP.quantise(bits_of([number]))
+        assert (blocks.exponents.tolist(), blocks.codes[0, 0]) == ([exponent], code), number
+    integer = Microscaling(element=Element.INT8, scale=Scale.UP)
+    for bits, exponent in ((0x7F_FFFF, 0), (0x7F7F_FFFF, 254), (0x00FF_FFFF, 2), (0x7F80_0000, 255)):
+        assert integer.quantise([bits]).exponents.tolist() == [exponent], hex(bits)
 
 
 @pytest.mark.parametrize("element", TYPES)

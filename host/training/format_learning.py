@@ -1,0 +1,93 @@
+"""Training with formats of weights and gradients on golden nodes: test accuracy by format, of several seeds.
+
+``python -m host.training.format_learning --formats raw,mxfp4_e2m1,mxfp4_e2m1_up`` trains the digits classifier with
+each format in both directions, gradients with residuals, and prints the accuracy of each seed. Nodes have the same
+bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…``, without their cycles.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from host.models.digits import Dataset, digits
+from host.training.batches import Batches
+from host.training.learning import no_masks
+from host.training.optimizers import SGD
+from host.training.record import TrainingConfig
+from host.training.workloads import Classifier
+from sim.golden import ring
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+
+__all__ = ["learn", "main"]
+
+
+def learn(data: Dataset, config: TrainingConfig, *, weights: str, gradients: str, nodes: int = 4) -> float:
+    """Train a perceptron on a golden ring, and return its test accuracy.
+
+    Parameters
+    ----------
+    data : Dataset
+    config : TrainingConfig
+    weights, gradients : str
+        Names of codecs; what gradients lose goes into those of the next step.
+    nodes : int
+    """
+    task = Classifier(data, config.hidden)
+    task.initialize(config.seed)
+    batches = Batches(task.examples, config)
+    codec, gradient_codec = WEIGHT_CODECS[weights], GRADIENT_CODECS[gradients]
+    master = ring.bits(task.parameters).copy()
+    state = [np.zeros_like(master) for _ in range(config.optimizer.planes)]
+    residuals = None if gradient_codec.exact else np.zeros((nodes, master.size), np.uint32)
+    task.parameters[...] = ring.floats(ring.distribute(master, nodes, weight_codec=codec))
+    for number in range(1, batches.total + 1):
+        batch = batches.take()
+        found = task.differentiate(np.array_split(batch.examples, nodes), no_masks)
+        scalars = dataclasses.asdict(config.optimizer.settings(
+            number, gradient_scale=1 / len(batch.examples),
+            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / batches.total)))
+        del scalars["packed_state"]
+        update = ring.fused_update(
+            ring.bits(np.stack([gradient for _, gradient in found])), master, state, ring.settings(**scalars),
+            weight_codec=codec, gradient_codec=gradient_codec, residuals=residuals)
+        master, state = update.master, update.state
+        task.parameters[...] = ring.floats(update.weights)
+    return task.measure(nodes, no_masks, last=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m host.training.format_learning",
+                                     description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--formats", default="raw,mxfp8_e4m3,mxfp8_e4m3_up,mxfp4_e2m1,mxfp4_e2m1_up",
+                        help="names of formats, for weights and gradients alike")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds, from 0 on [5]")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs [4]")
+    parser.add_argument("--batch", type=int, default=32, help="most examples in a step [32]")
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="at the first step [0.1]")
+    options = parser.parse_args(arguments)
+    names = options.formats.split(",")
+    for name in names:
+        if name not in GRADIENT_CODECS or name not in WEIGHT_CODECS:
+            known = ", ".join(name for name in GRADIENT_CODECS if name in WEIGHT_CODECS)
+            parser.error(f"Format must be one of {known}, not {name!r}")
+    data, rows = digits(), []
+    for name in names:
+        found = []
+        for seed in range(options.seeds):
+            config = TrainingConfig(epochs=options.epochs, batch=options.batch, hidden=(64,), seed=seed,
+                                    optimizer=SGD(learning_rate=options.learning_rate, momentum=0.9))
+            found.append(learn(data, config, weights=name, gradients=name))
+            print(f"{name}, seed {seed}: test accuracy {found[-1]:.2%}", flush=True)
+        rows.append((name, found))
+    print("| format | mean accuracy | accuracy of each seed |\n|---|---:|---|")
+    for name, found in rows:
+        print(f"| {name} | {100 * np.mean(found):.2f} | {', '.join(f'{100 * one:.2f}' for one in found)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
