@@ -109,16 +109,6 @@ class CentroidProduct(wiring.Component):
         })
 
     @property
-    def parameters(self):
-        """Parameters of the format."""
-        return self._parameters
-
-    @property
-    def lanes(self):
-        """Outputs that are computed together."""
-        return self._lanes
-
-    @property
     def _product_latency(self):
         """Cycles from the factors' arrival to their product."""
         return 1 + self._multipliers[0].latency

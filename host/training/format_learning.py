@@ -6,7 +6,6 @@ bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…``, without t
 """
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from host.models.digits import Dataset, digits
 from host.training.batches import Batches
-from host.training.learning import no_masks
+from host.training.golden_steps import falling, no_masks, percentages
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.workloads import Classifier
@@ -46,13 +45,10 @@ def learn(data: Dataset, config: TrainingConfig, *, weights: str, gradients: str
     for number in range(1, batches.total + 1):
         batch = batches.take()
         found = task.differentiate(np.array_split(batch.examples, nodes), no_masks)
-        scalars = dataclasses.asdict(config.optimizer.settings(
-            number, gradient_scale=1 / len(batch.examples),
-            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / batches.total)))
-        del scalars["packed_state"]
         update = ring.fused_update(
-            ring.bits(np.stack([gradient for _, gradient in found])), master, state, ring.settings(**scalars),
-            weight_codec=codec, gradient_codec=gradient_codec, residuals=residuals)
+            ring.bits(np.stack([gradient for _, gradient in found])), master, state,
+            falling(config, number, total=batches.total, examples=len(batch.examples)), weight_codec=codec,
+            gradient_codec=gradient_codec, residuals=residuals)
         master, state = update.master, update.state
         task.parameters[...] = ring.floats(update.weights)
     return task.measure(nodes, no_masks, last=True)
@@ -85,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         rows.append((name, found))
     print("| format | mean accuracy | accuracy of each seed |\n|---|---:|---|")
     for name, found in rows:
-        print(f"| {name} | {100 * np.mean(found):.2f} | {', '.join(f'{100 * one:.2f}' for one in found)} |")
+        print(f"| {name} | {100 * np.mean(found):.2f} | {percentages(found)} |")
     return 0
 
 

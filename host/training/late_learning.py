@@ -26,6 +26,7 @@ from host.models.widths import widths
 from host.output import write_json
 from host.program.estimate import Collective, Costs
 from host.program.schedules import layers_of
+from host.training.golden_steps import golden_settings, no_masks, percentages
 from host.training.optimizers import SGD
 from host.training.shares import Shares
 from host.training.workloads import Classifier
@@ -216,9 +217,10 @@ class Model:
 
     def gradient(self, rank: int, number: int) -> Array:
         """Gradient of the member of a rank for a round, at the weights that all rounds before have made."""
-        batch = self._shares.batch(self.members[rank], number, self._config.batch)
-        loss, gradient = self._task.differentiate([batch], _no_masks)[0]
-        self._found[rank, number] = loss / self._config.batch
+        worker = self.members[rank]
+        batch = self._shares.batch(worker, number, self._config.batch)
+        loss, gradient = self._task.differentiate([batch], no_masks)[0]
+        self._found[worker, number] = loss / self._config.batch
         return gradient
 
     def settings(self, number: int) -> Settings:
@@ -228,19 +230,18 @@ class Model:
     def update(self, closed: Close, contributions: Sequence[npt.NDArray[np.uint32]]) -> None:
         """Update the weights by a closed round."""
         scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
-        numbers = dataclasses.asdict(dataclasses.replace(self.settings(closed.tag), gradient_scale=scale))
-        del numbers["packed_state"]
-        found = ring.fused_update(np.stack(contributions), self.master, self.state, ring.settings(**numbers),
-                                  lanes=self._lanes, **self._coding)
+        settings = golden_settings(dataclasses.replace(self.settings(closed.tag), gradient_scale=scale))
+        found = ring.fused_update(np.stack(contributions), self.master, self.state, settings, lanes=self._lanes,
+                                  **self._coding)
         self.weights, self.master, self.state = found.weights, found.master, found.state
         self._task.parameters[...] = ring.floats(self.weights)
-        in_time = [self._found.pop((rank, closed.tag)) for rank in range(len(self.members))
+        in_time = [self._found.pop((worker, closed.tag)) for rank, worker in enumerate(self.members)
                    if closed.on_time >> rank & 1]
         self.losses.append(float(np.mean(in_time)) if in_time else float("nan"))
 
     def accuracy(self) -> float:
         """Part of the test set that is classified right."""
-        return self._task.measure(self._config.workers, _no_masks, last=True)
+        return self._task.measure(self._config.workers, no_masks, last=True)
 
     def counts(self) -> dict[str, int]:
         """Gradients of all workers by their fate."""
@@ -293,20 +294,16 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     return outcome
 
 
-def _no_masks(*given: object) -> Any:
-    raise ValueError("Workload must be one without masks")
-
-
 def table(results: dict[tuple[float, Late], list[Outcome]]) -> str:
     """The results in Markdown: mean accuracies of all seeds."""
     lines = ["| skew | late gradients | mean accuracy | rounds | folded | dropped | accuracy of each seed |",
              "|---:|---|---:|---:|---:|---:|---|"]
     for (skew, late), found in results.items():
-        each = ", ".join(f"{100 * one.accuracy:.2f}" for one in found)
-        mean = 100 * np.mean([one.accuracy for one in found])
+        accuracies = [one.accuracy for one in found]
         folded, dropped = (round(np.mean([one.counts[fate] for one in found])) for fate in ("folded", "dropped"))
-        lines.append(f"| {skew:g} | {late.value} | {mean:.2f} | {np.mean([len(one.cycles) for one in found]):.0f} | "
-                     f"{folded} | {dropped} | {each} |")
+        lines.append(f"| {skew:g} | {late.value} | {100 * np.mean(accuracies):.2f} | "
+                     f"{np.mean([len(one.cycles) for one in found]):.0f} | {folded} | {dropped} | "
+                     f"{percentages(accuracies)} |")
     return "\n".join(lines)
 
 

@@ -133,8 +133,6 @@ class LateRun:
         if self._grid is not None:
             gone = [Part(Kind.NODE, worker) for worker in self.left]
             plan = self._grid.grid.disable(*gone).plan(Shape.FLAT)
-            if model.members != list(plan.order):
-                model.keep(plan.order)
             self._grid.switch(plan)
             self._ring = self._grid.ring(plan)
         ring = self._ring

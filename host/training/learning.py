@@ -6,7 +6,6 @@ with weights that are an update behind.
 """
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 
@@ -14,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.group import GROUP
-from host.driver.masking import MaskJob, Matrices
 from host.models.digits import Dataset, digits
 from host.models.widths import widths
 from host.program.estimate import Costs
 from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training.batches import Batches
+from host.training.golden_steps import falling, no_masks, percentages
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.workloads import Classifier
 from sim.golden import ring
 from sim.golden.program_nodes import Nodes
 
-__all__ = ["DEEP", "RATE", "learn", "main", "no_masks"]
+__all__ = ["DEEP", "RATE", "learn", "main"]
 
 #: Hidden layers of the deep network, and the learning rate that it learns with.
 DEEP = (32,) * 9
@@ -64,11 +63,7 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
         odd = (number - 1) % 2
         _take(task.parameters, golden, older, odd)
         losses, gradients = zip(*task.differentiate(np.array_split(batch.examples, nodes), no_masks), strict=True)
-        scalars = config.optimizer.settings(
-            number, gradient_scale=1 / len(batch.examples),
-            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / batches.total))
-        golden.settings = ring.settings(**{name: value for name, value in dataclasses.asdict(scalars).items()
-                                           if name != "packed_state"})
+        golden.settings = falling(config, number, total=batches.total, examples=len(batch.examples))
         golden.stage(ring.bits(np.stack(gradients)), staged)
         golden.run(program, seed=number, parity=odd)
         # The test set is for the newest weights.
@@ -82,11 +77,6 @@ def _take(parameters: npt.NDArray[np.float32], golden: Nodes, apart: slice, odd:
     length = len(parameters)
     parameters[...] = ring.floats(golden.weights[0, :length])
     parameters[apart] = ring.floats(golden.weights[0, odd * length:][apart])
-
-
-def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
-    """Masks of a workload that has none."""
-    raise ValueError("Workload must be one without masks")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -117,8 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(rows) > 1:
         print("| schedule | learning rate | mean accuracy | accuracy of each seed |\n|---|---:|---:|---|")
         for schedule, rate, found in rows:
-            each = ", ".join(f"{100 * one:.2f}" for one in found)
-            print(f"| {schedule} | {rate:g} | {100 * np.mean(found):.2f} | {each} |")
+            print(f"| {schedule} | {rate:g} | {100 * np.mean(found):.2f} | {percentages(found)} |")
     return int(min(np.mean(found) for _, _, found in rows) < options.least)
 
 

@@ -84,9 +84,14 @@ def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lan
     totals = np.zeros((lanes, centroids), x.dtype)
     for first in range(0, len(indices), lanes):
         group = slice(first, first + lanes)
-        for factors, mine in zip(upstream[:, group], sums[:, group], strict=True):
-            totals[:len(mine)] += factors[:, None] * mine
+        _add_terms(totals, upstream[:, group], sums[:, group])
     return _combined(totals)
+
+
+def _add_terms(totals: Array, upstream: Array, sums: Array) -> None:
+    """Add the terms of a group of outputs to the sums of their lanes, example by example."""
+    for factors, mine in zip(upstream, sums, strict=True):
+        totals[:len(mine)] += factors[:, None] * mine
 
 
 def _combined(totals: Array) -> Array:
@@ -126,9 +131,8 @@ class Lanes:
         return product(indices, self.table, x, start)
 
     def gradient(self, indices: Indices, x: Array, upstream: Array) -> None:
-        """Add the terms of a GRADIENT to the sums of each lane, example by example."""
-        for mine, factors in zip(gather(indices, x, len(self.table)), upstream, strict=True):
-            self.totals = canonical(self.totals + factors[:, None] * mine)
+        """Add the terms of a GRADIENT to the sums of each lane."""
+        _add_terms(self.totals, upstream, gather(indices, x, len(self.table)))
 
     def total(self) -> Array:
         """Gradients of the centroids of a TOTAL, after which all sums are zero."""

@@ -79,16 +79,6 @@ class MatrixVector(wiring.Component):
         })
 
     @property
-    def parameters(self):
-        """Parameters of the format."""
-        return self._parameters
-
-    @property
-    def lanes(self):
-        """Outputs that are computed together."""
-        return self._lanes
-
-    @property
     def latency(self):
         """Cycles from the last column to the result."""
         return self._parameters.centroids + 6

@@ -94,7 +94,7 @@ class Bench:
         self.ended += 1
 
     async def compare(self):
-        """Whatever was begun is over: the same counts, and the same gradients pending."""
+        """Compare counts and pending gradients, once whatever was begun is over."""
         for _ in range(self.keeper.latency + 1):
             await self.cycle()
         assert self.counts == self.rounds.ledgers[0].counts

@@ -32,7 +32,10 @@ def test_shapes():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dense_layer(seed):
-    """Outputs and gradients of a dense layer; the gradient of a centroid is the sum of its weights' gradients."""
+    """Outputs and gradients of a dense layer; the gradient of a centroid is the sum of its weights' gradients.
+
+    Sums have another order than those of the dense layer, so their last bits differ.
+    """
     codebook, layer, parameters, x, upstream = _layer(seed)
     dense = Linear(24, 10)
     given = {"weight": codebook.weights, "bias": parameters["bias"]}

@@ -59,7 +59,7 @@ def test_switch_out(data, config, tmp_path):
 
 
 def test_none_would_be_left(data, config):
-    """Of a ring of two, none leaves."""
+    """None leaves a ring of two."""
     run = train(data, dataclasses.replace(config, workers=2, slow={1: 4}, quorum=1, cycles=120_000))
     assert run.left == {}
     assert "rounds from 4 on: no ring would be left without workers 1, so they stay" in run.laggards

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host.program.schedules import Schedule
-from host.training import learning
+from host.training import golden_steps, learning
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import train
@@ -36,4 +36,4 @@ def test_command(few, monkeypatch, capsys):
 
 def test_masks_are_refused():
     with pytest.raises(ValueError, match=r"^Workload must be one without masks$"):
-        learning.no_masks([], 0.0)
+        golden_steps.no_masks([], 0.0)

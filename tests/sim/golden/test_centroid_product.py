@@ -74,7 +74,7 @@ def test_equations(centroids, lanes):
 
 
 def test_fixed_point():
-    """Where all sums are exact, the dense product with the expanded matrix, and the sums of weights' gradients."""
+    """Exact sums give the dense product with the expanded matrix, and the sums of weights' gradients."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (10, 64))
     table, x, given = (generator.integers(-64, 64, shape).astype(np.float32) / 8
