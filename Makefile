@@ -18,7 +18,7 @@ help:
 	@echo "            OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
-	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16, TILING=searched"
+	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16, COMPUTE_FORMAT=bf16, TILING=searched"
 	@echo "            for factors of products that are searched on a node,"
 	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program, stale:2 for"
 	@echo "            first layers whose weights are an update behind,"
@@ -83,7 +83,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
   $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
   $(call option,HIDDEN,--hidden) $(call option,BATCH,--batch) $(call option,OVERLAP,--overlap) \
-  $(call option,COMPUTE,--compute) $(call option,MACS,--macs) $(call option,TILING,--tiling) $(call option,ARITHMETIC,--arithmetic) \
+  $(call option,COMPUTE,--compute) $(call option,COMPUTE_FORMAT,--compute-format) $(call option,MACS,--macs) $(call option,TILING,--tiling) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \

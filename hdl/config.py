@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.compute.operands import FP32 as OPERANDS_FP32
+from hdl.compute.operands import operands_of
 from hdl.memory_map import memory_map
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES
@@ -77,6 +79,9 @@ class NodeConfig:
         Capacity in elements of the activation memory, as those above; without effect in a node without LAYERS.
     scale_mask : bool
         Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
+    operands : str
+        Format that operands of the products of LAYERS are multiplied in: a name of
+        :data:`hdl.compute.operands.OPERANDS`. Sums are in binary32 in any; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
     versions : bool
@@ -130,6 +135,7 @@ class NodeConfig:
     compute: int = 0
     activation_words: int = 8192
     scale_mask: bool = False
+    operands: str = OPERANDS_FP32
     queues: int = 1
     versions: bool = False
     program_depth: int = 64
@@ -173,6 +179,7 @@ class NodeConfig:
         if self.compute and (self.lanes < 2 or self.compute > self.lanes):
             raise ValueError(f"Rows of multiply-accumulate units must be at most the lanes, of which there must be 2 "
                              f"or more, not {self.compute!r} with {self.lanes} lanes")
+        operands_of(self.operands)
         if self.queues not in (1, 2):
             raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:

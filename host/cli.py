@@ -35,7 +35,7 @@ from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
 from host.commands.run_files import advice, identity_of, space
-from host.commands.run_options import COUNT, check_range, refuse_unused
+from host.commands.run_options import COUNT, ComputeFormat, check_range, refuse_unused
 from host.commands.sweep import sweep_command
 from host.commands.tiling import tiling_command
 from host.commands.topology_options import (
@@ -171,6 +171,7 @@ def train_command(
     compute: Annotated[str, typer.Option(
         help="Who differentiates: host, or node for nodes that do, by a program unless there is a density.")
     ] = TrainingConfig.compute,
+    compute_format: ComputeFormat = TrainingConfig.compute_format,
     macs: Annotated[int, typer.Option(
         help="Multiply-adds per cycle of each node's engine, or of the one that --overlap counts on.")
     ] = TrainingConfig.macs,
@@ -273,6 +274,7 @@ def train_command(
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
         hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
         overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs, tiling=tiling,
+        compute_format=compute_format,
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
@@ -285,14 +287,14 @@ def train_command(
             task = CharacterModel(topics(context=TransformerConfig.context))
         else:
             data = digits()
-            task = Classifier(data, config.hidden, align=config.align)
+            task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
             if hidden is None and board is not None:
                 try:
                     config.allocation(task.parameters.size).check(node, nodes=nodes)
                 except ValueError as error:
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
-                    task = Classifier(data, (), align=config.align)
+                    task = Classifier(data, (), align=config.align, operands=config.compute_format)
         plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
         if board is None:
             node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one],

@@ -10,6 +10,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
+from hdl.compute.operands import FP32 as BINARY32
+from hdl.compute.operands import operands_of
 from hdl.floating.format import FP32
 from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
@@ -58,7 +60,7 @@ def _delays(m, name, value, count, *, reset_less=True):
     """Value after 0, 1, … ``count`` - 1 registers."""
     delayed = [value]
     for number in range(1, count):
-        later = Signal(len(value), name=f"{name}_{number}", reset_less=reset_less)
+        later = Signal(value.shape(), name=f"{name}_{number}", reset_less=reset_less)
         m.d.sync += later.eq(delayed[-1])
         delayed.append(later)
     return delayed
@@ -66,6 +68,9 @@ def _delays(m, name, value, count, *, reset_less=True):
 
 class MacArray(wiring.Component):
     """Accumulate outer products: every cycle adds ``a[row] * b[column]`` to one of eight sums of each unit.
+
+    Elements are in binary32. In any other format of operands they are rounded once, where they enter the array, but
+    for those of an ``initial`` beat, which are added as they are.
 
     Operands travel through the array from unit to unit, a register each: a row of A along its row of units, a column
     of B along its column, so that no wire is longer than the way to the next unit. Results are read in the order in
@@ -91,6 +96,8 @@ class MacArray(wiring.Component):
         Columns of units, the lanes of memory rows: 2, 4 or 8.
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
 
     Members
     -------
@@ -98,12 +105,13 @@ class MacArray(wiring.Component):
     o : Out(stream of result_layout(rows, columns))
     """
 
-    def __init__(self, *, rows, columns, dsps=4):
+    def __init__(self, *, rows, columns, dsps=4, operands=BINARY32):
         check_units(rows, columns)
-        self._units = [[MultiplyAccumulate(dsps=dsps) for _ in range(columns)] for _ in range(rows)]
+        self._form = operands_of(operands)
+        self._units = [[MultiplyAccumulate(dsps=dsps, operands=operands) for _ in range(columns)] for _ in range(rows)]
         self._rows = rows
         self._columns = columns
-        self._dsps = dsps
+        self._latencies = product_latency(dsps, operands), sum_latency(dsps, operands)
         super().__init__({
             "i": In(stream.Signature(term_layout(rows, columns))),
             "o": Out(stream.Signature(result_layout(rows, columns))),
@@ -121,18 +129,18 @@ class MacArray(wiring.Component):
 
     @property
     def product_latency(self):
-        """Cycles from factors to their product."""
-        return product_latency(self._dsps)
+        """Cycles from elements to their product."""
+        return self._latencies[0]
 
     @property
     def latency(self):
         """Cycles from the last beat of a tile to its first results."""
-        return sum_latency(self._dsps) + 5
+        return self._latencies[1] + 5
 
     @property
     def shortest(self):
         """Fewest rounds of a sum with which the array never holds its source."""
-        held = SLOTS - 1 + sum_latency(self._dsps) + 2 + SLOTS * self._rows
+        held = SLOTS - 1 + self._latencies[1] + 2 + SLOTS * self._rows
         return max(-(-held // (_BANKS * SLOTS)), self._rows)
 
     def elaborate(self, platform):
@@ -175,8 +183,9 @@ class MacArray(wiring.Component):
             m.d.sync += full.eq(banks == _BANKS - 1)
         with m.If(self.i.ready):
             m.d.sync += [held.eq(self.i.valid), operands.eq(self.i.payload)]
-            with m.If(self.i.payload.initial):
-                m.d.sync += [operands.a[row].eq(ONE) for row in range(self._rows)]
+            if self._form.rounder is None:
+                with m.If(self.i.payload.initial):
+                    m.d.sync += [operands.a[row].eq(ONE) for row in range(self._rows)]
         with m.If(issue):
             m.d.sync += [slot.eq(slot + 1), opening.eq(slot == SLOTS - 1), lag.eq(0), aligned.eq(1), fresh.eq(ends)]
         with m.Else():
@@ -199,16 +208,17 @@ class MacArray(wiring.Component):
         diagonals = self._rows + self._columns - 1
         # These have a reset, and the multipliers' registers of factors have none, so that synthesis does not make one
         # of two: each unit has registers of its own beside its multiplier.
-        a = [_delays(m, f"a_{row}", operands.a[row], row + self._columns, reset_less=False)
-             for row in range(self._rows)]
-        b = [_delays(m, f"b_{column}", operands.b[column], column + self._rows, reset_less=False)
-             for column in range(self._columns)]
+        a = [_delays(m, f"a_{row}", self._factor(m, f"row_{row}", operands.a[row], operands.initial, exact=False),
+                     row + self._columns, reset_less=False) for row in range(self._rows)]
+        b = [_delays(m, f"b_{column}",
+                     self._factor(m, f"column_{column}", operands.b[column], operands.initial, exact=True),
+                     column + self._rows, reset_less=False) for column in range(self._columns)]
         bubble = [_delays(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency + diagonals)
                   for row in range(self._rows)]
         first = _delays(m, "first", issue & operands.first, self.product_latency + diagonals)
         negative = _delays(m, "negative", operands.initial, self.product_latency + diagonals)
         # Sums are stored in the order of their beats, so that a counter has their places.
-        latency = sum_latency(self._dsps)
+        latency = self._latencies[1]
         stores = Signal(latency + diagonals - 1)
         place = Signal(range(PLACES))
         complete = Signal()
@@ -227,6 +237,14 @@ class MacArray(wiring.Component):
                     unit.negative.eq(negative[self.product_latency + diagonal]),
                     unit.store.eq(stores[latency - 1 + diagonal]), unit.place.eq(places[diagonal])]
         return complete
+
+    def _factor(self, m, name, element, opens, *, exact):
+        """An element as it is multiplied."""
+        if self._form.rounder is None:
+            return element
+        m.submodules[f"rounder_{name}"] = rounder = self._form.rounder(exact=exact)
+        m.d.comb += [rounder.i.eq(element), rounder.opens.eq(opens)]
+        return rounder.o
 
     def _elaborate_drain(self, m, complete, tiles, freed):
         """Results of complete tiles: place and result of each row, two stages that move together, and the output."""

@@ -87,10 +87,10 @@ class ComputeEngine(wiring.Component):
         m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_INSTRUCTION)
         access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
         lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
-                           columns=COLUMNS, scale_mask=config.scale_mask)
+                           columns=COLUMNS, scale_mask=config.scale_mask, operands=config.operands)
         memory_rows, dsps = max(words) // config.lanes, config.multiplier_dsps
         gemm = Gemm(rows=config.compute, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows,
-                    scale_mask=config.scale_mask)
+                    scale_mask=config.scale_mask, operands=config.operands)
         vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps)
         for name, unit in {"access": access, "lists": lists, "gemm": gemm, "vector": vector}.items():
             m.submodules[name] = ResetInserter(runner.reset)(unit)

@@ -12,6 +12,7 @@ from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.initial_fetch import InitialFetch
 from hdl.compute.loop_nest import tile_layout
 from hdl.compute.operand_fetch import OperandFetch
+from hdl.compute.operands import FP32
 from hdl.compute.product import MatrixProduct
 from hdl.compute.scale_mask import ScaleMask
 from hdl.streams.stream import Queue, connect_stream
@@ -49,6 +50,8 @@ class Gemm(wiring.Component):
         Rows of the largest memory, at least 2.
     scale_mask : bool
         Whether results can be scaled and masked; without, the job's ``scale_mask`` has no effect.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
 
     Members
     -------
@@ -67,10 +70,10 @@ class Gemm(wiring.Component):
     #: Cycles from the acceptance of a job to ``bad``.
     checked = 4
 
-    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False):
+    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False, operands=FP32):
         if not isinstance(memory_rows, int) or memory_rows < 2:
             raise ValueError(f"Memory row count must be an integer of at least 2, not {memory_rows!r}")
-        self._product = MatrixProduct(rows=rows, columns=lanes, dsps=dsps, blocks=blocks)
+        self._product = MatrixProduct(rows=rows, columns=lanes, dsps=dsps, blocks=blocks, operands=operands)
         self._operands = OperandFetch(rows=rows, lanes=lanes, blocks=blocks, memory_rows=memory_rows)
         self._initial = InitialFetch(rows=rows, lanes=lanes, memory_rows=memory_rows)
         self._drain = Drain(rows=rows, lanes=lanes, memory_rows=memory_rows)

@@ -20,6 +20,7 @@ from hdl.compute.layer_list import (
     vector_layout,
 )
 from hdl.compute.loop_nest import SIZE_BITS, extents, fits, job_layout
+from hdl.compute.operands import FP32, operands_of
 
 __all__ = ["GEMM_OPERANDS", "VECTOR_OPERANDS", "InstructionChecker", "checked_layout"]
 
@@ -56,7 +57,7 @@ class InstructionChecker(wiring.Component):
     The instruction is wrong
 
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
-      behind the kind, if it has a ``format``, or if it is ``scaled`` or ``masked`` without ``scale_mask``;
+      behind the kind, if its ``format`` is not that of the ``operands``, or if it is ``scaled`` or ``masked`` without ``scale_mask``;
     - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
       if a function has more than ``columns`` columns;
     - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but
@@ -87,6 +88,8 @@ class InstructionChecker(wiring.Component):
         Most columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
 
     Members
     -------
@@ -100,7 +103,8 @@ class InstructionChecker(wiring.Component):
     o : Out(stream of checked_layout(most rows, lanes))
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32):
+        self._format = operands_of(operands).code
         self._words = tuple(words)
         self._scale_mask = scale_mask
         self._lanes = lanes
@@ -258,7 +262,7 @@ class InstructionChecker(wiring.Component):
         reserved = Cat(gemm[name] for name in gemm.shape().members if name.startswith("reserved"))
         refused = () if self._scale_mask else (gemm.scaled, gemm.masked)
         wrong_gemm = (
-            Cat(gemm.format, reserved, *refused).any() | (gemm.initial > max(Initial).value)
+            Cat(gemm.format ^ self._format, reserved, *refused).any() | (gemm.initial > max(Initial).value)
             | Cat(gemm[name][len(job[name]):] for name in factors).any() | Cat(large[name] for name in "mnk").any()
             | ~fitting)
         reserved = Cat(vector[name] for name in vector.shape().members if name.startswith("reserved"))

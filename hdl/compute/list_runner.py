@@ -13,6 +13,7 @@ from hdl.compute.instruction_checker import InstructionChecker
 from hdl.compute.instruction_reader import InstructionReader
 from hdl.compute.jobs import vector_job_layout
 from hdl.compute.layer_list import MOST_INSTRUCTIONS, Kind, Place
+from hdl.compute.operands import FP32
 from hdl.streams.stream import connect_stream
 
 __all__ = ["ListRunner"]
@@ -40,6 +41,8 @@ class ListRunner(wiring.Component):
         Most columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
 
     Members
     -------
@@ -69,11 +72,12 @@ class ListRunner(wiring.Component):
         Number of the wrong instruction.
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
         self._checker = InstructionChecker(
-            words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask)
+            words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask,
+            operands=operands)
         self._lanes = lanes
         memory_rows = max(words) // lanes
         super().__init__({

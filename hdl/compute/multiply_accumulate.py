@@ -7,9 +7,10 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hdl.compute.operands import FP32 as BINARY32
+from hdl.compute.operands import operands_of
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
-from hdl.floating.multiply import FloatMultiplier
 
 __all__ = ["PLACES", "SLOTS", "MultiplyAccumulate", "product_latency", "sum_latency"]
 
@@ -20,14 +21,14 @@ SLOTS = FloatAdder.latency + 1
 PLACES = 2 * SLOTS
 
 
-def product_latency(dsps):
-    """Cycles from factors to the cycle in which ``bubble``, ``first`` and ``negative`` of their term are taken."""
-    return FloatMultiplier(dsps=dsps).latency
+def product_latency(dsps, operands=BINARY32):
+    """Cycles from elements to the cycle in which ``bubble``, ``first`` and ``negative`` of their term are taken."""
+    return operands_of(operands).product_latency(dsps)
 
 
-def sum_latency(dsps):
-    """Cycles from factors to the cycle in which ``store`` and ``place`` of their sum are taken."""
-    return product_latency(dsps) + SLOTS
+def sum_latency(dsps, operands=BINARY32):
+    """Cycles from elements to the cycle in which ``store`` and ``place`` of their sum are taken."""
+    return product_latency(dsps, operands) + SLOTS
 
 
 class MultiplyAccumulate(wiring.Component):
@@ -48,11 +49,13 @@ class MultiplyAccumulate(wiring.Component):
     ----------
     dsps : int
         DSP blocks the multiplier may use: 4, 2 or 1.
+    operands : str
+        Format of the factors: a name of :data:`~hdl.compute.operands.OPERANDS`.
 
     Members
     -------
-    a, b : In(32)
-        Factors.
+    a, b : In
+        Factors, in the shapes that their format has.
     bubble : In(1)
         The product is not added; :attr:`product_latency` cycles after the factors, as the next two.
     first : In(1)
@@ -71,10 +74,12 @@ class MultiplyAccumulate(wiring.Component):
     o : Out(32)
     """
 
-    def __init__(self, *, dsps=4):
-        self._multiplier = FloatMultiplier(dsps=dsps)
+    def __init__(self, *, dsps=4, operands=BINARY32):
+        form = operands_of(operands)
+        self._multiplier = form.multiplier(dsps)
+        self._dsps = dsps
         super().__init__({
-            "a": In(FP32.width), "b": In(FP32.width), "bubble": In(1), "first": In(1), "negative": In(1),
+            "a": In(form.a), "b": In(form.b), "bubble": In(1), "first": In(1), "negative": In(1),
             "store": In(1), "place": In(range(PLACES)), "fetch": In(range(PLACES)), "move": In(1), "select": In(1),
             "o": Out(FP32.width),
         })
@@ -82,7 +87,7 @@ class MultiplyAccumulate(wiring.Component):
     @property
     def dsps(self):
         """DSP blocks the multiplier may use."""
-        return self._multiplier.dsps
+        return self._dsps
 
     @property
     def product_latency(self):

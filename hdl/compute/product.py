@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.array import TILES, MacArray, result_layout
 from hdl.compute.loop_nest import LoopNest, beat_layout, job_layout, panel_layout, tile_layout
+from hdl.compute.operands import FP32 as BINARY32
 from hdl.compute.panel import PanelBuffer, fill_layout
 from hdl.floating.format import FP32
 from hdl.streams.stream import Queue, SkidBuffer, connect_stream
@@ -47,6 +48,8 @@ class MatrixProduct(wiring.Component):
         DSP blocks each unit may use: 4, 2 or 1.
     blocks : int
         Blocks of ``columns`` by ``columns`` elements in a panel, a power of two between 2 and 512.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
 
     Members
     -------
@@ -60,9 +63,9 @@ class MatrixProduct(wiring.Component):
         The job is refused.
     """
 
-    def __init__(self, *, rows, columns, dsps=4, blocks=128):
+    def __init__(self, *, rows, columns, dsps=4, blocks=128, operands=BINARY32):
         self._loops = LoopNest(rows=rows, lanes=columns, blocks=blocks)
-        self._array = MacArray(rows=rows, columns=columns, dsps=dsps)
+        self._array = MacArray(rows=rows, columns=columns, dsps=dsps, operands=operands)
         self._panels = {"a": PanelBuffer(lanes=columns, width=rows, blocks=blocks),
                         "b": PanelBuffer(lanes=columns, blocks=blocks)}
         self._beat = beat_layout(rows, columns, blocks)

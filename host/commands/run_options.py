@@ -2,15 +2,22 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
+
+import typer
 
 from hdl.board import BOARDS
+from hdl.compute.operands import OPERANDS
 from hdl.config import FP32
 from host.training.optimizers import OptimizerName
 from host.training.record import HOST, NODE
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-__all__ = ["COUNT", "check_range", "refuse_unused"]
+__all__ = ["COUNT", "ComputeFormat", "check_range", "refuse_unused"]
+
+ComputeFormat = Annotated[str, typer.Option(
+    help=f"Format that factors of matrix products are rounded to, on the host or on nodes: {', '.join(OPERANDS)}.")]
 
 #: Largest of numbers that count steps, epochs, examples and the like.
 COUNT = 1_000_000_000
@@ -69,6 +76,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "compute": (compute == NODE and (workload is not WorkloadName.DIGITS or topology is not None),
                     f"node is for workload digits, not {workload.value}" if topology is None else
                     "node is for a ring that stays as it is, not for --topology"),
+        "compute_format": (workload is not WorkloadName.DIGITS, f"is for workload digits, not {workload.value}"),
         "disable": (topology is None, "is for a run with --topology"),
         "enable": (topology is None, "is for a run with --topology"),
         "shape": (topology is None, "is for a run with --topology"),

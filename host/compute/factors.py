@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
+from hdl.compute.operands import FP32, OPERANDS
 from sim.golden import gemm_factors
 from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
@@ -34,16 +35,20 @@ class Array:
         Rows of the array, and its columns, which are the elements of a memory row as well.
     blocks : int
         Blocks of a panel.
+    operands : str
+        Format of operands.
     """
 
     rows: int
     lanes: int
     blocks: int = BLOCKS
+    operands: str = FP32
 
     @property
     def model(self) -> GemmCycles:
         """Model of a product's cycles."""
-        return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks)
+        return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks,
+                          product=OPERANDS[self.operands].product_latency(4))
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from hdl.compute.layer_list import (
     gemm_layout,
     vector_layout,
 )
+from hdl.compute.operands import OPERANDS
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
 from host.program.region import Region
@@ -288,7 +289,7 @@ class _Compiler:
         operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
         given = {name: operand for name, operand in operands.items() if operand is not None}
         return pack(gemm_layout(), {
-            "kind": Kind.GEMM, "m": m, "k": k, "n": n, "gated": int(gate is not None), **options,
+            "kind": Kind.GEMM, "format": OPERANDS[self._array.operands].code, "m": m, "k": k, "n": n, "gated": int(gate is not None), **options,
             **factors, **{name: place for name, (place, _) in given.items()},
             **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
 

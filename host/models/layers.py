@@ -8,6 +8,7 @@ processor.
 """
 
 import abc
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.arithmetic.functions import column_sums, cross_entropy, product
+from sim.golden.operands import FP32, operands_of
 
 __all__ = ["Layer", "Linear", "Model", "ReLU", "SoftmaxCrossEntropy", "perceptron"]
 
@@ -52,14 +54,18 @@ class Linear(Layer):
     """``bias + x @ weight.T``: each sum begins with its bias.
 
     Weights are of shape (outputs, inputs). They are drawn input by input, as is right for a ReLU behind them (He et
-    al., 2015).
+    al., 2015). All three products have their factors in the format ``operands``, and so has the gradient of the bias,
+    a product with ones.
     """
 
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs: int, outputs: int, *, operands: str = FP32):
         if inputs < 1 or outputs < 1:
             raise ValueError(f"Inputs and outputs must be at least 1, not {(inputs, outputs)!r}")
+        operands_of(operands)
         self.inputs = inputs
         self.outputs = outputs
+        self._product = functools.partial(product, operands=operands)
+        self._column_sums = column_sums if operands == FP32 else self._products_with_ones
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -72,12 +78,16 @@ class Linear(Layer):
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
         bias = np.broadcast_to(parameters["bias"], (len(x), self.outputs))
-        return product(x, parameters["weight"].T, bias), x
+        return self._product(x, parameters["weight"].T, bias), x
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        gradients["weight"][...] = product(upstream.T, cache)
-        gradients["bias"][...] = column_sums(upstream)
-        return product(upstream, parameters["weight"])
+        gradients["weight"][...] = self._product(upstream.T, cache)
+        gradients["bias"][...] = self._column_sums(upstream)
+        return self._product(upstream, parameters["weight"])
+
+    def _products_with_ones(self, x: Array) -> Array:
+        sums: Array = self._product(np.ones((1, len(x)), x.dtype), x)[0]
+        return sums
 
 
 class ReLU(Layer):
@@ -200,8 +210,9 @@ MOST = 1 << 24
 
 
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32,
-               align: int = 1) -> Model:
-    """A model of linear layers of the given widths, with a ReLU between each two of them; see :class:`Model`.
+               align: int = 1, operands: str = FP32) -> Model:
+    """A model of linear layers of the given widths, with a ReLU between each two of them; see :class:`Model` and
+    :class:`Linear`.
 
     Raises
     ------
@@ -217,5 +228,5 @@ def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.D
     for n, (before, after) in enumerate(itertools.pairwise(widths)):
         if n:
             layers.append(ReLU())
-        layers.append(Linear(before, after))
+        layers.append(Linear(before, after, operands=operands))
     return Model(layers, dtype=dtype, align=align)

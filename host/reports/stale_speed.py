@@ -119,8 +119,9 @@ class Bench:
 
     def _computer(self, copies: Copies | None) -> Computer:
         config = self._ring.devices[0].config
-        lists = compile_lists(self._layers, array=Array(rows=config.compute, lanes=config.lanes),
-                              examples=self._costs.examples, words=config.activation_words, copies=copies)
+        array = Array(rows=config.compute, lanes=config.lanes, operands=config.operands)
+        lists = compile_lists(self._layers, array=array, examples=self._costs.examples, words=config.activation_words,
+                              copies=copies)
         return Computer(self._ring, lists, self._length)
 
     def _give(self, computer: Computer | None, odd: int) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout
 from hdl.compute.memory_access import MemoryAccess
+from hdl.compute.operands import FP32, OPERANDS
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.compute.factors import FACTORS, Array
@@ -76,7 +77,7 @@ def parts(plan: Plan, job: GemmJob) -> list[GemmJob]:
             for row, column in corners(plan, job)]
 
 
-def instructions(plan: Plan, job: GemmJob, lanes: int) -> Iterator[Bits]:
+def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) -> Iterator[Bits]:
     """Instructions of a plan of a product, with an END."""
     for (row, column), part in zip(corners(plan, job), parts(plan, job), strict=True):
         starts = {"a": row * (1 if job.transpose_a else job.a.stride * lanes),
@@ -85,7 +86,7 @@ def instructions(plan: Plan, job: GemmJob, lanes: int) -> Iterator[Bits]:
                   "start": column}
         used = ["a", "b", "c", *(["gate"] if job.gated else []), *(["start"] if job.initial else [])]
         yield pack(gemm_layout(), {
-            "kind": Kind.GEMM, "m": part.m, "k": part.k, "n": part.n,
+            "kind": Kind.GEMM, "format": OPERANDS[operands].code, "m": part.m, "k": part.k, "n": part.n,
             "transpose_a": job.transpose_a, "transpose_b": job.transpose_b, "gated": job.gated,
             "initial": Initial.MATRIX if job.initial else Initial.ZERO,
             **{name: getattr(part, name) for name in FACTORS},
@@ -119,7 +120,7 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
     """Node with an engine, and memories for a product and a list of so many instructions."""
     words = {name: max(256, 1 << (words - 1).bit_length())
              for name, words in room(job, array.lanes, products=products).items()}
-    return NodeConfig(lanes=array.lanes, compute=array.rows, queues=2, masking=False, error_feedback=False,
+    return NodeConfig(lanes=array.lanes, compute=array.rows, operands=array.operands, queues=2, masking=False, error_feedback=False,
                       state_planes=0, state_words=256, **words)
 
 
@@ -177,7 +178,7 @@ class GatewareCost:
 
     def __init__(self, ring: Ring, job: GemmJob):
         self._ring, self._job = ring, job
-        self._lanes = ring.devices[0].config.lanes
+        self._lanes, self._operands = ring.devices[0].config.lanes, ring.devices[0].config.operands
         self._list = _words(job, Place.ACTIVATIONS, self._lanes)
         self._known: dict[Plan, int] = {}
         self.digest = ""
@@ -199,7 +200,7 @@ class GatewareCost:
         job, ring = self._job, self._ring
         length = aligned(job.m * job.c.stride * self._lanes)
         ring.write_gradients([np.full(length, _NOTHING, np.uint32)])
-        words = np.concatenate(list(instructions(plan, job, self._lanes)))
+        words = np.concatenate(list(instructions(plan, job, self._lanes, operands=self._operands)))
         ring.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)
         cycles, = ring.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
         digest = hashlib.sha256(ring.read_gradients(length).tobytes()).hexdigest()

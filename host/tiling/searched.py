@@ -94,7 +94,7 @@ class SearchedFactors:
     def __call__(self, array: Array, sizes: tuple[int, int, int], **options: bool) -> Mapping[str, int]:
         default = dict(best_factors(array, sizes, **options))
         job = product(sizes, array, **options)
-        name = " ".join([f"{array.rows}x{array.lanes}x{array.blocks}", "x".join(map(str, sizes)),
+        name = " ".join([f"{array.operands} {array.rows}x{array.lanes}x{array.blocks}", "x".join(map(str, sizes)),
                          *sorted(name for name, given in options.items() if given)])
         if name not in self.found:
             if name not in self._kept:

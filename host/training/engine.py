@@ -152,7 +152,7 @@ def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Compu
 
 
 def _units(node: NodeConfig) -> Units:
-    return Units(rows=node.compute, lanes=node.lanes)
+    return Units(rows=node.compute, lanes=node.lanes, operands=node.operands)
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
@@ -163,7 +163,7 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
         raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
                          f"{config.macs!r}")
-    found = dataclasses.replace(node, compute=rows, queues=2)
+    found = dataclasses.replace(node, compute=rows, queues=2, operands=config.compute_format)
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
     words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
     if config.overlaps:  # inputs, labels and lists lie twice, as far apart as the copies of weights
@@ -185,6 +185,8 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     task = _classifier(workload)
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
+    if node.operands != config.compute_format:
+        raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.operands}")
     lists = _lists(task, config, _units(node), nodes, node.activation_words, distance_of(node))
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:

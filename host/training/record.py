@@ -8,6 +8,7 @@ from host.driver.memory import Allocation
 from host.program.estimate import MACS
 from host.program.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
+from sim.golden.operands import FP32, operands_of
 
 __all__ = ["DEFAULT", "HOST", "NODE", "SEARCHED", "Change", "DivergenceError", "Step", "Training", "TrainingConfig",
            "TrainingError"]
@@ -67,6 +68,9 @@ class TrainingConfig:
         none, and the host computes.
     compute : str
         ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
+    compute_format : str
+        Format that factors of matrix products are rounded to: a name of :data:`sim.golden.operands.OPERANDS`. Sums,
+        weights and all that is between products are in binary32.
     macs : int
         Multiply-adds per cycle of the nodes' engine, or of the one that a schedule counts on.
     tiling : str
@@ -89,6 +93,7 @@ class TrainingConfig:
     refresh: int = 12
     overlap: str | None = None
     compute: str = HOST
+    compute_format: str = FP32
     macs: int = MACS
     tiling: str = DEFAULT
     check: bool = True
@@ -108,6 +113,7 @@ class TrainingConfig:
             Schedule.parse(self.overlap)
         if self.compute not in (HOST, NODE):
             raise ValueError(f"Compute must be {HOST} or {NODE}, not {self.compute!r}")
+        operands_of(self.compute_format)
         if self.tiling not in (DEFAULT, SEARCHED):
             raise ValueError(f"Tiling must be {DEFAULT} or {SEARCHED}, not {self.tiling!r}")
         if not 1 <= self.macs <= _MOST:

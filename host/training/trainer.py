@@ -442,8 +442,9 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     RingError
         A command has failed, and failed again each time that it was repeated.
     """
-    workload = Classifier(data, config.hidden, align=config.align) if isinstance(data, Dataset) else data
-    run = Run(ring, workload, config, on_step=on_step, on_repeat=on_repeat)
+    task = (Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
+            if isinstance(data, Dataset) else data)
+    run = Run(ring, task, config, on_step=on_step, on_repeat=on_repeat)
     run.begin()
     while not run.complete:
         run.advance()

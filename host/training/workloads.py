@@ -17,6 +17,7 @@ from host.models.text import Bigram, Characters, Text, collate, decode, encode
 from host.models.transformer import Transformer, TransformerConfig
 from host.training.optimizers import LEARNING_RATES, OptimizerName
 from sim.arithmetic.functions import exp
+from sim.golden.operands import FP32
 
 __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]
 
@@ -109,6 +110,8 @@ class Classifier(Workload):
         Width of each hidden layer.
     align : int
         Elements of which each layer takes a multiple; see :class:`host.models.layers.Model`.
+    operands : str
+        Format of the factors of its products; see :class:`host.models.layers.Linear`.
 
     Members
     -------
@@ -118,10 +121,10 @@ class Classifier(Workload):
 
     name = WorkloadName.DIGITS
 
-    def __init__(self, data: Dataset, hidden: Sequence[int], *, align: int = 1):
+    def __init__(self, data: Dataset, hidden: Sequence[int], *, align: int = 1, operands: str = FP32):
         self._data = data
         self.widths = [data.train_x.shape[1], *hidden, data.classes]
-        self._model = perceptron(data.train_x.shape[1], hidden, data.classes, align=align)
+        self._model = perceptron(data.train_x.shape[1], hidden, data.classes, align=align, operands=operands)
         self.parameters = self._model.parameters
         self.examples = len(data.train_x)
 

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.arithmetic.library import address, library
+from sim.golden import operands as formats
 from sim.golden import summation
+from sim.golden.operands import FP32
 from sim.golden.summation import canonical
 
 __all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "log", "mean", "normalize", "product",
@@ -43,10 +45,11 @@ def _batch(x: Array) -> tuple[Array, list[int]]:
     return x, [stride // x.itemsize for stride in x.strides]
 
 
-def product(a: Array, b: Array, initial: Array | None = None) -> Array:
+def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
     """Matrix products (…, m, k) by (…, k, n), each element summed up along k from zero or from ``initial`` on.
 
-    Axes before the last two are the same in both. A transposed view is as good as an array in order.
+    Axes before the last two are the same in both. A transposed view is as good as an array in order. ``operands``
+    names the format that factors are rounded to, see :mod:`sim.golden.operands`, which is for binary32 alone.
     """
     if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"Matrices must be (…, m, k) and (…, k, n), not {a.shape!r} and {b.shape!r}")
@@ -54,7 +57,13 @@ def product(a: Array, b: Array, initial: Array | None = None) -> Array:
     if initial is not None and initial.shape != shape:
         raise ValueError(f"Initial sums must be of shape {shape!r}, not {initial.shape!r}")
     if not _compiled(*(x for x in (a, b, initial) if x is not None)):
+        if operands != FP32:
+            raise ValueError(f"Arrays must be of float32 for operands in {operands}, not of float64")
         return summation.product(a, b, initial)
+    if operands != FP32:
+        a, b = (formats.rounded(x, operands) for x in (a, b))
+        if not formats.exact(a, b):
+            return formats.product(a, b, initial, operands=operands)
     output = np.zeros(shape, np.float32) if initial is None else np.array(initial, np.float32, order="C")
     left, left_strides = _batch(a)
     right, right_strides = _batch(b)

@@ -26,9 +26,10 @@ from hdl.compute.layer_list import (
 )
 from hdl.control.protocol import EventStatus
 from hdl.masking.mask import INDEX_BITS, KINDS
-from sim.golden import masking, summation
+from sim.golden import masking
 from sim.golden.gemm import ScaleMask, epilogue
 from sim.golden.loop_nest import Job, LoopNest
+from sim.golden.operands import FP32, operands_of, product
 from sim.golden.vector import cross_entropy
 
 __all__ = ["Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
@@ -111,6 +112,7 @@ class Gemm:
     transpose_b: bool
     relu: bool
     scale_mask: ScaleMask
+    operands: str
 
     @property
     def targets(self) -> tuple[Operand, ...]:
@@ -121,7 +123,8 @@ class Gemm:
         a, b = self.a.read(memories), self.b.read(memories)
         start = None if self.start is None else self.start.read(memories)
         with np.errstate(over="ignore", invalid="ignore"):
-            total = summation.product(a.T if self.transpose_a else a, b.T if self.transpose_b else b, start)
+            total = product(a.T if self.transpose_a else a, b.T if self.transpose_b else b, start,
+                            operands=self.operands)
         gate = None if self.gate is None else self.gate.read(memories)
         total = epilogue(total.astype(np.float32), self.scale_mask, relu=self.relu, gate=gate)
         self.c.write(memories, total)
@@ -185,6 +188,8 @@ class Engine:
         Most columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
+    operands : str
+        Format of the operands of products.
     """
 
     rows: int
@@ -192,6 +197,7 @@ class Engine:
     blocks: int = 128
     columns: int = 64
     scale_mask: bool = False
+    operands: str = FP32
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
         """Run a command, and replace what it writes.
@@ -248,7 +254,8 @@ class Engine:
         raise _WrongError
 
     def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
-        _refuse(fields["format"] or any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse(fields["format"] != operands_of(self.operands).code)
+        _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
         _refuse((fields["scaled"] or fields["masked"]) and not self.scale_mask)
         _refuse(fields["initial"] not in list(Initial) or fields["tile"] >= TILES
                 or max(fields["row_tiles"], fields["column_tiles"]) >= _FACTORS)
@@ -269,7 +276,7 @@ class Engine:
         _refuse(any(c.meets(one) for one in (a, b, gate) if one is not None))
         _refuse(start is not None and start != c and c.meets(start))
         return Gemm(job=job, a=a, b=b, c=c, start=start, gate=gate, transpose_a=bool(fields["transpose_a"]),
-                    transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]),
+                    transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]), operands=self.operands,
                     scale_mask=_scale_mask(fields) if self.scale_mask else ScaleMask())
 
     def _vector(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Vector:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hdl.masking.mask import INDEX_BITS
 from sim.golden import loop_nest, masking, summation
+from sim.golden.operands import FP32, product
 
 __all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "read",
            "scale_mask_fields"]
@@ -105,8 +106,8 @@ def _places(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -
     return matrix.row + np.arange(lines)[:, None] * matrix.stride + column // lanes, column % lanes
 
 
-def multiply(job: GemmJob, memories: Sequence[Bits]) -> None:
-    """Write the product of a job to its place in memories, which are arrays of (rows, lanes).
+def multiply(job: GemmJob, memories: Sequence[Bits], *, operands: str = FP32) -> None:
+    """Write the product of a job, whose operands are in a format, to its place in memories of (rows, lanes).
 
     Its factors do not matter.
     """
@@ -114,7 +115,7 @@ def multiply(job: GemmJob, memories: Sequence[Bits]) -> None:
     b = read(memories, job.b, *((job.n, job.k) if job.transpose_b else (job.k, job.n)))
     start = read(memories, job.start, job.m, job.n) if job.initial else None
     with np.errstate(all="ignore"):
-        c = summation.product(a.T if job.transpose_a else a, b.T if job.transpose_b else b, start)
+        c = product(a.T if job.transpose_a else a, b.T if job.transpose_b else b, start, operands=operands)
     gate = read(memories, job.gate, job.m, job.n) if job.gated else None
     c = epilogue(c, job.scale_mask, relu=bool(job.relu), gate=gate)
     memories[job.c.place][_places(memories, job.c, job.m, job.n)] = c.view(np.uint32)

@@ -31,8 +31,8 @@ class GemmCycles:
     ----------
     rows, lanes, blocks : int
         Parameters of the gateware.
-    product : int
-        Latency of a multiplier.
+    product, scaling : int
+        Cycles from elements to their product in the array, and to that with a scale.
     scale_mask : bool
         Whether results pass the unit that scales and masks them.
     memory : Memory
@@ -42,6 +42,7 @@ class GemmCycles:
     lanes: int
     blocks: int = 128
     product: int = 6
+    scaling: int = 6
     scale_mask: bool = False
     memory: Memory = _QUIET
 
@@ -190,7 +191,7 @@ class _Run:
         if self.drain(cycle, offer):
             self.scaled.popleft()
         if take:
-            self.scaled.append((cycle + self.model.product + 2, self.leaving[0]))
+            self.scaled.append((cycle + self.model.scaling + 2, self.leaving[0]))
         return take
 
     def drain(self, cycle: int, offer: int | None) -> bool:

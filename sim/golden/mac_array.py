@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating
+from sim.golden.operands import FP32, operands_of
 from sim.golden.stream import Feed, Trace, first_from
 
 __all__ = ["SLOTS", "Beats", "MacArray", "Results", "accumulate", "concatenate"]
@@ -19,12 +20,12 @@ SLOTS = 8
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
-_ONE = np.uint32(0x3F80_0000)
 _NEGATIVE = np.uint32(0x8000_0000)
 
 
 def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, first: npt.ArrayLike = False,
-               negative: npt.ArrayLike = False, bubble: npt.ArrayLike = False) -> Bits:
+               negative: npt.ArrayLike = False, bubble: npt.ArrayLike = False,
+               initial: npt.ArrayLike = False, operands: str = FP32) -> Bits:
     """Sums after one more term, as bit patterns: product and sum are each rounded.
 
     Parameters
@@ -39,9 +40,14 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
         It begins at -0.0.
     bubble : array of bool
         The term is -0.0 in place of the product.
+    initial : array of bool
+        The term is ``b``.
+    operands : str
+        Format of the factors.
     """
     zero = np.where(negative, _NEGATIVE, np.uint32(0))
-    term = np.where(bubble, _NEGATIVE, floating.multiply(a, b))
+    term = np.where(initial, np.asarray(b, np.uint32), operands_of(operands).multiply(a, b))
+    term = np.where(bubble, _NEGATIVE, term)
     return floating.add(term, np.where(first, zero, np.asarray(total, np.uint32)))
 
 
@@ -94,12 +100,15 @@ class MacArray:
     rows, columns : int
         Parameters of the gateware.
     product : int
-        Latency of a multiplier.
+        Cycles from elements to their product.
+    operands : str
+        Format of operands.
     """
 
     rows: int
     columns: int
     product: int = 6
+    operands: str = FP32
 
     #: Cycles from the issue of a beat to the cycle in which its sum is stored, beside the multiplier's.
     STORE = SLOTS
@@ -117,10 +126,10 @@ class MacArray:
         found: list[tuple[npt.NDArray, ...]] = []
         for start in range(0, rounds * SLOTS, SLOTS):
             part = slice(start, start + SLOTS)
-            a = np.where(beats.initial[part, None], _ONE, beats.a[part])
+            initial = beats.initial[part, None, None]
             totals = accumulate(
-                totals, a[:, :, None], beats.b[part, None, :], first=beats.first[part, None, None],
-                negative=beats.initial[part, None, None], bubble=~beats.rows[part, :, None])
+                totals, beats.a[part, :, None], beats.b[part, None, :], first=beats.first[part, None, None],
+                negative=initial, initial=initial, bubble=~beats.rows[part, :, None], operands=self.operands)
             if beats.last[start]:
                 row, group, slot = self.order(int(beats.tile[start]))
                 ends = np.arange(len(row)) == len(row) - 1

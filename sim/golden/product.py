@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sim.golden import mac_array
 from sim.golden.loop_nest import Job, LoopNest, Tile
 from sim.golden.mac_array import SLOTS, MacArray
+from sim.golden.operands import FP32
 from sim.golden.panel import Fill
 
 __all__ = ["MatrixProduct"]
@@ -27,13 +28,16 @@ class MatrixProduct:
     rows, columns, blocks : int
         Parameters of the gateware.
     product : int
-        Latency of a multiplier.
+        Cycles from elements to their product.
+    operands : str
+        Format of operands.
     """
 
     rows: int
     columns: int
     blocks: int = 128
     product: int = 6
+    operands: str = FP32
 
     #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from there to
     #: the array.
@@ -49,7 +53,7 @@ class MatrixProduct:
     @property
     def array(self) -> MacArray:
         """Array of the product."""
-        return MacArray(rows=self.rows, columns=self.columns, product=self.product)
+        return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
         """Panels of A and of B, in the order in which they are loaded.
@@ -98,7 +102,7 @@ class MatrixProduct:
         shape = tuple(-(-size // length) * length for size, length in ((job.m, tile_rows), (job.n, tile_columns)))
         states = {0: c if job.resume else np.zeros((job.m, job.n), np.uint32)}
         for k in range(job.k):
-            states[k + 1] = mac_array.accumulate(states[k], a[:, k, None], b[k])
+            states[k + 1] = mac_array.accumulate(states[k], a[:, k, None], b[k], operands=self.operands)
         tiles, initials, results = [], [], []
         rows, groups, slots = self.array.order(job.tile)
         done: dict[tuple[int, int], int] = {}

@@ -44,6 +44,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"compute": 4, "lanes": 2}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
                                      r"must be 2 or more, not 4 with 2 lanes$"),
         ({"activation_words": 16}, r"^activation_words must be a multiple of 32 between 32 and 16777216, not 16$"),
+        ({"operands": "fp8"}, r"^Operands must be one of fp32, bf16, not 'fp8'$"),
         ({"queues": 3}, r"^Queue count must be 1 or 2, not 3$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
@@ -106,8 +107,8 @@ def test_hash_covers_every_parameter():
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
-               "activation_words": 64, "scale_mask": True, "ring_ports": 2, "replay": True, "masters": True,
-               "versions": True}
+               "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
+               "masters": True, "versions": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)

@@ -3,6 +3,7 @@ import functools
 import re
 
 import cocotb
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,16 +17,22 @@ from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compute.terms import KINDS, draw, tile_of
 
-#: Rows, columns and DSP blocks of the arrays that are simulated.
-ARRAYS = ((1, 4, 1), (2, 8, 2), (4, 4, 4))
+#: Rows, columns, DSP blocks and operands of the arrays that are simulated.
+ARRAYS = ((1, 4, 1, "fp32"), (2, 8, 2, "fp32"), (4, 4, 4, "fp32"), (2, 4, 1, "bf16"))
 NAN = 0x7FC0_0000
 
 
 @functools.cache
-def _array(rows, columns, dsps, arithmetic=Arithmetic.GATEWARE):
-    component = MacArray(rows=rows, columns=columns, dsps=dsps)
+def _array(rows, columns, dsps, operands, arithmetic=Arithmetic.GATEWARE):
+    component = MacArray(rows=rows, columns=columns, dsps=dsps, operands=operands)
     unit = Unit(component, arithmetic=arithmetic)
-    return component, unit, model.MacArray(rows=rows, columns=columns, product=component.product_latency)
+    return component, unit, model.MacArray(
+        rows=rows, columns=columns, product=component.product_latency, operands=operands)
+
+
+def _bfloat16(x):
+    """Numbers rounded by an independent library."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def _rows(beats):
@@ -68,6 +75,7 @@ def _check(array, beats, source, sink, *, seed, spare=4):
     ({"columns": 1}, "Column count must be 2, 4 or 8, not 1"),
     ({"columns": 4.0}, "Column count must be 2, 4 or 8, not 4.0"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
+    ({"operands": "fp16"}, "Operands must be one of fp32, bf16, not 'fp16'"),
 ])
 def test_parameters(parameters, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -91,7 +99,7 @@ def test_native_units(source):
     """Units that are simulated by the processor's own arithmetic change no cycle and no bit, nor do their bubbles."""
     seed = 90 + STALLS.index(source)
     beats = _tiles(np.random.default_rng(seed), 4, 4, count=60)
-    _check((4, 4, 4, Arithmetic.NATIVE), beats, source, "geometric", seed=seed)
+    _check((4, 4, 4, "fp32", Arithmetic.NATIVE), beats, source, "geometric", seed=seed)
 
 
 @pytest.mark.parametrize("array", ARRAYS)
@@ -119,15 +127,16 @@ def test_throughput(array):
 @pytest.mark.parametrize("array", ARRAYS)
 def test_matrix_product(array, tile):
     """A tile of a matrix product has the bits of numpy's sums in order of k, from C or from zero."""
-    rows, columns, _ = array
+    rows, columns, _, operands = array
     generator = np.random.default_rng(tile)
     m, n, k = rows << tile, columns * (SLOTS >> tile), 33
     a, b, c = (draw(generator, "ordinary", *shape).view(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    terms = _bfloat16 if operands == "bf16" else np.asarray
     _, unit, golden = _array(*array)
     for begin in (c, np.zeros((m, n), np.float32)):
         want = begin.copy()
         for index in range(k):
-            want += a[:, index, None] * b[index]
+            want += terms(a[:, index, None]) * terms(b[index])
         row_group, column_group = np.divmod(np.arange(SLOTS), SLOTS >> tile)
         at_rows = row_group[:, None] * rows + np.arange(rows)
         at_columns = column_group[:, None] * columns + np.arange(columns)
@@ -170,7 +179,7 @@ def test_matrix_product(array, tile):
 ])
 def test_known_answers(terms, initial, want):
     """Sums of terms times one, k ascending, alone and with rounds of bubbles between all terms."""
-    rows, columns, _ = array = ARRAYS[2]
+    rows, columns, *_ = array = ARRAYS[2]
     _, unit, _ = _array(*array)
     starts = [] if initial is None else [initial] * rows
     for spread in (1, 3):

@@ -17,14 +17,16 @@ from tests.hdl.compute.gemm_jobs import ROWS, draw_job
 from tests.hdl.compute.memories import PLACES, Bench, pace
 from tests.hdl.compute.terms import KINDS, draw
 
-#: Rows, lanes, DSP blocks, blocks and ``scale_mask`` of the units that are simulated.
-UNITS = ((1, 4, 1, 32, True), (4, 4, 4, 128, False))
+#: Rows, lanes, DSP blocks, blocks, ``scale_mask`` and operands of the units that are simulated.
+UNITS = ((1, 4, 1, 32, True, "bf16"), (4, 4, 4, 128, False, "fp32"))
 
 
 @functools.cache
-def _unit(rows, lanes, dsps, blocks, scale_mask):
-    component = Gemm(rows=rows, lanes=lanes, dsps=dsps, blocks=blocks, memory_rows=ROWS, scale_mask=scale_mask)
-    golden = GemmCycles(rows=rows, lanes=lanes, blocks=blocks, product=product_latency(dsps), scale_mask=scale_mask)
+def _unit(rows, lanes, dsps, blocks, scale_mask, operands):
+    component = Gemm(rows=rows, lanes=lanes, dsps=dsps, blocks=blocks, memory_rows=ROWS, scale_mask=scale_mask,
+                     operands=operands)
+    golden = GemmCycles(rows=rows, lanes=lanes, blocks=blocks, product=product_latency(dsps, operands),
+                        scaling=product_latency(dsps), scale_mask=scale_mask)
     return Bench(component, rows=ROWS, lanes=lanes), golden
 
 
@@ -39,7 +41,7 @@ def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
         wanted = dataclasses.replace(golden, memory=memory).cycles(job)
         legal = golden.legal(job)
         if legal:
-            gemm.multiply(job, contents)
+            gemm.multiply(job, contents, operands=unit_of[-1])
         assert bench.run([job], given, cycles=wanted + 50) == (
             [0], [wanted] * legal, [wanted] * (not legal)), f"{job}, {seed=}"
     for place_of, (got, want) in enumerate(zip(bench.contents(), contents, strict=True)):
@@ -51,6 +53,7 @@ def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
     ({"lanes": 2}, "Row count must be at most the lane count 2, not 4"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
     ({"blocks": 6}, "Block count must be a power of two between 2 and 512, not 6"),
+    ({"operands": "fp8"}, "Operands must be one of fp32, bf16, not 'fp8'"),
     ({"memory_rows": 1}, "Memory row count must be an integer of at least 2, not 1"),
 ])
 def test_parameters(parameters, message):
@@ -104,7 +107,7 @@ def test_writes_without_a_pause():
 
 def test_edges_of_numbers():
     """ReLU and gate of numbers around zero, infinities and NaN."""
-    unit_of = UNITS[0]
+    unit_of = UNITS[1]
     bench, golden = _unit(*unit_of)
     corners = np.array([0, 0x80000000, 1, 0x80000001, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001, 0x3f800000,
                         0xbf800000, 0x007fffff, 0x807fffff], np.uint32)
@@ -115,7 +118,7 @@ def test_edges_of_numbers():
     for number, (relu, gated) in enumerate(((1, 0), (0, 1), (1, 1))):
         job = GemmJob(m=1, n=12, k=1, rounds=2, relu=relu, gated=gated, a=Matrix(gemm.ONES), b=Matrix(0, 0, 3),
                       c=Matrix(2, 8 * number, 3), gate=Matrix(1, 0, 3))
-        gemm.multiply(job, contents)
+        gemm.multiply(job, contents, operands=unit_of[-1])
         bench.run([job], cycles=golden.cycles(job) + 10)
     for got, want in zip(bench.contents(), contents, strict=True):
         np.testing.assert_array_equal(got, want)

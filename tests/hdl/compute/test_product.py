@@ -10,9 +10,11 @@ import pytest
 from hdl.compute.array import result_layout
 from hdl.compute.loop_nest import job_layout, tile_layout
 from hdl.compute.multiply_accumulate import product_latency
+from hdl.compute.operands import OPERANDS
 from hdl.compute.panel import fill_layout
 from hdl.compute.product import MatrixProduct, initial_layout
 from sim import formal
+from sim.arithmetic import functions
 from sim.bench import product as bench
 from sim.golden import loop_nest, product
 from sim.payload import pack, unpack
@@ -20,16 +22,17 @@ from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compute.terms import KINDS, draw
 
-#: Rows, columns, DSP blocks and blocks of the units that are simulated.
-PRODUCTS = ((1, 4, 1, 32), (4, 4, 4, 128))
+#: Rows, columns, DSP blocks, blocks and operands of the units that are simulated.
+PRODUCTS = ((1, 4, 1, 32, "bf16"), (4, 4, 4, 128, "fp32"))
 #: Whether memory rows are pieces of rows of A, and of B.
 STORED = tuple(itertools.product((True, False), repeat=2))
 
 
 @functools.cache
-def _product(rows, columns, dsps, blocks):
-    component = MatrixProduct(rows=rows, columns=columns, dsps=dsps, blocks=blocks)
-    golden = product.MatrixProduct(rows=rows, columns=columns, blocks=blocks, product=product_latency(dsps))
+def _product(rows, columns, dsps, blocks, operands):
+    component = MatrixProduct(rows=rows, columns=columns, dsps=dsps, blocks=blocks, operands=operands)
+    golden = product.MatrixProduct(rows=rows, columns=columns, blocks=blocks,
+                                   product=product_latency(dsps, operands), operands=operands)
     return component, Unit(component), golden
 
 
@@ -53,7 +56,7 @@ def _fill_rows(layout, fills):
 def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=None, cycles=None):
     """Run jobs, compare all tiles and results with the model, and return the cycle of each row of results."""
     _, unit, golden = _product(*unit_of)
-    rows, columns, _, blocks = unit_of
+    rows, columns, _, blocks, _ = unit_of
     generator = np.random.default_rng(seed)
     fills, tiles, initials, results = {"a": [], "b": []}, [], [], []
     for job in jobs:
@@ -131,7 +134,7 @@ def test_products(unit_of, stored):
 def test_cycles(unit_of):
     """Products whose operands come in time take exactly the cycles of the closed form."""
     _, _, golden = _product(*unit_of)
-    rows, columns, _, _ = unit_of
+    rows, columns, *_ = unit_of
     generator = np.random.default_rng(1)
     jobs = [loop_nest.Job(m=4 * rows, n=4 * columns, k=33, tile=1, row_tiles=1, rounds=5, order=1),
             loop_nest.Job(m=4 * rows + 1, n=8 * columns, k=39, tile=1, rounds=3),
@@ -161,11 +164,12 @@ def test_reset():
         _run(unit_of, [_job(generator, golden, most=9) for _ in range(2)], seed=cut)
 
 
-def test_orders_and_factors_change_no_bit():
+@pytest.mark.parametrize("operands", OPERANDS)
+def test_orders_and_factors_change_no_bit(operands):
     """All orders, and the array of one row and of four, give the same product."""
     found = set()
-    for unit_of in PRODUCTS:
-        _, _, golden = _product(*unit_of)
+    for rows in (1, 4):
+        golden = product.MatrixProduct(rows=rows, columns=4, operands=operands)
         generator = np.random.default_rng(1)
         job = loop_nest.Job(m=9, n=10, k=11, resume=1)
         a, b, c = (draw(generator, "ordinary", *shape) for shape in ((9, 11), (11, 10), (9, 10)))
@@ -178,9 +182,7 @@ def test_orders_and_factors_change_no_bit():
                 part = results[number * len(rows):(number + 1) * len(rows)]
                 whole[one.m + rows[:, None], one.n + groups[:, None] * 4 + np.arange(4)] = part
             found.add(whole[:9, :10].tobytes())
-    want = c.view(np.float32).copy()
-    for k in range(11):
-        want += a.view(np.float32)[:, k, None] * b.view(np.float32)[k]
+    want = functions.product(*(x.view(np.float32) for x in (a, b, c)), operands=operands)
     assert found == {want.tobytes()}
 
 

@@ -16,7 +16,7 @@ WORDS = 8192
 
 
 def engine_of(array):
-    return Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks)
+    return Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks, operands=array.operands)
 
 
 def memories_of(model, lists, words=WORDS):
@@ -49,7 +49,7 @@ def run(memories, lists, array, length):
 @pytest.mark.parametrize(("widths", "array", "most", "batches"), [
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 29, 1)),
     ((8, 4, 12, 3), Array(rows=1, lanes=4), 9, (9, 4)),
-    ((16, 8, 8, 8, 5), Array(rows=2, lanes=8), 7, (7, 2)),
+    ((16, 8, 8, 8, 5), Array(rows=2, lanes=8, operands="bf16"), 7, (7, 2)),
     ((6, 9), Array(rows=2, lanes=2), 5, (5, 3)),
     ((8, 16, 1), Array(rows=2, lanes=4, blocks=8), 6, (6,)),
 ], ids=str)
@@ -57,7 +57,7 @@ def test_are_the_model(widths, array, most, batches):
     """Losses and all gradients of batches of several sizes, bit for bit, with any numbers."""
     inputs, *hidden, outputs = widths
     layers = layers_of(widths)
-    model = perceptron(inputs, hidden, outputs, align=GROUP)
+    model = perceptron(inputs, hidden, outputs, align=GROUP, operands=array.operands)
     generator = np.random.default_rng(0)
     lists = compile_lists(layers, array=array, examples=most, words=WORDS)
     for seed, count in enumerate(batches):

@@ -180,7 +180,7 @@ class Engines:
     def __init__(self, ring, behind, weights):
         config, self.ring = self.CONFIG, ring
         self.lists = compile_lists(
-            self.LAYERS, array=Array(rows=config.compute, lanes=config.lanes), examples=self.EXAMPLES,
+            self.LAYERS, array=Array(rows=config.compute, lanes=config.lanes, operands=config.operands), examples=self.EXAMPLES,
             words=config.activation_words, copies=Copies(layers=behind, distance=self.DISTANCE))
         self.program = build(
             Schedule(Kind.STALE, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
@@ -192,7 +192,8 @@ class Engines:
             self.NODES, gradient_words=self.LENGTH, weights=golden_ring.bits(weights), planes=1,
             weight_codec=WEIGHT_CODECS[config.weight_codec].bind(centroids),
             gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
-            engine=Engine(rows=config.compute, lanes=config.lanes), activation_words=config.activation_words)
+            engine=Engine(rows=config.compute, lanes=config.lanes, operands=config.operands),
+            activation_words=config.activation_words)
         between = np.zeros((self.NODES, self.DISTANCE - self.LENGTH), np.uint32)
         golden.weights = np.hstack([golden.weights, between, golden.weights])
         golden.weight_stride = self.DISTANCE

@@ -14,7 +14,7 @@ from sim.verilated.native import Arithmetic
 from tests.host.rings import CONFIGS
 
 NODE = CONFIGS["centroid"]
-ARRAY = Array(rows=NODE.compute, lanes=NODE.lanes)
+ARRAY = Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands)
 
 
 @pytest.fixture

@@ -30,14 +30,14 @@ POISON = np.uint32(0x7FC0_0001)
 #: Cycles that a queue waits for the other one.
 TIMEOUT = 40_000
 #: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a codebook that is made anew in between.
-CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node",
+CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
 
 @pytest.fixture(scope="module")
 def task(data):
     few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
-    return Classifier(few, CONFIG.hidden, align=GROUP)
+    return Classifier(few, CONFIG.hidden, align=GROUP, operands=CONFIG.compute_format)
 
 
 def train(ring, task, config):
@@ -156,7 +156,7 @@ def test_activations_and_gradients(task):
                             Place.ACTIVATIONS: np.full(NODE.activation_words, POISON)}
                 memories[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
                 give(memories, lists, x, labels)
-                run_lists(memories, lists, Array(rows=NODE.compute, lanes=NODE.lanes), len(share))
+                run_lists(memories, lists, Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands), len(share))
                 gradients, activations = (memory[rank].view(np.uint32) for memory in found)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
                 written = memories[Place.ACTIVATIONS] != POISON

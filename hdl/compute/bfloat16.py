@@ -1,0 +1,155 @@
+"""Operands as bfloat16: rounded where they enter the array, and multiplied exactly in its units."""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.convert import shorten
+from hdl.floating.format import BF16, FP32
+from hdl.floating.product import Product
+from hdl.floating.stages import register
+
+__all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout"]
+
+#: Bits of binary32 that bfloat16 has not.
+_LOWER = FP32.width - BF16.width
+
+
+def factor_layout(*, exact):
+    """A bfloat16 on its way through the array, opened.
+
+    ``normal`` tells that it is not zero, and ``special`` that it is an infinity or a NaN. A factor that may be
+    ``exact`` has the lower half of a binary32 as well: with the bit set it is no factor, but a number to be added as
+    it is, and ``normal`` and ``special`` are zero.
+    """
+    lower = {"lower": _LOWER} if exact else {}
+    return data.StructLayout({**lower, "fraction": BF16.fraction_bits, "exponent": BF16.exponent_bits, "sign": 1,
+                              "normal": 1, "special": 1, **({"exact": 1} if exact else {})})
+
+
+class BFloat16Rounder(wiring.Component):
+    """Round elements to bfloat16, to nearest even.
+
+    A number that rounds above the largest becomes infinity, every NaN the canonical one, and a number that is
+    subnormal when it has been rounded a zero of its sign. An element that ``opens`` a sum is not rounded: where
+    factors may be exact it is one, in the others' place is zero. Latency is one cycle, throughput an element per cycle. No register
+    is reset.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether factors may be exact, see :func:`factor_layout`.
+
+    Members
+    -------
+    i : In(32)
+        Element in binary32.
+    opens : In(1)
+        It is an initial value.
+    o : Out(factor_layout(exact=exact))
+    """
+
+    latency = 1
+
+    def __init__(self, *, exact):
+        if not isinstance(exact, bool):
+            raise ValueError(f"exact must be True or False, not {exact!r}")
+        self._exact = exact
+        super().__init__({"i": In(FP32.width), "opens": In(1), "o": Out(factor_layout(exact=exact))})
+
+    def elaborate(self, platform):
+        m = Module()
+        given = data.View(FP32.layout, self.i)
+        rounded = data.View(BF16.layout, shorten(m, self.i, source=FP32, target=BF16))
+        # Without the sum: what rounds up to the next exponent has ones in all places that are kept, and in the next.
+        carries = given.fraction[_LOWER - 1:].all()
+        normal, special = Signal(), Signal()
+        m.d.comb += [
+            normal.eq(given.exponent.any() | carries),
+            special.eq(given.exponent.all() | (given.exponent[1:].all() & carries)),
+        ]
+        result = Signal(self.o.shape(), reset_less=True)
+        m.d.comb += self.o.eq(result)
+        m.d.sync += [
+            result.fraction.eq(Mux(normal, rounded.fraction, 0)), result.exponent.eq(rounded.exponent),
+            result.sign.eq(rounded.sign), result.normal.eq(normal), result.special.eq(special)]
+        if not self._exact:
+            with m.If(self.opens):
+                m.d.sync += result.eq(0)
+            return m
+        m.d.sync += [result.lower.eq(0), result.exact.eq(self.opens)]
+        with m.If(self.opens):
+            m.d.sync += [
+                Cat(result.lower, result.fraction, result.exponent, result.sign).eq(self.i),
+                result.normal.eq(0), result.special.eq(0)]
+        return m
+
+
+class BFloat16Multiplier(wiring.Component):
+    """Multiply two numbers in bfloat16; the product is in binary32, which has room for all of its 16 bits.
+
+    A product below 2^-126 in magnitude becomes a zero of its sign, and one of 2^128 or more an infinity. Every NaN is
+    the canonical one. If ``b`` is exact ``o`` is the number itself, whose NaNs are kept as they are, and ``a`` must
+    be zero.
+
+    The product of the factors of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be given in every
+    cycle. One multiplier block is used. No register is reset.
+
+    Members
+    -------
+    a : In(factor_layout(exact=False))
+    b : In(factor_layout(exact=True))
+    o : Out(32)
+    """
+
+    latency = 3
+
+    def __init__(self):
+        super().__init__({
+            "a": In(factor_layout(exact=False)), "b": In(factor_layout(exact=True)), "o": Out(FP32.width)})
+
+    def elaborate(self, platform):
+        m = Module()
+        width = BF16.fraction_bits + 1
+        m.submodules.product = multiplier = Product(width=width, dsps=1)
+        m.d.comb += [
+            multiplier.a.eq(Cat(self.a.fraction, self.a.normal)),
+            multiplier.b.eq(Cat(self.b.fraction, self.b.normal))]
+
+        # Significands of an exact number are multiplied by zero, so that its own bits are joined by OR.
+        a_nan, b_nan = (factor.special & factor.fraction.any() for factor in (self.a, self.b))
+        added = register(
+            m, "added",
+            exponent=self.a.exponent + self.b.exponent, sign=self.a.sign ^ self.b.sign,
+            zero=~(self.a.normal & self.b.normal) & ~self.b.exact, infinite=self.a.special | self.b.special,
+            nan=a_nan | b_nan | (self.a.special & ~self.b.normal) | (self.b.special & ~self.a.normal),
+            exact=self.b.exact,
+            number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction, self.b.exponent), 0))
+
+        # The exponent of a product whose highest bit is zero, and where it lies: a bit more may make it normal, or
+        # infinite.
+        low, high = FP32.bias + 1, FP32.bias + FP32.exponent_ones
+        placed = register(
+            m, "placed",
+            exponent=(added.exponent - FP32.bias)[:FP32.exponent_bits],
+            flush=added.zero | (~added.exact & ~added.infinite & (added.exponent < low - 1)),
+            edge=~added.exact & ~added.infinite & (added.exponent == low - 1),
+            infinite=added.infinite | (~added.exact & (added.exponent >= high) & ~added.zero),
+            large=~added.exact & ~added.zero & (added.exponent == high - 1),
+            nan=added.nan, sign=added.sign, exact=added.exact, number=added.number)
+
+        highest = multiplier.o[-1]
+        fraction = Mux(highest, multiplier.o[:-1], Cat(C(0, 1), multiplier.o[:-2]))
+        exponent = Mux(placed.exact, 0, (placed.exponent + highest)[:FP32.exponent_bits])
+        result = Signal(FP32.layout, reset_less=True)
+        m.d.comb += self.o.eq(result)
+        m.d.sync += [
+            Cat(result.fraction, result.exponent).eq(
+                Cat(C(0, FP32.fraction_bits - len(fraction)), fraction, exponent) | placed.number),
+            result.sign.eq(placed.sign & ~placed.nan)]
+        with m.If(placed.infinite | (placed.large & highest)):
+            m.d.sync += [result.exponent.eq(FP32.exponent_ones),
+                         result.fraction.eq(placed.nan.shift_left(FP32.fraction_bits - 1))]
+        with m.Elif(placed.flush | (placed.edge & ~highest)):
+            m.d.sync += [result.exponent.eq(0), result.fraction.eq(0)]
+        return m

@@ -1,0 +1,83 @@
+"""Formats of operands: rounding and products against an independent library and in exact fractions."""
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sim.arithmetic import functions
+from sim.golden import operands, summation
+
+
+def bits(value):
+    return np.float32(value).view(np.uint32)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    (1.0, 1.0), (1 + 2**-8, 1.0), (1 + 3 * 2**-8, 1 + 2**-6), (1 + 2**-8 + 2**-20, 1 + 2**-7),
+    (2.0**-126, 2.0**-126), (2.0**-127, 0.0), (-(2.0**-130), -0.0), (3.4e38, np.inf), (-np.inf, -np.inf),
+    (2.0**-126 * (1 - 2**-9), 2.0**-126), (2.0**-126 * (1 - 2**-7), 0.0)])
+def test_bfloat16(given, wanted):
+    assert operands.bfloat16(bits(given)) == bits(wanted)
+
+
+def test_bfloat16_is_the_librarys():
+    given = np.random.default_rng(1).integers(1 << 32, size=200_000, dtype=np.uint32)
+    with np.errstate(all="ignore"):
+        wanted = given.view(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+    wanted = np.where(np.abs(wanted) < 2.0**-126, np.copysign(np.float32(0), wanted), wanted)
+    wanted = np.where(np.isnan(wanted), np.uint32(0x7FC0_0000), wanted.view(np.uint32))
+    np.testing.assert_array_equal(operands.bfloat16(given), wanted)
+
+
+def test_products_are_exact():
+    """No product of two rounded numbers is rounded again: in fractions, over all exponents."""
+    generator = np.random.default_rng(2)
+    a, b = (operands.bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
+    found = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
+    compared = 0
+    for x, y, product in zip(a.view(np.float32), b.view(np.float32), found, strict=True):
+        if np.isfinite(x) and np.isfinite(y):
+            exact = Fraction(float(x)) * Fraction(float(y))
+            if abs(exact) < Fraction(2) ** -126:
+                assert product == 0 and np.signbit(product) == (np.signbit(x) ^ np.signbit(y))
+            elif abs(exact) >= Fraction(2) ** 128:
+                assert np.isinf(product)
+            else:
+                assert Fraction(float(product)) == exact
+                compared += 1
+    assert compared > 1000
+
+
+def test_sums():
+    """Known answers: a factor is rounded, a number that a sum begins with is not, and neither are sums."""
+    near = 1 + 2.0**-9  # rounds to 1
+    a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
+    assert operands.product(a, b, operands="bf16")[0, 0] == 4
+    start = np.array([[2.0**-20]], np.float32)
+    assert operands.product(a, b, start, operands="bf16")[0, 0] == np.float32(4 + 2.0**-20)
+    assert operands.product(a, b, operands="fp32")[0, 0] == np.float32(near + np.float32(3 * near))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-64])
+def test_compiled_products(scale):
+    """Compiled sums have the bits of the golden model, also where products are flushed, and where there are NaNs."""
+    generator = np.random.default_rng(3)
+    for case in range(40):
+        m, k, n = generator.integers(1, 20, 3)
+        a, b = (np.float32(scale) * generator.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+        if case % 8 == 7:
+            a.flat[0] = np.nan
+        start = generator.standard_normal((m, n)).astype(np.float32) if case % 2 else None
+        wanted = operands.product(a, b, start, operands="bf16")
+        np.testing.assert_array_equal(functions.product(a, b, start, operands="bf16").view(np.uint32),
+                                      wanted.view(np.uint32), f"{case=}")
+        rounded = [x.astype(ml_dtypes.bfloat16).astype(np.float32) for x in (a, b)]
+        if scale == 1 and case % 8 != 7:
+            np.testing.assert_array_equal(wanted, summation.product(*rounded, start))
+
+
+def test_double_precision_is_refused():
+    with pytest.raises(ValueError, match=r"^Arrays must be of float32 for operands in bf16, not of float64$"):
+        functions.product(np.ones((1, 1)), np.ones((1, 1)), operands="bf16")
