@@ -5,7 +5,7 @@ import hashlib
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.compute.operands import FP32 as OPERANDS_FP32
-from hdl.compute.operands import operands_of
+from hdl.compute.operands import MOST_BLOCK_UNITS, operands_of
 from hdl.memory_map import memory_map
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES
@@ -179,7 +179,9 @@ class NodeConfig:
         if self.compute and (self.lanes < 2 or self.compute > self.lanes):
             raise ValueError(f"Rows of multiply-accumulate units must be at most the lanes, of which there must be 2 "
                              f"or more, not {self.compute!r} with {self.lanes} lanes")
-        operands_of(self.operands)
+        if operands_of(self.operands).terms > 1 and self.compute * self.lanes > MOST_BLOCK_UNITS:
+            raise ValueError(f"Units that multiply in {self.operands} must be at most {MOST_BLOCK_UNITS}, not "
+                             f"{self.compute} rows of {self.lanes}")
         if self.queues not in (1, 2):
             raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:

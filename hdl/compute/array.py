@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
 from hdl.compute.operands import FP32 as BINARY32
-from hdl.compute.operands import operands_of
+from hdl.compute.operands import scalar_of
 from hdl.floating.format import FP32
 from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
@@ -97,7 +97,7 @@ class MacArray(wiring.Component):
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
     operands : str
-        Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
+        Format that operands are multiplied in, one of those that are multiplied one by one.
 
     Members
     -------
@@ -107,7 +107,7 @@ class MacArray(wiring.Component):
 
     def __init__(self, *, rows, columns, dsps=4, operands=BINARY32):
         check_units(rows, columns)
-        self._form = operands_of(operands)
+        self._form = scalar_of(operands)
         self._units = [[MultiplyAccumulate(dsps=dsps, operands=operands) for _ in range(columns)] for _ in range(rows)]
         self._rows = rows
         self._columns = columns

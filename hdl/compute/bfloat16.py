@@ -1,10 +1,9 @@
 """Operands as bfloat16: rounded where they enter the array, and multiplied exactly in its units."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.floating.convert import shorten
 from hdl.floating.format import BF16, FP32
 from hdl.floating.product import Product
 from hdl.floating.stages import register
@@ -18,22 +17,24 @@ _LOWER = FP32.width - BF16.width
 def factor_layout(*, exact):
     """A bfloat16 on its way through the array, opened.
 
-    ``normal`` tells that it is not zero, and ``special`` that it is an infinity or a NaN. A factor that may be
-    ``exact`` has the lower half of a binary32 as well: with the bit set it is no factor, but a number to be added as
-    it is, and ``normal`` and ``special`` are zero.
+    ``normal`` tells that it is not zero; an infinity and a NaN have ``special``, and the latter ``nan``. A factor of a
+    column, which may be ``exact``, has the exponent without its bias, so that units need not subtract it, and the
+    lower half of a binary32: with the bit set it is no factor, but a number to be added as it is, and ``normal``,
+    ``special`` and ``nan`` are zero.
     """
-    lower = {"lower": _LOWER} if exact else {}
-    return data.StructLayout({**lower, "fraction": BF16.fraction_bits, "exponent": BF16.exponent_bits, "sign": 1,
-                              "normal": 1, "special": 1, **({"exact": 1} if exact else {})})
+    column = {"exponent": signed(BF16.exponent_bits + 1)}
+    return data.StructLayout({
+        **({"lower": _LOWER} if exact else {}), "fraction": BF16.fraction_bits,
+        **(column if exact else {"exponent": BF16.exponent_bits}), "sign": 1, "normal": 1, "special": 1, "nan": 1,
+        **({"exact": 1} if exact else {})})
 
 
 class BFloat16Rounder(wiring.Component):
     """Round elements to bfloat16, to nearest even.
 
-    A number that rounds above the largest becomes infinity, every NaN the canonical one, and a number that is
-    subnormal when it has been rounded a zero of its sign. An element that ``opens`` a sum is not rounded: where
-    factors may be exact it is one, in the others' place is zero. Latency is one cycle, throughput an element per cycle. No register
-    is reset.
+    A number that rounds above the largest becomes infinity, and a number that is subnormal when it has been rounded a
+    zero of its sign. An element that ``opens`` a sum is not rounded: where factors may be exact it is one, in the
+    others' place is zero. Latency is one cycle, throughput an element per cycle. No register is reset.
 
     Parameters
     ----------
@@ -60,7 +61,13 @@ class BFloat16Rounder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         given = data.View(FP32.layout, self.i)
-        rounded = data.View(BF16.layout, shorten(m, self.i, source=FP32, target=BF16))
+        lower, upper = given.fraction[:_LOWER], Cat(given.fraction[_LOWER:], given.exponent)
+        up = lower[-1] & (lower[:-1].any() | upper[0])
+        # One addition: its lowest place only makes the carry.
+        bias = FP32.bias << BF16.fraction_bits if self._exact else 0
+        width = len(upper) + self._exact
+        rounded = Signal(width)
+        m.d.comb += rounded.eq((Cat(C(1, 1), upper) + Cat(up, C(-bias, signed(width))))[1:])
         # Without the sum: what rounds up to the next exponent has ones in all places that are kept, and in the next.
         carries = given.fraction[_LOWER - 1:].all()
         normal, special = Signal(), Signal()
@@ -71,8 +78,9 @@ class BFloat16Rounder(wiring.Component):
         result = Signal(self.o.shape(), reset_less=True)
         m.d.comb += self.o.eq(result)
         m.d.sync += [
-            result.fraction.eq(Mux(normal, rounded.fraction, 0)), result.exponent.eq(rounded.exponent),
-            result.sign.eq(rounded.sign), result.normal.eq(normal), result.special.eq(special)]
+            result.fraction.eq(Mux(normal, rounded, 0)), result.exponent.eq(rounded[BF16.fraction_bits:]),
+            result.sign.eq(given.sign), result.normal.eq(normal), result.special.eq(special),
+            result.nan.eq(given.exponent.all() & given.fraction.any())]
         if not self._exact:
             with m.If(self.opens):
                 m.d.sync += result.eq(0)
@@ -80,8 +88,8 @@ class BFloat16Rounder(wiring.Component):
         m.d.sync += [result.lower.eq(0), result.exact.eq(self.opens)]
         with m.If(self.opens):
             m.d.sync += [
-                Cat(result.lower, result.fraction, result.exponent, result.sign).eq(self.i),
-                result.normal.eq(0), result.special.eq(0)]
+                Cat(result.lower, result.fraction).eq(given.fraction), result.exponent.eq(given.exponent),
+                result.normal.eq(0), result.special.eq(0), result.nan.eq(0)]
         return m
 
 
@@ -117,25 +125,24 @@ class BFloat16Multiplier(wiring.Component):
             multiplier.b.eq(Cat(self.b.fraction, self.b.normal))]
 
         # Significands of an exact number are multiplied by zero, so that its own bits are joined by OR.
-        a_nan, b_nan = (factor.special & factor.fraction.any() for factor in (self.a, self.b))
         added = register(
             m, "added",
             exponent=self.a.exponent + self.b.exponent, sign=self.a.sign ^ self.b.sign,
-            zero=~(self.a.normal & self.b.normal) & ~self.b.exact, infinite=self.a.special | self.b.special,
-            nan=a_nan | b_nan | (self.a.special & ~self.b.normal) | (self.b.special & ~self.a.normal),
+            zero=~(self.a.normal & self.b.normal), infinite=self.a.special | self.b.special,
+            nan=self.a.nan | self.b.nan | (self.a.special & ~self.b.normal) | (self.b.special & ~self.a.normal),
             exact=self.b.exact,
-            number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction, self.b.exponent), 0))
+            number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction, self.b.exponent[:-1]), 0))
 
         # The exponent of a product whose highest bit is zero, and where it lies: a bit more may make it normal, or
         # infinite.
-        low, high = FP32.bias + 1, FP32.bias + FP32.exponent_ones
+        ones, exponent = FP32.exponent_ones, added.exponent
+        counts = ~added.exact & ~added.infinite
         placed = register(
             m, "placed",
-            exponent=(added.exponent - FP32.bias)[:FP32.exponent_bits],
-            flush=added.zero | (~added.exact & ~added.infinite & (added.exponent < low - 1)),
-            edge=~added.exact & ~added.infinite & (added.exponent == low - 1),
-            infinite=added.infinite | (~added.exact & (added.exponent >= high) & ~added.zero),
-            large=~added.exact & ~added.zero & (added.exponent == high - 1),
+            exponent=exponent[:FP32.exponent_bits], flush=counts & (added.zero | exponent[-1]),
+            edge=counts & (exponent == 0),
+            infinite=added.infinite | (counts & ~added.zero & ~exponent[-1] & (exponent >= ones)),
+            large=counts & ~added.zero & (exponent == ones - 1),
             nan=added.nan, sign=added.sign, exact=added.exact, number=added.number)
 
         highest = multiplier.o[-1]

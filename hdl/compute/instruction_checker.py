@@ -104,7 +104,7 @@ class InstructionChecker(wiring.Component):
     """
 
     def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32):
-        self._format = operands_of(operands).code
+        self._format, self._terms = operands_of(operands).code, operands_of(operands).terms
         self._words = tuple(words)
         self._scale_mask = scale_mask
         self._lanes = lanes
@@ -258,7 +258,8 @@ class InstructionChecker(wiring.Component):
             *(job[name].eq(sizes[name]) for name in "mnk"), job.order.eq(gemm.order),
             job.align_m.eq(gemm.transpose_a), job.align_k.eq(~gemm.transpose_a | gemm.transpose_b),
             *(job[name].eq(gemm[name]) for name in factors)]
-        fitting = fits(job, extents(job, rows=self._rows, lanes=self._lanes), lanes=self._lanes, blocks=self._blocks)
+        fitting = fits(job, extents(job, rows=self._rows, lanes=self._lanes), lanes=self._lanes, blocks=self._blocks,
+                       terms=self._terms)
         reserved = Cat(gemm[name] for name in gemm.shape().members if name.startswith("reserved"))
         refused = () if self._scale_mask else (gemm.scaled, gemm.masked)
         wrong_gemm = (

@@ -87,14 +87,23 @@ def extents(job, *, rows, lanes):
             "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
 
 
-def fits(job, strides, *, lanes, blocks):
-    """Whether panels of these extents have enough blocks and are aligned, and sizes and order are legal."""
+def fits(job, strides, *, lanes, blocks, terms=1):
+    """Whether panels of these extents have enough blocks and are aligned, and sizes and order are legal.
+
+    Of sums that leave the array between panels, a panel must have whole numbers of ``terms``, which are added as one.
+    """
     lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
     groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
     aligned = ~functools.reduce(operator.or_, (
         flag & (strides[name] == bits) & (job[name] > 1 << bits)
         for name, flag in (("m", job.align_m), ("k", job.align_k)) for bits in range(lane_bits)))
-    return (aligned & (groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
+    whole = C(1, 1)
+    if terms > 1:
+        holds = (job.row_tiles == 0) & (job.column_tiles == 0) & (job.order != Order.KMN.value)
+        length = terms.bit_length() - 1
+        whole = holds | (job.rounds >= length) | functools.reduce(operator.or_, (
+            (job.rounds == rounds) & (job.k <= 1 << rounds) for rounds in range(length)))
+    return (aligned & whole & (groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
             & job.m.any() & job.n.any() & job.k.any() & (job.order != Order.KMN.value + 1))
 
 
@@ -130,6 +139,8 @@ class LoopNest(wiring.Component):
         Columns of the array, and elements of a memory row: 2, 4 or 8, and not less than ``rows``.
     blocks : int
         Blocks of a panel, a power of two between 2 and 512.
+    terms : int
+        Terms that are added as one, which no panel may part: a power of two.
 
     Members
     -------
@@ -144,7 +155,7 @@ class LoopNest(wiring.Component):
     checked = 3
     latency = 9
 
-    def __init__(self, *, rows, lanes, blocks=128):
+    def __init__(self, *, rows, lanes, blocks=128, terms=1):
         if not isinstance(rows, int) or rows not in (1, 2, 4):
             raise ValueError(f"Row count must be 1, 2 or 4, not {rows!r}")
         if not isinstance(lanes, int) or lanes not in (2, 4, 8):
@@ -156,6 +167,7 @@ class LoopNest(wiring.Component):
         self._rows = rows
         self._lanes = lanes
         self._blocks = blocks
+        self._terms = terms
         super().__init__({
             "job": In(stream.Signature(job_layout())),
             "panels": Out(stream.Signature(panel_layout())),
@@ -231,7 +243,8 @@ class LoopNest(wiring.Component):
                     m.d.sync += [base[name].eq(0), stride[name].eq(1 << bits[name])]
                 m.d.sync += [holds.eq(inner_k & (job.row_tiles == 0) & (job.column_tiles == 0)),
                              load["a"].eq(1), load["b"].eq(1),
-                             self.bad.eq(~fits(job, bits, lanes=self._lanes, blocks=self._blocks))]
+                             self.bad.eq(~fits(job, bits, lanes=self._lanes, blocks=self._blocks,
+                                           terms=self._terms))]
                 m.next = "Decide"
             with m.State("Decide"):
                 m.d.sync += self.bad.eq(0)

@@ -8,7 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.operands import FP32 as BINARY32
-from hdl.compute.operands import operands_of
+from hdl.compute.operands import scalar_of
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
 
@@ -23,7 +23,7 @@ PLACES = 2 * SLOTS
 
 def product_latency(dsps, operands=BINARY32):
     """Cycles from elements to the cycle in which ``bubble``, ``first`` and ``negative`` of their term are taken."""
-    return operands_of(operands).product_latency(dsps)
+    return scalar_of(operands).product_latency(dsps)
 
 
 def sum_latency(dsps, operands=BINARY32):
@@ -50,7 +50,7 @@ class MultiplyAccumulate(wiring.Component):
     dsps : int
         DSP blocks the multiplier may use: 4, 2 or 1.
     operands : str
-        Format of the factors: a name of :data:`~hdl.compute.operands.OPERANDS`.
+        Format of the factors, one of those that are multiplied one by one.
 
     Members
     -------
@@ -75,7 +75,7 @@ class MultiplyAccumulate(wiring.Component):
     """
 
     def __init__(self, *, dsps=4, operands=BINARY32):
-        form = operands_of(operands)
+        form = scalar_of(operands)
         self._multiplier = form.multiplier(dsps)
         self._dsps = dsps
         super().__init__({

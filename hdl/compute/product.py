@@ -6,9 +6,11 @@ from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.array import TILES, MacArray, result_layout
+from hdl.compute.array import TILES, result_layout
+from hdl.compute.arrays import make_array
 from hdl.compute.loop_nest import LoopNest, beat_layout, job_layout, panel_layout, tile_layout
 from hdl.compute.operands import FP32 as BINARY32
+from hdl.compute.operands import operands_of
 from hdl.compute.panel import PanelBuffer, fill_layout
 from hdl.floating.format import FP32
 from hdl.streams.stream import Queue, SkidBuffer, connect_stream
@@ -64,8 +66,8 @@ class MatrixProduct(wiring.Component):
     """
 
     def __init__(self, *, rows, columns, dsps=4, blocks=128, operands=BINARY32):
-        self._loops = LoopNest(rows=rows, lanes=columns, blocks=blocks)
-        self._array = MacArray(rows=rows, columns=columns, dsps=dsps, operands=operands)
+        self._loops = LoopNest(rows=rows, lanes=columns, blocks=blocks, terms=operands_of(operands).terms)
+        self._array = make_array(operands, rows=rows, columns=columns, dsps=dsps)
         self._panels = {"a": PanelBuffer(lanes=columns, width=rows, blocks=blocks),
                         "b": PanelBuffer(lanes=columns, blocks=blocks)}
         self._beat = beat_layout(rows, columns, blocks)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
-from hdl.compute.operands import FP32, OPERANDS
+from hdl.compute.operands import FP32, OPERANDS, ScalarOperands
 from sim.golden import gemm_factors
 from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
@@ -47,8 +47,9 @@ class Array:
     @property
     def model(self) -> GemmCycles:
         """Model of a product's cycles."""
-        return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks,
-                          product=OPERANDS[self.operands].product_latency(4))
+        form = OPERANDS[self.operands]
+        product = {"product": form.product_latency(4)} if isinstance(form, ScalarOperands) else {}
+        return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **product)
 
 
 @functools.cache

@@ -60,6 +60,8 @@ def product(a: Array, b: Array, initial: Array | None = None, *, operands: str =
         if operands != FP32:
             raise ValueError(f"Arrays must be of float32 for operands in {operands}, not of float64")
         return summation.product(a, b, initial)
+    if formats.operands_of(operands).block is not None:
+        return formats.product(a, b, initial, operands=operands)
     if operands != FP32:
         a, b = (formats.rounded(x, operands) for x in (a, b))
         if not formats.exact(a, b):

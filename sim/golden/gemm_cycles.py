@@ -7,15 +7,17 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator
 
+from sim.golden.block_array import BlockUnits
 from sim.golden.gemm import ONES, GemmJob
 from sim.golden.loop_nest import LoopNest, Outline, Tile
-from sim.golden.mac_array import SLOTS
+from sim.golden.mac_array import SLOTS, MacUnits
 from sim.golden.memory_pace import READ, Memory, RowFetch
+from sim.golden.operands import FP32, operands_of
 
 __all__ = ["GemmCycles"]
 
 #: Beats: what they mean to the units between loop nest and array.
-_INITIAL, _LAST, _OPENS, _ENDS, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(6))
+_INITIAL, _LAST, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(4))
 #: Steps of a walk beside READ, and rows of operands.
 _PARTIAL, _FINAL = 2, 4
 _SIDE, _END = 2, 4
@@ -35,6 +37,8 @@ class GemmCycles:
         Cycles from elements to their product in the array, and to that with a scale.
     scale_mask : bool
         Whether results pass the unit that scales and masks them.
+    operands : str
+        Format of operands; ``product`` has no effect on those that are multiplied in blocks.
     memory : Memory
     """
 
@@ -44,6 +48,7 @@ class GemmCycles:
     product: int = 6
     scaling: int = 6
     scale_mask: bool = False
+    operands: str = FP32
     memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.
@@ -52,7 +57,13 @@ class GemmCycles:
     @property
     def loops(self) -> LoopNest:
         """Loop nest of the unit."""
-        return LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks)
+        return LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks, terms=operands_of(self.operands).terms)
+
+    def units(self) -> MacUnits | BlockUnits:
+        """The array, at rest."""
+        if operands_of(self.operands).block is None:
+            return MacUnits(self.rows, self.product)
+        return BlockUnits(self.rows, self.lanes)
 
     def legal(self, job: GemmJob) -> bool:
         """Whether the panels of a job fit, and begin with rows of memory."""
@@ -89,7 +100,7 @@ class _Run:
 
     #: Depths of queues: beats before and behind the panels, tiles for the drain, requests, rows of the gate, rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
-    BANKS, UNFINISHED = 2, 31
+    UNFINISHED = 31
     #: Rows of results on their way through ``scale_mask``.
     SCALED = 17
 
@@ -112,13 +123,10 @@ class _Run:
         self.full, self.filling, self.reading = [[False] * 2, [False] * 2], [0, 0], [0, 0]
         self.filled: deque[tuple[int, int, int]] = deque()
         self.pipe, self.marks = [False] * 4, deque()  # type: list[bool], deque[int]
-        self.held: int | None = None
-        self.issued, self.fresh, self.banks = 0, True, 0
-        self.complete: deque[int] = deque()
-        self.waiting, self.number = 0, 0
-        self.stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
-        self.leaving: deque[int] = deque()  # and the same
-        self.scaled: deque[tuple[int, int]] = deque()  # when they can be taken, and the same
+        self.units = model.units()
+        self.leaving = self.units.leaving
+        # Rows of results that are scaled: when they can be taken, and whether each is the last one of its tile.
+        self.scaled: deque[tuple[int, int]] = deque()
         # Plans of operands, initial values and drain.
         self.side, self.phase = 0, 0
         self.initial_phase, self.initial_pass = 0, 0
@@ -147,10 +155,7 @@ class _Run:
             for count in range(work.initial + work.terms):
                 closing = count == work.initial + work.terms - 1
                 code = _INITIAL * (count < work.initial) + _LAST * (closing and work.last)
-                yield code | _OPENS
-                yield from [code] * (SLOTS - 2)
-                if closing and work.last:
-                    code |= _ENDS
+                yield from [code] * (SLOTS - 1)
                 if closing and ending:
                     code |= _RELEASE_A * outline.release_a | _RELEASE_B * outline.release_b
                 yield code
@@ -217,36 +222,13 @@ class _Run:
 
     def array(self, cycle: int, take: bool) -> bool:
         """Move results, sums and operands; whether the stages of the panels move."""
-        if self.complete and self.complete[0] <= cycle:
-            self.complete.popleft()
-            self.waiting += 1
-        banks = self.banks
-        free = len(self.leaving) < self.SKID
-        if take:
-            self.leaving.popleft()
-        if free:
-            if self.stages[1] is not None:
-                self.leaving.append(self.stages[1])
-            banks -= self.stages[0] == 1
-            entering = None
-            if self.waiting:
-                entering = int(self.number == SLOTS * self.model.rows - 1)
-                self.number = 0 if entering else self.number + 1
-                self.waiting -= entering
-            self.stages = [entering, self.stages[0]]
-        held = self.held
-        if held is not None and (self.fresh or (cycle - self.issued) % SLOTS == 1) and not (
-                held & (_LAST | _OPENS) == _LAST | _OPENS and self.banks == self.BANKS):
-            banks += held & (_LAST | _OPENS) == _LAST | _OPENS
-            self.fresh, self.issued, self.held = bool(held & _ENDS), cycle, None
-            if held & _ENDS:
-                self.complete.append(cycle + self.model.product + SLOTS + 1)
-        self.banks = banks
+        ready = self.units.step(cycle, take)
         mark = self.marks[0] if self.marks else 0
         initial = mark & _INITIAL != 0
-        moves = bool(self.marks) and self.held is None and (self.initial.offers() if initial else self.pipe[3])
+        moves = bool(self.marks) and ready and (self.initial.offers() if initial else self.pipe[3])
         if moves:
-            self.held = self.marks.popleft()
+            self.marks.popleft()
+            self.units.accept(initial=initial, last=mark & _LAST != 0)
             if initial:
                 self.initial.take()
         return (moves and not initial) or not self.pipe[3]

@@ -130,13 +130,14 @@ class LoopNest:
 
     Parameters
     ----------
-    rows, lanes, blocks : int
+    rows, lanes, blocks, terms : int
         Parameters of the gateware.
     """
 
     rows: int
     lanes: int
     blocks: int = 128
+    terms: int = 1
 
     #: Cycles from the acceptance of a job to ``bad``, and to the offer of its first step.
     CHECK = 3
@@ -158,6 +159,7 @@ class LoopNest:
         aligned = all(strides[name] % self.lanes == 0 or getattr(job, name) <= strides[name]
                       for name in "mk" if getattr(job, f"align_{name}"))
         return (aligned and min(job.m, job.n, job.k) > 0 and job.order < len(ORDERS)
+                and (self._holds(job) or job.k <= strides["k"] or strides["k"] % self.terms == 0)
                 and blocks["m"] * blocks["k"] <= self.blocks and blocks["n"] * blocks["k"] <= self.blocks)
 
     def block(self, group: int, term: int) -> int:

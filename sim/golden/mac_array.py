@@ -4,6 +4,7 @@ Mirrors :mod:`hdl.compute.multiply_accumulate` and :mod:`hdl.compute.array`.
 """
 
 import dataclasses
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from sim.golden import floating
 from sim.golden.operands import FP32, operands_of
 from sim.golden.stream import Feed, Trace, first_from
 
-__all__ = ["SLOTS", "Beats", "MacArray", "Results", "accumulate", "concatenate"]
+__all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate"]
 
 #: Sums that a unit holds, and beats of a round.
 SLOTS = 8
@@ -89,6 +90,69 @@ class Results:
     row: npt.NDArray[np.int64]
     group: npt.NDArray[np.int64]
     last: Flags
+
+
+class MacUnits:
+    """State of the array between operands that move on and results, cycle by cycle.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of units.
+    product : int
+        Cycles from elements to their product.
+
+    Members
+    -------
+    leaving : deque of int
+        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
+    """
+
+    SKID, BANKS = 2, 2
+
+    def __init__(self, rows: int, product: int) -> None:
+        self.leaving: deque[int] = deque()
+        self._rows, self._product = rows, product
+        self._slot = 0
+        self._held: tuple[bool, bool] | None = None  # a last round begins, and ends
+        self._issued, self._fresh, self._banks = 0, True, 0
+        self._complete: deque[int] = deque()
+        self._waiting, self._number = 0, 0
+        self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
+
+    def step(self, cycle: int, take: bool) -> bool:
+        """Go on by a cycle, in which a row of results is taken or not; whether a beat can be accepted in it."""
+        if self._complete and self._complete[0] <= cycle:
+            self._complete.popleft()
+            self._waiting += 1
+        banks = self._banks
+        free = len(self.leaving) < self.SKID
+        if take:
+            self.leaving.popleft()
+        if free:
+            if self._stages[1] is not None:
+                self.leaving.append(self._stages[1])
+            banks -= self._stages[0] == 1
+            entering = None
+            if self._waiting:
+                entering = int(self._number == SLOTS * self._rows - 1)
+                self._number = 0 if entering else self._number + 1
+                self._waiting -= entering
+            self._stages = [entering, self._stages[0]]
+        held = self._held
+        if held is not None and (self._fresh or (cycle - self._issued) % SLOTS == 1) and not (
+                held[0] and self._banks == self.BANKS):
+            banks += held[0]
+            self._fresh, self._issued, self._held = held[1], cycle, None
+            if held[1]:
+                self._complete.append(cycle + self._product + SLOTS + 1)
+        self._banks = banks
+        return self._held is None
+
+    def accept(self, *, initial: bool, last: bool) -> None:
+        """Accept a beat in the cycle of the latest step."""
+        self._held = last and self._slot == 0, last and self._slot == SLOTS - 1
+        self._slot = (self._slot + 1) % SLOTS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

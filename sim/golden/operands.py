@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import conversion, floating, summation
+from sim.golden.shared_exponent import MX4, MX6, MX9, SharedExponent
 
-__all__ = ["BF16", "FP32", "OPERANDS", "Operands", "bfloat16", "exact", "operands_of", "product", "rounded"]
+__all__ = ["BF16", "FP32", "OPERANDS", "Operands", "bfloat16", "block_numbers", "block_terms", "exact", "operands_of",
+           "product", "rounded"]
 
 Bits = npt.NDArray[np.uint32]
 Array = npt.NDArray[np.floating]
@@ -20,6 +22,7 @@ Array = npt.NDArray[np.floating]
 #: Names of formats.
 FP32, BF16 = "fp32", "bf16"
 
+_BIAS = 127
 _SIGN = np.uint32(1 << 31)
 #: Encoding of the least normal number, 2^-126.
 _LEAST = np.uint32(1 << 23)
@@ -44,6 +47,47 @@ def _multiply_bfloat16(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
     return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))
 
 
+def block_terms(model: SharedExponent, bits: Bits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Integers and exponents of vectors along the last axis, cut into blocks: (…, blocks, elements), (…, blocks)."""
+    count = -(-bits.shape[-1] // model.block)
+    padded = np.zeros((*bits.shape[:-1], count * model.block), np.uint32)
+    padded[..., :bits.shape[-1]] = bits
+    blocks = model.quantise(padded.ravel())
+    guard = (1 << model.difference_bits) - 1
+    numbers = model.integers(blocks.codes) << guard - np.repeat(blocks.differences, model.subset, axis=1)
+    shape = (*bits.shape[:-1], count)
+    return numbers.astype(np.float64).reshape(*shape, model.block), blocks.exponents.reshape(shape)
+
+
+def block_numbers(model: SharedExponent, totals: npt.NDArray[np.float64], left: npt.ArrayLike,
+                  right: npt.ArrayLike) -> Array:
+    """Dot products of blocks in binary32: totals of integers, and the exponents of both blocks.
+
+    Totals have no more bits than binary32. What is below 2^-126 is a zero of its sign, and what is 2^128 or more an
+    infinity; a block that is NaN makes a NaN.
+    """
+    place = np.asarray(left) + np.asarray(right) - 2 * (_BIAS + model.mantissa_bits)
+    exact = np.ldexp(totals + 0.0, place)  # an integer has no -0.0
+    found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact)
+    with np.errstate(over="ignore"):
+        numbers = found.astype(np.float32)
+    nan = (np.asarray(left) == model.nan) | (np.asarray(right) == model.nan)
+    return np.where(nan, np.float32(np.nan), numbers)
+
+
+def _block_product(model: SharedExponent, a: Array, b: Array, initial: Array | None) -> Array:
+    """Matrix products whose factors are rounded to blocks along k; dot products of blocks are added one by one."""
+    left, right = (np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (a, np.swapaxes(b, -1, -2)))
+    (rows, row_exponents), (columns, column_exponents) = (block_terms(model, x) for x in (left, right))
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32) if initial is None else np.array(initial, np.float32)
+    for block in range(rows.shape[-2]):
+        # Sums of integers below 2^53, which are exact in any order.
+        totals = rows[..., block, :] @ np.swapaxes(columns[..., block, :], -1, -2)
+        total = total + block_numbers(model, totals, row_exponents[..., :, None, block],
+                                      column_exponents[..., None, :, block])
+    return summation.canonical(total)
+
+
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """Format of operands.
@@ -53,18 +97,27 @@ class Operands:
     code : int
         Number of the format in an instruction.
     round : callable
-        Encodings rounded to the format.
+        Encodings rounded to the format, one by one.
     multiply : callable
         Products of encodings that are rounded to the format first, as encodings.
+    block : SharedExponent or None
+        Format of blocks along k that are multiplied as a whole; elements of such a format are not rounded alone.
     """
 
     code: int
-    round: Callable[[npt.ArrayLike], Bits]
-    multiply: Callable[[npt.ArrayLike, npt.ArrayLike], Bits]
+    round: Callable[[npt.ArrayLike], Bits] = np.asarray
+    multiply: Callable[[npt.ArrayLike, npt.ArrayLike], Bits] = floating.multiply
+    block: SharedExponent | None = None
+
+    @property
+    def terms(self) -> int:
+        """Terms of a sum that are added as one."""
+        return 1 if self.block is None else self.block.block
 
 
 #: Formats by their names.
-OPERANDS = {FP32: Operands(0, np.asarray, floating.multiply), BF16: Operands(1, bfloat16, _multiply_bfloat16)}
+OPERANDS = {FP32: Operands(0), BF16: Operands(1, bfloat16, _multiply_bfloat16), "mx9": Operands(2, block=MX9),
+            "mx6": Operands(3, block=MX6), "mx4": Operands(4, block=MX4)}
 
 
 def operands_of(name: str) -> Operands:
@@ -89,11 +142,13 @@ def exact(a: Array, b: Array) -> bool:
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
     """Matrix products (…, m, k) by (…, k, n) of binary32, of operands in a format; else as
     :func:`sim.golden.summation.product`."""
-    multiply = operands_of(operands).multiply
+    form = operands_of(operands)
     if operands == FP32:
         return summation.product(a, b, initial)
+    if form.block is not None:
+        return _block_product(form.block, a, b, initial)
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32) if initial is None else np.array(initial, np.float32)
     left, right = (np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (a, b))
     for k in range(a.shape[-1]):
-        total = total + multiply(left[..., :, k, None], right[..., None, k, :]).view(np.float32)
+        total = total + form.multiply(left[..., :, k, None], right[..., None, k, :]).view(np.float32)
     return summation.canonical(total)

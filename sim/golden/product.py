@@ -8,10 +8,11 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import mac_array
+from sim.golden import operands as formats
+from sim.golden.block_array import BlockArray
 from sim.golden.loop_nest import Job, LoopNest, Tile
 from sim.golden.mac_array import SLOTS, MacArray
-from sim.golden.operands import FP32
+from sim.golden.operands import FP32, operands_of
 from sim.golden.panel import Fill
 
 __all__ = ["MatrixProduct"]
@@ -48,11 +49,14 @@ class MatrixProduct:
     @property
     def loops(self) -> LoopNest:
         """Loop nest of the product."""
-        return LoopNest(rows=self.rows, lanes=self.columns, blocks=self.blocks)
+        return LoopNest(rows=self.rows, lanes=self.columns, blocks=self.blocks,
+                        terms=operands_of(self.operands).terms)
 
     @property
-    def array(self) -> MacArray:
+    def array(self) -> MacArray | BlockArray:
         """Array of the product."""
+        if operands_of(self.operands).block is not None:
+            return BlockArray(rows=self.rows, columns=self.columns, operands=self.operands)
         return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
@@ -101,8 +105,13 @@ class MatrixProduct:
         tile_rows, tile_columns = self.rows << job.tile, self.columns * (SLOTS >> job.tile)
         shape = tuple(-(-size // length) * length for size, length in ((job.m, tile_rows), (job.n, tile_columns)))
         states = {0: c if job.resume else np.zeros((job.m, job.n), np.uint32)}
-        for k in range(job.k):
-            states[k + 1] = mac_array.accumulate(states[k], a[:, k, None], b[k], operands=self.operands)
+        terms = operands_of(self.operands).terms
+        for k in range(0, job.k, terms):
+            end = min(k + terms, job.k)
+            left, right, before = (np.ascontiguousarray(x).view(np.float32) for x in (a[:, k:end], b[k:end], states[k]))
+            with np.errstate(all="ignore"):
+                after = formats.product(left, right, before, operands=self.operands)
+            states[end] = after.astype(np.float32).view(np.uint32)
         tiles, initials, results = [], [], []
         rows, groups, slots = self.array.order(job.tile)
         done: dict[tuple[int, int], int] = {}

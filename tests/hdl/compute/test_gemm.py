@@ -8,6 +8,7 @@ import pytest
 
 from hdl.compute.gemm import Gemm
 from hdl.compute.multiply_accumulate import product_latency
+from hdl.compute.operands import OPERANDS
 from sim import formal
 from sim.golden import gemm
 from sim.golden.gemm import GemmJob, Matrix
@@ -18,15 +19,16 @@ from tests.hdl.compute.memories import PLACES, Bench, pace
 from tests.hdl.compute.terms import KINDS, draw
 
 #: Rows, lanes, DSP blocks, blocks, ``scale_mask`` and operands of the units that are simulated.
-UNITS = ((1, 4, 1, 32, True, "bf16"), (4, 4, 4, 128, False, "fp32"))
+UNITS = ((1, 4, 1, 32, True, "bf16"), (4, 4, 4, 128, False, "fp32"), (2, 4, 1, 64, False, "mx9"))
 
 
 @functools.cache
 def _unit(rows, lanes, dsps, blocks, scale_mask, operands):
     component = Gemm(rows=rows, lanes=lanes, dsps=dsps, blocks=blocks, memory_rows=ROWS, scale_mask=scale_mask,
                      operands=operands)
-    golden = GemmCycles(rows=rows, lanes=lanes, blocks=blocks, product=product_latency(dsps, operands),
-                        scaling=product_latency(dsps), scale_mask=scale_mask)
+    scalar = operands if OPERANDS[operands].terms == 1 else "fp32"
+    golden = GemmCycles(rows=rows, lanes=lanes, blocks=blocks, product=product_latency(dsps, scalar),
+                        scaling=product_latency(dsps), scale_mask=scale_mask, operands=operands)
     return Bench(component, rows=ROWS, lanes=lanes), golden
 
 
@@ -53,7 +55,7 @@ def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
     ({"lanes": 2}, "Row count must be at most the lane count 2, not 4"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
     ({"blocks": 6}, "Block count must be a power of two between 2 and 512, not 6"),
-    ({"operands": "fp8"}, "Operands must be one of fp32, bf16, not 'fp8'"),
+    ({"operands": "fp8"}, "Operands must be one of fp32, bf16, mx9, mx6, mx4, not 'fp8'"),
     ({"memory_rows": 1}, "Memory row count must be an integer of at least 2, not 1"),
 ])
 def test_parameters(parameters, message):
@@ -135,13 +137,16 @@ def test_edges_of_numbers():
 def test_refusals(unit_of):
     """Panels that do not fit, or do not begin with rows of memory: ``bad``, nothing is written, the next job runs."""
     _, golden = _unit(*unit_of)
-    good = GemmJob(m=9, n=6, k=9, tile=1, rounds=2, row_tiles=2, a=Matrix(0, 0, 3), b=Matrix(1, 0, 3),
-                   c=Matrix(2, 0, 2))
+    parts = golden.loops.terms == 1
+    good = GemmJob(m=9, n=6, k=9, tile=1, rounds=2 if parts else 4, row_tiles=2, a=Matrix(0, 0, 3),
+                   b=Matrix(1, 0, 3), c=Matrix(2, 0, 2))
     bad = [dataclasses.replace(good, **change) for change in (
         {"m": 0}, {"order": 3}, {"rounds": 14}, {"rounds": 1}, {"rounds": 0, "transpose_b": 1},
         {"rounds": 1, "transpose_a": 1, "transpose_b": 1})]
     assert golden.legal(good)
-    assert golden.legal(dataclasses.replace(good, rounds=1, transpose_a=1))
+    assert golden.legal(dataclasses.replace(good, rounds=1, transpose_a=1)) == parts
+    assert golden.legal(dataclasses.replace(good, rounds=3)) == parts  # of nine terms, which are one block
+    assert golden.legal(dataclasses.replace(good, rounds=3, row_tiles=0))
     assert not any(golden.legal(job) for job in bad)
     check(unit_of, [job for refused in bad for job in (refused, good)], seed=1)
 

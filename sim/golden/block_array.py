@@ -1,0 +1,191 @@
+"""Golden model of the array of dot products of blocks: results of tiles, and every cycle.
+
+Mirrors :mod:`hdl.compute.block_former`, :mod:`hdl.compute.block_sums` and :mod:`hdl.compute.block_array`.
+"""
+
+import dataclasses
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating
+from sim.golden.mac_array import SLOTS, Beats, MacArray, Results
+from sim.golden.operands import block_numbers, block_terms, operands_of
+from sim.golden.shared_exponent import SharedExponent
+from sim.golden.stream import Feed, Trace
+
+__all__ = ["BANKS", "TERMS", "BlockArray", "BlockUnits"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Terms of a block, and tiles that have sums.
+TERMS, BANKS = 16, 4
+
+
+class BlockUnits:
+    """State of the array, cycle by cycle.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Parameters of the gateware.
+
+    Members
+    -------
+    leaving : deque of int
+        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
+    """
+
+    #: Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
+    CYCLES = TERMS * SLOTS
+    COMPLETE = 6 + TERMS + 4 + CYCLES + 4 + 7
+    SKID = 2
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.leaving: deque[int] = deque()
+        self._columns, self._elements = columns, SLOTS * rows * columns
+        self._slot, self._term, self._begun = 0, 0, False
+        # Halves of the memory of elements: whether each is full, and whether its block begins and ends a tile.
+        self._filled: list[tuple[bool, bool] | None] = [None, None]
+        self._writes, self._reads, self._current = 0, 0, 0
+        self._count: int | None = None
+        self._held, self._waiting, self._number = 0, 0, 0
+        self._complete: deque[int] = deque()
+        # Stages of the drain: whether an element ends a row, and whether it ends the tile; whether a row is whole.
+        self._read: tuple[bool, int] | None = None
+        self._whole: int | None = None
+
+    def step(self, cycle: int, take: bool) -> bool:
+        """Go on by a cycle, in which a row of results is taken or not; whether a beat can be accepted in it."""
+        ready = self._filled[self._writes] is None
+        held = self._held
+        if self._complete and self._complete[0] <= cycle:
+            self._complete.popleft()
+            self._waiting += 1
+        free = len(self.leaving) < self.SKID
+        if take:
+            self.leaving.popleft()
+        if free:
+            if self._whole is not None:
+                self.leaving.append(self._whole)
+            self._whole = self._read[1] if self._read is not None and self._read[0] else None
+            self._read = None
+            if self._waiting:
+                ends = self._number == self._elements - 1
+                self._read = self._number % self._columns == self._columns - 1, int(ends)
+                self._number = 0 if ends else self._number + 1
+                self._waiting -= ends
+                self._held -= ends
+        final = self._count == self.CYCLES - 1
+        following = self._filled[self._reads]
+        go = (self._count is None or final) and following is not None and (held < BANKS or not following[0])
+        current = self._current
+        if self._count is not None:
+            self._count = None if final else self._count + 1
+        if go and following is not None:
+            self._count, self._current, self._reads = 0, self._reads, 1 - self._reads
+            self._held += following[0]
+            if following[1]:
+                self._complete.append(cycle + self.COMPLETE)
+        if final:
+            self._filled[current] = None
+        return ready
+
+    def accept(self, *, initial: bool, last: bool) -> None:
+        """Accept a beat in the cycle of the latest step."""
+        ends, self._slot = self._slot == SLOTS - 1, (self._slot + 1) % SLOTS
+        if initial or not ends:
+            return
+        self._term += 1
+        if self._term == TERMS or last:
+            self._filled[self._writes] = not self._begun, last
+            self._begun, self._writes, self._term = not last, 1 - self._writes, 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockArray:
+    """Array of rows by columns of units.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Parameters of the gateware.
+    operands : str
+        Format of operands, one of blocks.
+    """
+
+    rows: int
+    columns: int
+    operands: str
+
+    @property
+    def _model(self) -> SharedExponent:
+        model = operands_of(self.operands).block
+        if model is None:
+            raise ValueError(f"Operands of an array of blocks must have blocks, not {self.operands}")
+        return model
+
+    def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Row in the tile, group of columns and slot of each row of results, in the order in which they leave."""
+        return MacArray(rows=self.rows, columns=self.columns).order(tile)
+
+    def results(self, beats: Beats) -> Results:
+        """Results of all tiles that are complete."""
+        rounds = len(beats) // SLOTS
+        found: list[tuple[npt.NDArray, ...]] = []
+        begin = 0
+        for number in range(rounds):
+            if not beats.last[number * SLOTS]:
+                continue
+            part = slice(begin * SLOTS, (number + 1) * SLOTS)
+            totals = self._tile(Beats(**{field.name: getattr(beats, field.name)[part]
+                                         for field in dataclasses.fields(Beats)}))
+            row, group, slot = self.order(int(beats.tile[number * SLOTS]))
+            found.append((totals[slot, row % self.rows], row, group, np.arange(len(row)) == len(row) - 1))
+            begin = number + 1
+        if not found:
+            empty = np.zeros(0, np.int64)
+            return Results(np.zeros((0, self.columns), np.uint32), empty, empty, empty.astype(np.bool_))
+        return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def _tile(self, beats: Beats) -> Bits:
+        """Sums of a tile, of (slots, rows, columns)."""
+        total = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
+        initial = beats.initial.reshape(-1, SLOTS)[:, 0]
+        a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))
+        for number in np.flatnonzero(initial):
+            total = np.where(taken[number][:, :, None], b[number][:, None, :], total)
+        a, b = (np.moveaxis(x[~initial], 0, -1) for x in (a, b))  # (slots, rows or columns, terms)
+        (left, left_exponents), (right, right_exponents) = (block_terms(self._model, np.ascontiguousarray(x))
+                                                            for x in (a, b))
+        for block in range(left.shape[-2]):
+            totals = left[..., block, :] @ np.swapaxes(right[..., block, :], -1, -2)
+            number = block_numbers(self._model, totals, left_exponents[..., :, None, block],
+                                   right_exponents[..., None, :, block])
+            total = floating.add(number.view(np.uint32), total)
+        return total
+
+    def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+        """Trace every cycle, from reset.
+
+        Parameters
+        ----------
+        willing, ready : array of bool
+            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
+        """
+        feed, units, sink = Feed(len(beats), willing), BlockUnits(self.rows, self.columns), np.asarray(ready, np.bool_)
+        offered = np.full(feed.end, -1, np.int64)
+        count, row = 0, 0
+        for cycle in range(feed.end):
+            take = False
+            if units.leaving:
+                offered[cycle] = row
+                take = bool(sink[cycle])
+                row += take
+            feed.ready[cycle] = units.step(cycle, take)
+            if feed.ready[cycle] and feed.offered <= cycle:
+                units.accept(initial=bool(beats.initial[count]), last=bool(beats.last[count]))
+                count += 1
+                feed.take(cycle)
+        return Trace(feed.valid, feed.ready, offered >= 0, offered)
