@@ -97,7 +97,7 @@ class BlockFormer(wiring.Component):
         Held from ``start`` on.
     """
 
-    latency = 6
+    latency = 7
 
     def __init__(self, *, rows, columns, codec):
         check_block_units(rows, columns, codec)
@@ -190,7 +190,7 @@ class BlockFormer(wiring.Component):
         return filled, blocks
 
     def _elaborate_reading(self, m, read, peaks, filled, blocks):
-        """Read blocks again, and round them in five stages."""
+        """Read blocks again, and round them in six stages."""
         active, half = Signal(), Signal()
         count = Signal(range(_CYCLES))
         term, slot = count[:TERMS.bit_length() - 1], count[TERMS.bit_length() - 1:]
@@ -208,21 +208,23 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
+        # The next beat is written behind the last read at the earliest, to another address.
         for number in range(2):
-            with m.If(active & final & (current == number)):
+            with m.If(active & (count == _CYCLES - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
         m.d.comb += [read.en.eq(1), read.addr.eq(Cat(slot, term, current))]
 
-        # 0: the element is read, and with the first one of a slot the exponents of its blocks.
+        # 0: the element is read. 1: with the first one of a slot, the exponents of its blocks.
         lanes = len(peaks)
         shared = [Signal(8, name=f"shared_{lane}", reset_less=True) for lane in range(lanes)]
+        asked = register(m, "asked", address=Cat(slot, current), opens=term == 0, present=term <= terms, odd=term[0])
         for lane, (_, _, known) in enumerate(peaks):
-            m.d.comb += known.addr.eq(Cat(slot, current))
-            with m.If(term == 0):
+            m.d.comb += known.addr.eq(asked.address)
+            with m.If(asked.opens):
                 m.d.sync += shared[lane].eq(known.data)
-        present = Signal(reset_less=True)
-        odd = Signal(reset_less=True)
-        m.d.sync += [present.eq(term <= terms), odd.eq(term[0])]
+        came = register(m, "came", present=asked.present, odd=asked.odd, elements=read.data)
+        present, odd = came.present, came.odd
+        width = len(came.elements) // lanes
         opens = [active & (term == 0), active & (count == 0)]
         marks = []
         for name, mark in zip(("first", "start"), opens, strict=True):
@@ -238,26 +240,26 @@ class BlockFormer(wiring.Component):
         kept = self._codec.mantissa_bits
         factors = []
         for lane in range(lanes):
-            # 1: whether the element has the block's exponent.
-            given = read.data[lane]
+            # 2: whether the element has the block's exponent.
+            given = came.elements[lane * width:(lane + 1) * width]
             sticky, fraction, sign, exponent = given[0], given[1:kept + 1], given[kept + 1], given[kept + 2:]
             here = Signal(name=f"here_{lane}")
             m.d.comb += here.eq(present & (exponent == shared[lane]))
             opened = register(m, f"opened_{lane}", rest=Cat(sticky, fraction), sign=sign, exponent=exponent, top=here,
                               zero=~present | ~exponent.any(), shared=shared[lane], odd=odd)
             before = register(m, f"before_{lane}", top=opened.top)
-            # 2: the difference is none where one of a pair of elements has it; how far to shift.
+            # 3: the difference is none where one of a pair of elements has it; how far to shift.
             lower = ~(opened.top | Mux(opened.odd, before.top, here))
             right = Signal(9, name=f"right_{lane}")
             m.d.comb += right.eq((Cat(C(0, 1), opened.shared) - Cat(lower, opened.exponent))[1:])
             places = (kept + 1).bit_length()
             aimed = register(m, f"aimed_{lane}", amount=right[:places],
                              zero=opened.zero | right[places:8].any(), rest=opened.rest, sign=opened.sign, lower=lower)
-            # 3: shift magnitude and guard bit.
+            # 4: shift magnitude and guard bit.
             window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
             shifted = register(m, f"shifted_{lane}", window=Mux(aimed.zero, 0, window),
                                sticky=~aimed.zero & (lost.any() | aimed.rest[0]), sign=aimed.sign, lower=aimed.lower)
-            # 4: round, unless that would take one bit more, and move to the place of the subset.
+            # 5: round, unless that would take one bit more, and move to the place of the subset.
             magnitude = Signal(kept, name=f"magnitude_{lane}")
             up = shifted.window[0] & (shifted.sticky | shifted.window[1]) & ~shifted.window[1:].all()
             m.d.comb += magnitude.eq(shifted.window[1:] + up)

@@ -51,7 +51,7 @@ class BlockSums(wiring.Component):
     start : In(1)
         The first dot product of a block comes, that of slot 0.
     block : In(block_layout())
-        The block; read in the cycle after ``start``.
+        The block; read with ``start``.
     total : In(signed)
         Dot product, as the factors' integers give it.
     exponent : In(9)
@@ -135,26 +135,28 @@ class BlockSums(wiring.Component):
             m.d.sync += later.eq(starts[-1])
             starts.append(later)
 
-        # Values that numbers are added to: read two cycles before that.
+        # Values that numbers are added to: read three cycles before that.
         read = sums.read_port()
         first = openings.read_port()
         block = Signal(block_layout(), name="block_read", reset_less=True)
-        with m.If(starts[_CONVERT - 3]):
+        with m.If(starts[_CONVERT - 4]):
             m.d.sync += block.eq(self.block)
-        _, position = self._positions(m, "read", starts[_CONVERT - 2])
+        _, position = self._positions(m, "read", starts[_CONVERT - 3])
         slot, unit = position[TERMS.bit_length() - 1:], position[:TERMS.bit_length() - 1]
         column_bits, row_bits = self._columns.bit_length() - 1, self._rows.bit_length() - 1
         column, row = unit[:column_bits], unit[column_bits:column_bits + row_bits]
         m.d.comb += [
             read.addr.eq(Cat(position, block.bank)),
             first.addr.eq(Cat(Mux(block.common, 0, row)[:row_bits], slot, block.bank))]
-        chosen = register(m, "chosen", begins=block.begins, initial=block.initial, column=column)
+        asked = register(m, "asked", begins=block.begins, initial=block.initial, column=column)
+        chosen = register(m, "chosen", **vars(asked), known=read.data, initials=first.data)
+        initials = data.View(first.data.shape(), chosen.initials)
         before = Signal(FP32.width, reset_less=True)
         m.d.comb += adder.b.eq(before)
         with m.If(~chosen.begins):
-            m.d.sync += before.eq(read.data)
+            m.d.sync += before.eq(chosen.known)
         with m.Elif(chosen.initial):
-            m.d.sync += before.eq(first.data[chosen.column])
+            m.d.sync += before.eq(initials[chosen.column])
         with m.Else():
             m.d.sync += before.eq(0)
         store, opening = openings.write_port(), self.opening

@@ -39,7 +39,7 @@ class BlockUnits:
 
     #: Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
     CYCLES = TERMS * SLOTS
-    COMPLETE = 6 + TERMS + 4 + CYCLES + 4 + 7
+    COMPLETE = 7 + TERMS + 4 + CYCLES + 4 + 7
     SKID = 2
 
     def __init__(self, rows: int, columns: int) -> None:
@@ -77,7 +77,7 @@ class BlockUnits:
                 self._number = 0 if ends else self._number + 1
                 self._waiting -= ends
                 self._held -= ends
-        final = self._count == self.CYCLES - 1
+        final, frees = self._count == self.CYCLES - 1, self._count == self.CYCLES - 2
         following = self._filled[self._reads]
         go = (self._count is None or final) and following is not None and (held < BANKS or not following[0])
         current = self._current
@@ -88,7 +88,7 @@ class BlockUnits:
             self._held += following[0]
             if following[1]:
                 self._complete.append(cycle + self.COMPLETE)
-        if final:
+        if frees:
             self._filled[current] = None
         return ready
 

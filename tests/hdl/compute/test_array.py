@@ -35,7 +35,7 @@ def _bfloat16(x):
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def _rows(beats):
+def rows_of(beats):
     layout = term_layout(beats.a.shape[1], beats.b.shape[1])
     rows = (beats.rows << np.arange(beats.rows.shape[1])).sum(axis=1)
     return pack(layout, {"a": beats.a, "b": beats.b, "rows": rows, "initial": beats.initial, "first": beats.first,
@@ -56,7 +56,7 @@ def _check(array, beats, source, sink, *, seed, spare=4):
     willing, ready = (stall_array(kind, length, seed=seed + n, rate=rate)
                       for n, (kind, rate) in enumerate(((source, 0.9), (sink, 0.5))))
     unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(_rows(beats), willing)}, sinks={"o": ready}, seed=seed)
+    trace = unit.lockstep(sources={"i": Feed(rows_of(beats), willing)}, sinks={"o": ready}, seed=seed)
     want = golden.trace(beats.last, willing=willing, ready=ready)
     for port in ("i_valid", "i_ready", "o_valid"):
         np.testing.assert_array_equal(trace[port.replace("_", "__")], getattr(want, port), f"{port}, {seed=}")
@@ -156,7 +156,7 @@ def test_matrix_product(array, tile):
             initial=numbers < starts, first=numbers == 0, last=numbers == count - 1,
             tile=np.full(count * SLOTS, tile))
         unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(_rows(beats))}, sinks={"o": True}, cycles=count * SLOTS + 100)
+        trace = unit.lockstep(sources={"i": Feed(rows_of(beats))}, sinks={"o": True}, cycles=count * SLOTS + 100)
         rows_out = unpack(result_layout(rows, columns), trace["o__payload"][trace["o__valid"] == 1])["elements"]
         np.testing.assert_array_equal(rows_out.reshape(m, n), want.view(np.uint32))
         np.testing.assert_array_equal(golden.results(beats).elements, rows_out)
@@ -196,7 +196,7 @@ def test_known_answers(terms, initial, want):
             rows=taken[numbers], initial=numbers < opening, first=numbers == 0, last=numbers == count - 1,
             tile=np.zeros(count * SLOTS, int))
         unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(_rows(beats))}, sinks={"o": True}, cycles=count * SLOTS + 100)
+        trace = unit.lockstep(sources={"i": Feed(rows_of(beats))}, sinks={"o": True}, cycles=count * SLOTS + 100)
         got = unpack(result_layout(rows, columns), trace["o__payload"][trace["o__valid"] == 1])["elements"]
         assert got.shape == (SLOTS * rows, columns)
         assert {int(bits) for bits in got.ravel()} == {want}, f"{spread=}"
