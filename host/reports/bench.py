@@ -68,8 +68,12 @@ _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
 
+#: Kind of sparse gradients that each node has in positions of its own, so that sums have fewer zeros at each hop.
+_APART = "sparse apart"
+
 #: Least effective bandwidth of an all-reduce, in terms of the link's, by codec of gradients and their kind.
-_BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, ("mx9", "dense"): 3.35}
+_BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, (ZERO_VALUE, _APART): 1.0,
+              ("mx9", "dense"): 3.35}
 
 
 def _row(name: str, config: str, measured: int, bound: int) -> Row:
@@ -86,7 +90,8 @@ def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int =
     rows = []
     for row in measured:
         if row["name"] == "ring.all_reduce":
-            bar = _BANDWIDTH[codec, "sparse" if "sparse" in row["config"] else "dense"]
+            kind = next(kind for kind in (_APART, "sparse", "dense") if kind in row["config"])
+            bar = _BANDWIDTH[codec, kind]
             cycles = row["measured"]
             rows.append({"name": "ring.all_reduce.bandwidth", "measured": cycles / words, "bound": 1 / bar,
                          "config": f"{row['config']}, {words / cycles:.2f} x the link's",
@@ -107,6 +112,8 @@ def limit(row: Row) -> float:
         return _UNIT_LIMIT
     if coded:
         return _CODEC_LIMIT if row["name"] == "ring.fused_update" else math.inf
+    if _APART in row["config"]:
+        return math.inf
     return _LIMITS["dense" if "dense" in row["config"] else "sparse"]
 
 
@@ -115,11 +122,12 @@ def missed(row: Row) -> bool:
     return bool(row["ratio"] > limit(row))
 
 
-def gradients(nodes: int, density: float, length: int = LENGTH) -> np.ndarray:
-    """Random gradients which are zero in the same positions on all nodes."""
+def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool = False) -> np.ndarray:
+    """Random gradients which are zero in the same positions on all nodes, or, ``apart``, each in its own."""
     generator = np.random.default_rng(nodes)
     values = generator.standard_normal((nodes, length)).astype(np.float32)
-    values[:, generator.permutation(length)[round(density * length):]] = 0
+    for ranks in np.arange(nodes)[:, np.newaxis] if apart else [slice(None)]:
+        values[ranks, generator.permutation(length)[round(density * length):]] = 0
     return values
 
 
@@ -152,7 +160,7 @@ def _formats(ring: Ring) -> str:
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     """Plain and fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, and a
-    reduce-scatter.
+    reduce-scatter; and a plain all-reduce of gradients that are sparse in positions of their own on each node.
 
     The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state. With codecs
     gradients are dense, and the plain all-reduce is left out where it goes through none.
@@ -164,8 +172,8 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     if centroids is not None:
         ring.write_codebook(centroids)
     sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
-    for kind, density in (("dense", 1.0), ("sparse", SPARSE))[:1 if formats else 2]:
-        values = gradients(ring.nodes, density, length)
+    for kind, density in (("dense", 1.0), ("sparse", SPARSE), (_APART, SPARSE))[:1 if formats else 3]:
+        values = gradients(ring.nodes, density, length, apart=kind == _APART)
         update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
         collectives = {"fused_update": (update, update_bound(ring, update, length))}
         if not formats or ring.gradient_codec != ZERO_VALUE:
@@ -174,7 +182,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
                 traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.gradient_codec],
                               residuals=np.zeros(values.shape, np.uint32), segment=ring.segment, lanes=ring.lanes)[1]
                 sums[name] = traffic, traffic.bound
-            collectives = {**sums, **collectives}
+            collectives = {**sums, **collectives} if kind != _APART else {"all_reduce": sums["all_reduce"]}
         config = f"N={ring.nodes}, K={length}, {kind}" + ("" if kind == "dense" else f" {density:.0%}") + formats
         for name, (traffic, bound) in collectives.items():
             ring.distribute(weights)
@@ -226,7 +234,7 @@ def node_rows(ring: Ring) -> list[Row]:
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """All rows; ``announce`` is called with the name of each stage as it begins."""
     rows = []
-    for module in ("sim.bench.zero_value", "sim.bench.optimizer", "sim.bench.product"):
+    for module in ("sim.bench.zero_value", "sim.bench.round_trip", "sim.bench.optimizer", "sim.bench.product"):
         announce(module.rpartition(".")[2])
         rows += importlib.import_module(module).rows()
 

@@ -23,11 +23,13 @@ class TestRing:
         """Closed forms of the bounds; every kind of row."""
         length, nodes = 2048, 2
         rows = measured(NodeConfig(), nodes, bench.ring_rows, length=length)
-        dense, sparse = f"N=2, K={length}, dense", f"N=2, K={length}, sparse 10%"
+        dense, sparse, apart = (f"N=2, K={length}, {kind}" for kind in ("dense", "sparse 10%", "sparse apart 10%"))
         kinds = [f"ring.{name}{end}" for name in ("all_reduce", "fused_update") for end in ("", ".scatter_reduce")]
         kinds.append("ring.reduce_scatter")
         assert set(rows) == {(kind, config) for kind in kinds for config in (dense, sparse)} | {
-            ("ring.fused_update", f"{dense}, Adam")}
+            ("ring.fused_update", f"{dense}, Adam"), ("ring.all_reduce", apart),
+            ("ring.all_reduce.scatter_reduce", apart)}
+        assert rows["ring.all_reduce", apart]["bound"] > rows["ring.all_reduce", sparse]["bound"]
         assert [rows[kind, dense]["bound"] for kind in kinds] == [
             2 * length // 2 * 33 // 32, length // 2 * 33 // 32, length // 2 * 33 // 32 + length // 2,
             length // 2 * 33 // 32, length // 2 * 33 // 32]
@@ -55,6 +57,7 @@ class TestRing:
 
     @pytest.mark.parametrize(("codec", "config", "cycles", "ratio", "shown"), [
         ("zero_value", "dense", 1600, 0.95 / 0.96, "0.96"), ("zero_value", "sparse 10%", 320, 5 / 4.8, "4.80"),
+        ("zero_value", "sparse apart 10%", 640, 1 / 2.4, "2.40"),
         ("mx9", "dense, weights raw, gradients mx9", 480, 3.35 / 3.2, "3.20")])
     def test_effective_bandwidth(self, codec, config, cycles, ratio, shown):
         """Raw words of each link are those of 2 (N - 1) blocks; other rows have no bandwidth."""

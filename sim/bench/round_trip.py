@@ -1,0 +1,84 @@
+"""Round trips of codecs of gradients: cycles from a first beat of elements to the first that is decoded again.
+
+Encoder and decoder are those of a link, of 4 elements per beat, joined word by word, and nothing stalls. So it is
+what a hop of the ring adds to a packet that is decoded and encoded, beside adder and wires. ``python -m
+sim.bench.round_trip`` prints the figures.
+"""
+
+import json
+from typing import Any
+
+from amaranth.hdl import Elaboratable, Module
+from amaranth.sim import Simulator
+
+from hdl.compression.registry import GRADIENT_CODECS, ZERO_VALUE
+from hdl.compression.words import WordDecoder, WordEncoder
+from hdl.compression.zero_value.decoder import Decoder
+from hdl.compression.zero_value.encoder import Encoder
+from hdl.streams.stream import connect_stream
+
+__all__ = ["LIMIT", "measure", "rows"]
+
+LANES = 4
+#: Beats of a packet: a segment of 256 elements.
+BEATS = 64
+#: Most cycles that a round trip should take.
+LIMIT = 60
+
+
+class _Loop(Elaboratable):
+    """An encoder whose words go to a decoder."""
+
+    def __init__(self, name: str) -> None:
+        codec = GRADIENT_CODECS[name]
+        self.encoder: Any = Encoder(lanes=LANES) if name == ZERO_VALUE else WordEncoder(codec=codec, lanes=LANES)
+        self.decoder: Any = Decoder(lanes=LANES) if name == ZERO_VALUE else WordDecoder(codec=codec, lanes=LANES)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.encoder, m.submodules.decoder = self.encoder, self.decoder
+        connect_stream(m, self.encoder.o, self.decoder.i)
+        m.d.comb += self.decoder.o.ready.eq(1)
+        return m
+
+
+def measure(name: str) -> tuple[int, int]:
+    """Cycles to the first beat that is decoded, and to the last, of a packet whose beats are 1, 2, 3 and 4."""
+    loop = _Loop(name)
+    simulator = Simulator(loop)
+    simulator.add_clock(1e-6)
+    given, found = loop.encoder.i, loop.decoder.o
+    seen: list[int] = []
+
+    async def testbench(ctx: Any) -> None:
+        ctx.set(given.payload.keep, (1 << LANES) - 1)
+        ctx.set(given.payload.elements, [0x3F80_0000, 0x4000_0000, 0x4040_0000, 0x4080_0000])
+        sent = 0
+        for cycle in range(10 * BEATS * LANES):
+            ctx.set(given.valid, sent < BEATS)
+            ctx.set(given.payload.last, sent == BEATS - 1)
+            if ctx.get(found.valid):
+                seen.append(cycle)
+                if ctx.get(found.payload.last):
+                    return
+            sent += ctx.get(given.valid & given.ready)
+            await ctx.tick()
+        raise RuntimeError(f"Codec {name} must decode its packet, and has given {len(seen)} of {BEATS} beats")
+
+    simulator.add_testbench(testbench)
+    simulator.run()
+    return seen[0], seen[-1]
+
+
+def rows() -> list[dict[str, Any]]:
+    """Rows for ``make bench``: measured cycles, and the most that they should be."""
+    found = []
+    for name in GRADIENT_CODECS:
+        first, last = measure(name)
+        found.append({"name": "codec.round_trip", "config": f"{name}, 4 lanes; {last} to the packet's last beat",
+                      "measured": first, "bound": LIMIT, "ratio": first / LIMIT, "unit": "cycles"})
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(rows(), indent=1))

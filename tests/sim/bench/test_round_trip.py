@@ -1,0 +1,22 @@
+"""Round trips of codecs: sim/bench/round_trip.py."""
+
+import pytest
+
+from hdl.compression.registry import GRADIENT_CODECS
+from sim.bench import round_trip
+
+
+@pytest.mark.parametrize("name", ["raw", "zero_value", "mx9"])
+def test_within_the_limit(name):
+    """A packet is decoded as a whole, and in the first place long before it is encoded as a whole."""
+    first, last = round_trip.measure(name)
+    assert 1 < first <= 25 < round_trip.LIMIT
+    assert last >= first + round_trip.BEATS - 1
+
+
+def test_rows(monkeypatch):
+    monkeypatch.setattr(round_trip, "measure", lambda name: (15, 90))
+    rows = round_trip.rows()
+    assert [row["config"] for row in rows] == [
+        f"{name}, 4 lanes; 90 to the packet's last beat" for name in GRADIENT_CODECS]
+    assert {row["ratio"] for row in rows} == {0.25}
