@@ -1,8 +1,9 @@
 """Numbers to blocks of NVFP4; see :mod:`hdl.compression.nvfp4.format`.
 
-No quotient is computed. An element changes where a magnitude reaches n / 8 of its block's scale, for seven n that are
-5, 6, 7 or 8 times a power of two; with the significands X / 64 and k / 8 that is a comparison of X with n * k. Of the
-seven, four comparators are enough, since a magnitude whose exponent is known has at most four places to reach.
+No quotient is computed. A magnitude and the scale of its block have significands X / 64 and k / 8, and a subtraction
+of exponents and the highest bits tells the power of two of their quotient, so that X or 2 X is at least 8 k and below
+16 k. What the element is changes at 8 k, 10 k, 12 k or 14 k, a comparison of eight bits; two comparators are enough,
+since no power of two has more than two of these places.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -18,12 +19,12 @@ from hdl.streams.stream import beat_layout
 
 __all__ = ["Quantizer", "quantizer_latency"]
 
-#: Exponent of a number over that of its scale, plus 3: at 0 all elements are 0, and at 7 all are 6.
-_TOP = 7
-#: Element of the smallest numbers of each place.
-_STARTS = (0, 0, 1, 1, 2, 4, 6, 7)
-#: Places in which each comparator counts: for 5 or 6, for 7, 8 or 12, for 10, and for 14 times k.
-_COUNTS = ((3, 4, 5, 6), (1, 2, 4, 5), (3, 4, 5), (3, 4))
+#: Exponents of quotients, plus 3, and the elements of the smallest ones: below 0.25 there is none but 0, and from 8 on
+#: none but 6.
+_STARTS = (0, 0, 1, 2, 4, 6, 7)
+_TOP = len(_STARTS) - 1
+#: Exponents, so counted, of quotients from 0.25 and from 0.5 to twice as much.
+_QUARTER, _HALF = 1, 2
 
 
 def _found(codec, lanes):
@@ -114,19 +115,17 @@ class Quantizer(wiring.Component):
 
         # What the beats of a block have in common stands while they pass.
         opened = open_scale(m, code)
-        k = Cat(opened.fraction, C(1, 1))
         place = Signal(range(max(beats, 2)))
         active = Signal()
         last = Signal()
         common = {name: Signal(width, name=f"common_{name}", reset_less=True) for name, width in (
-            ("code", 7), ("base", 8), ("k", 4), ("k3", 6), ("k5", 7), ("k7", 7))}
+            ("code", 7), ("base", 8), ("fraction", 3))}
         with m.If(step):
             m.d.sync += [place.eq(place + 1), active.eq(tags.final | (active & (place != beats - 1)))]
             with m.If(tags.final):
                 m.d.sync += [place.eq(0), last.eq(tags.last)]
                 m.d.sync += [common[name].eq(value) for name, value in (
-                    ("code", code), ("base", opened.field + (ORIGIN - 3 + power)), ("k", k),
-                    ("k3", k + (k << 1)), ("k5", k + (k << 2)), ("k7", (k << 3) - k))]
+                    ("code", code), ("base", opened.field + (ORIGIN - 3 + power)), ("fraction", opened.fraction))]
 
         # Three steps: where the number is beside its scale, what it reaches there, and the element.
         header = {"code": common["code"]}
@@ -134,12 +133,12 @@ class Quantizer(wiring.Component):
         for stage in ("placed", "compared"):
             header = vars(pipeline.register(f"{stage}_header", **header))
             flags = vars(pipeline.flags(f"{stage}_flags", **flags))
-        scale = pipeline.register("placed_scale", **{name: common[name] for name in ("k", "k3", "k5", "k7")})
+        fraction = pipeline.register("placed_scale", fraction=common["fraction"]).fraction
         delayed = pipeline.delay("elements", Cat(*(Cat(lane.key, lane.sign) for lane in lanes)),
                                  _found(self._codec, self._lanes) + beats - 1)
         for lane in range(self._lanes):
             element = self._element(m, pipeline, lane, delayed.word_select(lane, len(delayed) // self._lanes),
-                                    common["base"], scale)
+                                    Cat(common["fraction"], common["base"]), fraction)
             with m.If(step):
                 m.d.sync += self.o.payload.codes[lane].eq(Mux(header["code"] == NAN_SCALE, 0, element))
 
@@ -151,38 +150,48 @@ class Quantizer(wiring.Component):
         return m
 
     def _open(self, pipeline, lane, present):
-        """A sign, and a magnitude as far as it matters; +0 where there is no element."""
+        """A sign, and a magnitude as far as it matters; an exponent of 0, which is a zero, where nothing is present."""
         opened = data.View(self._format.layout, self.i.payload.elements[lane])
         below = self._format.fraction_bits - 6
-        key = Cat(opened.fraction[:below].any(), opened.fraction[below:], opened.exponent)
-        return pipeline.register(f"opened_{lane}", key=Mux(present, key, 0), sign=opened.sign & present)
+        return pipeline.register(
+            f"opened_{lane}", sign=opened.sign & present, key=Cat(
+                opened.fraction[:below].any(), opened.fraction[below:], Mux(present, opened.exponent, 0)))
 
-    def _element(self, m, pipeline, lane, delayed, base, scale):
+    def _element(self, m, pipeline, lane, delayed, base, fraction):
         """A magnitude and its sign below a scale, two steps later."""
         key, sign = data.View(KEY, delayed[:-1]), delayed[-1]
-        above = Signal(10, name=f"above_{lane}")
-        m.d.comb += above.eq(key.exponent - base)
-        placed = pipeline.register(
-            f"placed_{lane}", sign=sign, number=Cat(key.rest, key.fraction, C(1, 1)),
-            place=Mux(above[-1], 0, Mux(above[:-1] > _TOP, _TOP, above[:3])))
-
-        # In halves of X, whose lowest bit tells whether a number is above X: with a one, it has to be.
-        place, number = placed.place, placed.number
-        reached = [
-            number >= Mux(place == 3, Cat(C(0, 2), scale.k3), Cat(C(1, 1), scale.k5, C(0, 1))),
-            number >= Mux(place == 1, Cat(C(1, 4), scale.k), Mux(
-                place == 2, Cat(C(0, 3), scale.k3), Cat(C(0, 1), scale.k7))),
-            number >= Cat(C(1, 2), scale.k5),
-            number >= Cat(C(0, 2), scale.k7),
+        above = Signal(13, name=f"above_{lane}")
+        quotient = Signal(3, name=f"quotient_{lane}")
+        equal = Signal(name=f"equal_{lane}")
+        m.d.comb += [
+            above.eq(Cat(key.fraction[3:], key.exponent) - base),
+            quotient.eq(Mux(above[-1], 0, Mux(above[6:-1].any() | above[3:6].all(), _TOP, above[3:6]))),
+            equal.eq((key.fraction == Cat(C(0, 3), base[:3])) & ~key.rest),
         ]
+        placed = pipeline.register(
+            f"placed_{lane}", sign=sign, quotient=quotient, equal=equal, twice=key.fraction[3:] < base[:3],
+            number=Cat(key.rest, key.fraction, C(1, 1)))
+
+        # Half of X or 2 X, and whether there is more; against 5 k, 6 k and 7 k.
+        quotient, number = placed.quotient, placed.number
+        half = Signal(8, name=f"half_{lane}")
+        m.d.comb += half.eq(Mux(placed.twice, number, Cat(number[:2].any(), number[2:])))
+        places = {n: Signal(7, name=f"place_{n}_{lane}") for n in (5, 6, 7)}
+        with m.Switch(fraction):
+            for low in range(8):
+                with m.Case(low):
+                    m.d.comb += [place.eq(n * (8 + low)) for n, place in places.items()]
+        small = quotient == _HALF
+        first = half >= Cat(~small, Mux(small, places[6], places[5]))
         start = Signal(3, name=f"start_{lane}")
-        with m.Switch(place):
+        with m.Switch(quotient):
             for value, smallest in enumerate(_STARTS):
                 with m.Case(value):
                     m.d.comb += start.eq(smallest)
-        counted = pipeline.register(f"compared_{lane}", sign=placed.sign, start=start, **{
-            f"reached_{index}": reaches & Cat(place == value for value in _COUNTS[index]).any()
-            for index, reaches in enumerate(reached)})
+        counted = pipeline.register(
+            f"compared_{lane}", sign=placed.sign, start=start,
+            first=Mux(quotient == _QUARTER, ~placed.equal, first & (quotient > _QUARTER) & (quotient != _TOP)),
+            second=(half[1:] >= places[7]) & ((quotient == 3) | (quotient == 4)))
         magnitude = Signal(3, name=f"magnitude_{lane}")
-        m.d.comb += magnitude.eq(counted.start + sum(getattr(counted, f"reached_{index}") for index in range(4)))
+        m.d.comb += magnitude.eq(counted.start + counted.first + counted.second)
         return Cat(magnitude, counted.sign)

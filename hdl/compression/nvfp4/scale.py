@@ -18,52 +18,42 @@ KEY = StructLayout({"rest": 1, "fraction": 6, "exponent": 8})
 #: Biased exponent of numbers of 1 with the scale 1, less the field of E4M3 that has that scale: 127 - 7.
 ORIGIN = 120
 
-#: Exponent fields of E4M3, and shifts below the first.
-_FIELDS, _DEEPEST = 16, 5
-
 
 def find_scale(m, pipeline, largest, power):
     """Round the largest magnitude of a block, as a key, to its scale, two steps later.
 
-    With a significand of X / 64, the scale has the significand X / 3 / 16 or X / 3 / 32. X / 3 comes from a table of
-    64, one bit longer than it has to be, and is moved to the place where scales of this size end.
+    With a significand of X / 64, a sixth of the magnitude has the significand X / 48, or X / 96 from 96 on, and its
+    five highest bits come from a table of 64. They are moved to the right where the scale is below 2 ** -6.
 
     Returns
     -------
     Value
-        Seven bits of E4M3.
+        Seven bits of E4M3, not zero.
     """
-    significand = range(64, 128)
-    table = Signal(7, name="third")
+    sixth = Signal(5, name="sixth")  # one, three bits of the scale, and one below; then whether there are more
     with m.Switch(largest.fraction):
-        for x in significand:
-            with m.Case(x - 64):
-                m.d.comb += table.eq(Cat(C(x % 3 > 0, 1), C(x // 3, 6)))
-    # Field of a scale whose significand is X / 3 / 16, and of the scale itself, as far as fields go down.
-    height = Signal(signed(10), name="height")
-    short = Signal(name="short")
+        for fraction in range(64):
+            x, divisor = fraction + 64, 3 if fraction < 32 else 6
+            with m.Case(fraction):
+                m.d.comb += sixth.eq(x // divisor % 16 << 1 | (x % divisor > 0))
     field = Signal(signed(10), name="field")
-    m.d.comb += [
-        height.eq(largest.exponent - (ORIGIN + 3 + power)), short.eq(~largest.fraction[-1]),
-        field.eq(height - short),
-    ]
-    depth = Signal(range(_DEEPEST + 2), name="depth")
-    with m.If(height > 0):
-        m.d.comb += depth.eq(~short)
-    with m.Elif(height > -_DEEPEST):
-        m.d.comb += depth.eq(1 - height)
-    with m.Else():
-        m.d.comb += depth.eq(_DEEPEST + 1)
+    m.d.comb += field.eq(largest.exponent - (ORIGIN + 2 + power) - ~largest.fraction[-1])
+    normal = ~field[-1] & field[:-1].any()
+    over = ~field[-1] & field[4:-1].any()
+    # Fields of 0, -1 and -2 are one, two and three places below; what is lower is rounded to at most 2 ** -9.
     found = pipeline.register(
-        "third", places=table[1:], rest=table[0] | largest.rest, depth=depth,
-        field=Mux(field < 0, 0, Mux(field < _FIELDS, field[:5], _FIELDS)), nan=largest.exponent.all())
+        "sixth", bits=sixth[1:] | over.replicate(4), rest=sixth[0] | largest.rest,
+        right=Mux(normal, 0, (1 - field[:2])[:2]), field=Mux(normal, field[:4] | over.replicate(4), 0),
+        least=field[-1] & ~(field[2:-1].all() & field[1]), nan=largest.exponent.all())
 
-    places, lost = shift_right(m, found.places, found.depth, width=6)
-    code = Signal(9, name="code")
+    places, lost = shift_right(m, Cat(found.bits, C(1, 1)), found.right, width=5)
     up = places[0] & (places[1] | lost.any() | found.rest)
-    m.d.comb += code.eq(Cat(C(0, 3), found.field) + places[1:] + up)
-    return pipeline.register("scale", code=Mux(found.nan, NAN_SCALE, Mux(
-        code > LARGEST_SCALE, LARGEST_SCALE, Cat(code[0] | ~code.any(), code[1:7])))).code
+    code = Signal(8, name="code")
+    m.d.comb += code.eq(Cat(places[1:4], found.field) + up)
+    above = code[7] | code[:7].all()
+    least = found.least | ~code.any()
+    return pipeline.register("scale", code=Mux(
+        found.nan, NAN_SCALE, Mux(above, LARGEST_SCALE, Mux(least, 1, code[:7])))).code
 
 
 def open_scale(m, code):
