@@ -19,11 +19,11 @@ from hdl.streams.stream import beat_layout
 
 __all__ = ["Quantizer", "quantizer_latency"]
 
-#: Exponents of quotients, plus 3, and the elements of the smallest ones: below 0.25 there is none but 0, and from 8 on
-#: none but 6.
+#: The element of the smallest quotient of each power of two, from 2 ** -3 on: below 0.25 all are 0, from 8 on all are
+#: 6.
 _STARTS = (0, 0, 1, 2, 4, 6, 7)
 _TOP = len(_STARTS) - 1
-#: Exponents, so counted, of quotients from 0.25 and from 0.5 to twice as much.
+#: Powers of two, counted from there, of quotients from 0.25 on and from 0.5 on.
 _QUARTER, _HALF = 1, 2
 
 
@@ -150,7 +150,7 @@ class Quantizer(wiring.Component):
         return m
 
     def _open(self, pipeline, lane, present):
-        """A sign, and a magnitude as far as it matters; an exponent of 0, which is a zero, where nothing is present."""
+        """A sign, and a magnitude as far as it matters. An exponent of 0, as of what is not present, is a zero."""
         opened = data.View(self._format.layout, self.i.payload.elements[lane])
         below = self._format.fraction_bits - 6
         return pipeline.register(

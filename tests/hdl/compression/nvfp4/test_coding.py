@@ -1,13 +1,24 @@
 # amaranth: UnusedElaboratable=no
 """Packets of NVFP4 and back: hdl/compression/nvfp4/coding.py."""
 
+import numpy as np
 import pytest
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
 
 from hdl.compression.nvfp4.coding import Decoder, Encoder
 from hdl.compression.nvfp4.format import NVFP4
+from hdl.compression.registry import CODECS
+from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.floating.format import BF16
+from hdl.streams.stream import beat_layout, connect_stream
+from sim.golden.nvfp4 import NVFP4 as MODEL
 from sim.streams import STALLS
-from tests.hdl.compression import blocks
+from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression import blocks, packets
+from tests.traces import taken
+from tests.words import bits_of
 
 LANES = (1, 4, 8)
 #: Every pair of stalls, with each number of lanes in turn.
@@ -41,6 +52,33 @@ def test_throughput(lanes):
 def test_latency(lanes, encoder, decoder):
     assert Encoder(codec=NVFP4(), lanes=lanes).latency == encoder
     assert Decoder(codec=NVFP4(), lanes=lanes).latency == decoder
+
+
+class RoundTrip(wiring.Component):
+    """Elements to words of a link and back, as in a node."""
+
+    i: In(stream.Signature(beat_layout(4)))
+    o: Out(stream.Signature(beat_layout(4)))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.encoder = encoder = WordEncoder(codec=CODECS["nvfp4"], lanes=4)
+        m.submodules.decoder = decoder = WordDecoder(codec=CODECS["nvfp4"], lanes=4)
+        for source, sink in ((self.i, encoder.i), (encoder.o, decoder.i), (decoder.o, self.o)):
+            connect_stream(m, source, sink)
+        return m
+
+
+@pytest.mark.parametrize("count", [16, 256])
+def test_round_trip(count):
+    """Cycles from the first and the last beat of elements to the same beats, decoded."""
+    given = bits_of(np.random.default_rng(count).standard_normal(count))
+    trace = Unit(RoundTrip(), name="NVFP4RoundTrip").lockstep(
+        sources={"i": Feed(packets.beats([given], 4))}, sinks={"o": True}, cycles=200)
+    sent, received = (taken(trace, port, beat_layout(4)) for port in "io")
+    assert received[1]["elements"].ravel().tolist() == MODEL().decode(MODEL().encode(given), count).tolist()
+    assert (received[0][0] - sent[0][0], received[0][-1] - sent[0][-1]) == (20, 21)
+    assert sent[0].tolist() == list(range(count // 4))
 
 
 @pytest.mark.parametrize("lanes", LANES)
