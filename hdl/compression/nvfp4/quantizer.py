@@ -110,7 +110,7 @@ class Quantizer(wiring.Component):
                 m.d.sync += largest.eq(peak)
             peak, tags = largest, pipeline.flags("tags_largest", **vars(tags))
         code = find_scale(m, pipeline, data.View(KEY, peak), power)
-        for stage in ("third", "scale"):
+        for stage in ("sixth", "scale"):
             tags = pipeline.flags(f"tags_{stage}", **vars(tags))
 
         # What the beats of a block have in common stands while they pass.
