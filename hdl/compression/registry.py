@@ -13,6 +13,8 @@ from hdl.compression.centroid import format as centroid
 from hdl.compression.centroid.search import CentroidEncoder
 from hdl.compression.codec import Codebook, Codec, FixedCodec
 from hdl.compression.length import WORD
+from hdl.compression.nvfp4 import coding as nvfp4
+from hdl.compression.nvfp4.format import NVFP4
 from hdl.compression.raw import Passage
 from hdl.compression.table.codec import TableCodec
 from hdl.compression.zero_value.codec import ZeroValueCodec
@@ -38,6 +40,12 @@ def _centroid_codec(code: int, centroids: int) -> FixedCodec:
                       codebook=Codebook.NUMBERS, centroids=centroids)
 
 
+def _nvfp4_codec(code: int, format: NVFP4) -> FixedCodec:
+    """Return the codec of NVFP4 with a tensor scale."""
+    return FixedCodec(code=code, block=format.block, block_bits=format.block_bits, encoder=nvfp4.Encoder,
+                      decoder=nvfp4.Decoder, parameters={"codec": format})
+
+
 #: All codecs by their names.
 CODECS: dict[str, Codec] = {
     ZERO_VALUE: ZeroValueCodec(code=1),
@@ -59,6 +67,7 @@ CODECS: dict[str, Codec] = {
     "centroid64": _centroid_codec(15, 64),
     "mxfp8_e4m3_up": block_codec(17, microscaling.MXFP8_E4M3_UP),
     "mxfp4_e2m1_up": block_codec(18, microscaling.MXFP4_E2M1_UP),
+    "nvfp4": _nvfp4_codec(19, NVFP4()),
 }
 
 

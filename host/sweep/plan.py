@@ -344,19 +344,21 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[Path, Path]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """The rows as tables of 80 columns: for each workload the learning and the traffic, and the area of codecs."""
+    """The rows as tables of 80 columns: learning and traffic of each workload, and the area of codecs."""
     found = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
         mine = [row for row in rows if row["workload"] == workload]
-        learned = _table(f"{workload}, {mine[0]['steps']} steps", "N", "loss", "test", "words", "ratio",
-                         "cycles", "of bound")
+        title = f"{workload}, {mine[0]['steps']} steps"
+        learned = _table(f"{title}: learning", "N", "loss", "test")
+        moved = _table(f"{title}: traffic of a step", "N", "words", "ratio", "cycles", "of bound", "bandwidth")
         for number, row in enumerate(mine):
-            last = number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row)
+            ends = len(mine) > 1 and (number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row))
             measure = f"{row['accuracy']:.2%}" if row["accuracy"] is not None else f"{row['held_out_loss']:.4f}"
-            learned.add_row(*_formats(row), f"{row['nodes']}", f"{row['loss']:.4f}", measure, f"{row['words']:,.0f}",
-                            _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}",
-                            f"{row['bound_ratio']:.3f}", end_section=last and len(mine) > 1)
-        found.append(learned)
+            learned.add_row(*_formats(row), f"{row['nodes']}", f"{row['loss']:.4f}", measure, end_section=ends)
+            moved.add_row(*_formats(row), f"{row['nodes']}", f"{row['words']:,.0f}",
+                          _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}",
+                          f"{row['bound_ratio']:.3f}", f"{row['effective_bandwidth']:.3f}", end_section=ends)
+        found += [learned, moved]
     placed = {_formats(row): row for row in rows if row["lut4"] is not None}
     if placed:
         codecs = _table("codecs, out of context", "LUT4+carry", "DSP", "BRAM", "MHz")

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m host.training.format_learning",
                                      description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--formats", default="raw,mxfp8_e4m3,mxfp8_e4m3_up,mxfp4_e2m1,mxfp4_e2m1_up",
+    parser.add_argument("--formats", default="raw,mxfp8_e4m3,mxfp8_e4m3_up,mxfp4_e2m1,mxfp4_e2m1_up,nvfp4",
                         help="names of formats, for weights and gradients alike")
     parser.add_argument("--seeds", type=int, default=5, help="seeds, from 0 on [5]")
     parser.add_argument("--epochs", type=int, default=4, help="epochs [4]")

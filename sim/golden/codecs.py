@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sim.golden import microscaling, moments, shared_exponent, zero_value
 from sim.golden.centroid import CentroidTable
 from sim.golden.lookup_table import LookupTable
+from sim.golden.nvfp4 import NVFP4
 from sim.golden.planes import GROUP
 
 __all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "CentroidCodec", "Codec",
@@ -422,6 +423,7 @@ CODECS: dict[str, Codec] = {
     "centroid64": CentroidCodec(code=15, centroids=64),
     "mxfp8_e4m3_up": FixedCodec(code=17, format=microscaling.MXFP8_E4M3_UP),
     "mxfp4_e2m1_up": FixedCodec(code=18, format=microscaling.MXFP4_E2M1_UP),
+    "nvfp4": FixedCodec(code=19, format=NVFP4()),
 }
 
 

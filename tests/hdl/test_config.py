@@ -52,10 +52,10 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
                                   r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, table32, "
-                                  r"centroid16, centroid64, mxfp8_e4m3_up, mxfp4_e2m1_up, not 'mx7'$"),
+                                  r"centroid16, centroid64, mxfp8_e4m3_up, mxfp4_e2m1_up, nvfp4, not 'mx7'$"),
         ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
                                     r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
-                                    r"mxfp8_e4m3_up, mxfp4_e2m1_up, not 'mx7'$"),
+                                    r"mxfp8_e4m3_up, mxfp4_e2m1_up, nvfp4, not 'mx7'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
         ({"ring_ports": 3}, r"^Ring port count must be 1 or 2, not 3$"),
         ({"ring_ports": True}, r"^Ring port count must be 1 or 2, not True$"),

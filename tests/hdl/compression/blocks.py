@@ -13,11 +13,14 @@ from hdl.compression.block.dequantizer import Dequantizer
 from hdl.compression.block.format import Rounding
 from hdl.compression.block.quantizer import Quantizer
 from hdl.compression.block.shared_exponent import SharedExponent
+from hdl.compression.nvfp4 import coding as nvfp4_coding
+from hdl.compression.nvfp4.format import NVFP4
 from hdl.floating.format import BF16, FP32
 from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden import block_cycles, block_format
 from sim.golden import microscaling as mx
+from sim.golden import nvfp4 as nvfp4_model
 from sim.golden import shared_exponent as model
 from sim.payload import pack, unpack
 from sim.streams import Monitor, Sink, Source, cycles, stall_array, stalls, start
@@ -36,6 +39,8 @@ PARAMETERS = {
     "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
     "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
 }
+#: Tensor scales of NVFP4, at both ends and between.
+TENSOR_SCALES = {"NVFP4": 1.0, "NVFP4 small": 2.0 ** -8, "NVFP4 least": 2.0 ** -115, "NVFP4 most": 2.0 ** 116}
 
 
 def codec(name, mirror=False):
@@ -45,15 +50,25 @@ def codec(name, mirror=False):
     if name in PARAMETERS:
         parameters = PARAMETERS[name] | (stochastic if "rounding" in PARAMETERS[name] else {})
         return (model.SharedExponent if mirror else SharedExponent)(**parameters)
+    if name in TENSOR_SCALES:
+        return (nvfp4_model.NVFP4 if mirror else NVFP4)(tensor_scale=TENSOR_SCALES[name])
     base, _, rounding = name.partition(" ")
     found = getattr(mx if mirror else mx_gateware, base)
     return dataclasses.replace(found, **stochastic) if rounding else found
 
 
+def build(kind, name, lanes, format=FP32):
+    """A unit for the codec of a name: of its own kind, if it has one."""
+    found = codec(name)
+    if isinstance(found, NVFP4):
+        kind = {Encoder: nvfp4_coding.Encoder, Decoder: nvfp4_coding.Decoder}[kind]
+    formats = {"format": format} if kind in (Quantizer, Dequantizer) or issubclass(kind, (Encoder, Decoder)) else {}
+    return kind(codec=found, lanes=lanes, **formats)
+
+
 @functools.cache
 def make(kind, name, lanes, format=FP32):
-    formats = {"format": format} if kind in (Encoder, Decoder, Quantizer, Dequantizer) else {}
-    return Unit(kind(codec=codec(name), lanes=lanes, **formats))
+    return Unit(build(kind, name, lanes, format))
 
 
 def _elements(generator, count):
@@ -135,7 +150,7 @@ def _same(trace, expected, seed, names=("i_valid", "i_ready", "o_valid")):
 
 def encoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP32):
     generator = np.random.default_rng(seed)
-    component = Encoder(codec=codec(name), lanes=lanes, format=format)
+    component = build(Encoder, name, lanes, format)
     packets = _packets(generator, count * lanes // 2, component._codec.block)
     if format is BF16:
         packets = [packet & np.uint32(0xFFFF_0000) for packet in packets]
@@ -165,7 +180,7 @@ def encoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP3
 
 def decoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP32, noise=False):
     generator = np.random.default_rng(seed)
-    component = Decoder(codec=codec(name), lanes=lanes, format=format)
+    component = build(Decoder, name, lanes, format)
     golden = codec(name, mirror=True)
     packets = [golden.encode(packet) for packet in _packets(generator, count * lanes, golden.block)]
     if noise:
@@ -198,7 +213,7 @@ def _encode(name, lanes, packets, format=FP32):
     """Run an encoder without stalls; its words, and the cycles of its beats."""
     rows, keep, last = as_rows(packets, lanes, np.random.default_rng(1))
     unit = make(Encoder, name, lanes, format)
-    component = Encoder(codec=codec(name), lanes=lanes, format=format)
+    component = build(Encoder, name, lanes, format)
     unit.reset()
     block = component._codec.block
     beats = sum(-(-len(packet) // block) for packet in packets) * block // lanes
@@ -231,7 +246,7 @@ def every_code(name, lanes):
     blocks = block_format.Blocks(np.tile(exponents.repeat(per_code), 1 << golden.difference_bits),
                           np.tile(differences[:, np.newaxis], (1, golden.subsets)), rows)
     words = golden.pack(blocks)
-    component = Decoder(codec=codec(name), lanes=lanes)
+    component = build(Decoder, name, lanes)
     beats, _ = _word_rows([words], component.words)
     unit = make(Decoder, name, lanes)
     unit.reset()
@@ -282,7 +297,7 @@ def decoder_throughput(name, lanes):
     golden = codec(name, mirror=True)
     packets = [golden.encode(_elements(np.random.default_rng(seed), blocks * golden.block))
                for seed, blocks in enumerate((5, 1, 2, 9))]
-    component = Decoder(codec=codec(name), lanes=lanes)
+    component = build(Decoder, name, lanes)
     beats, _ = _word_rows(packets, component.words)
     unit = make(Decoder, name, lanes)
     unit.reset()
@@ -301,7 +316,7 @@ def cut_packets(name, lanes):
     golden = codec(name, mirror=True)
     elements = _elements(np.random.default_rng(1), 3 * golden.block)
     whole = golden.encode(elements)
-    component = Decoder(codec=codec(name), lanes=lanes)
+    component = build(Decoder, name, lanes)
     unit = make(Decoder, name, lanes)
     for length in range(1, len(whole)):
         packets = [whole[:length], whole, whole[:length]]
@@ -362,7 +377,7 @@ def run_cocotb(name, lanes, kind):
     generator = np.random.default_rng(3)
     packets = _packets(generator, 20 * golden.block, golden.block)
     words = _reference(name, packets)
-    encoder, decoder = Encoder(codec=codec(name), lanes=lanes), Decoder(codec=codec(name), lanes=lanes)
+    encoder, decoder = build(Encoder, name, lanes), build(Decoder, name, lanes)
     joined = block_cycles.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes)
     beats = [{"elements": packet[begin:end].tolist(), "keep": (1 << end - begin) - 1, "last": int(ends)}
              for packet, parts in zip(words, joined, strict=True) for begin, end, ends in parts if end > begin]

@@ -157,7 +157,7 @@ def encode(name, lanes, source, sinks, *, seed):
 
 #: Codecs of each kind, and one with every number of lanes.
 CASES = [("raw", 4), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4), ("mxfp8_e4m3", 8),
-         ("mxfp4_e2m1", 1)]
+         ("mxfp4_e2m1", 1), ("nvfp4", 4)]
 
 
 class TestFeedbackEncoder:
@@ -187,7 +187,7 @@ class TestFeedbackEncoder:
 
     @pytest.mark.parametrize(("name", "lanes", "more"), [
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
-        ("mxfp4_e2m1", 1, 5)])
+        ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
         """Latency from the last beat of a block to its first word, which needs ``more`` beats than the first."""
         codec = gateware.GRADIENT_CODECS[name]

@@ -39,7 +39,7 @@ def test_codes():
     assert {name: codec.code for name, codec in gateware.CODECS.items()} == {
         "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
         "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
-        "centroid64": 15, "mxfp8_e4m3_up": 17, "mxfp4_e2m1_up": 18}
+        "centroid64": 15, "mxfp8_e4m3_up": 17, "mxfp4_e2m1_up": 18, "nvfp4": 19}
     assert max(codec.code for codec in gateware.CODECS.values()) < 1 << CODE_BITS
 
 
@@ -60,7 +60,7 @@ def test_directions():
     ("raw", 256), ("zero_value", 264), ("bf16", 128), ("mx9", 72), ("mx6", 48), ("mx4", 32), ("bfp8", 68),
     ("mxint8", 66), ("mxfp8_e4m3", 66), ("mxfp8_e5m2", 66), ("mxfp6_e2m3", 50), ("mxfp6_e3m2", 50),
     ("mxfp4_e2m1", 34), ("table32", 177), ("centroid16", 32), ("centroid64", 48),
-    ("mxfp8_e4m3_up", 66), ("mxfp4_e2m1_up", 34)])
+    ("mxfp8_e4m3_up", 66), ("mxfp4_e2m1_up", 34), ("nvfp4", 36)])
 def test_words_of_a_segment(name, count):
     assert gateware.CODECS[name].most_words(256) == count
 

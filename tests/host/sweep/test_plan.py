@@ -2,9 +2,11 @@
 """Sweeps: their configuration, their jobs, and the rows that their results become."""
 
 import dataclasses
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from boards.units import UNITS
 from hdl.compression.registry import RAW, WEIGHT_CODECS
@@ -153,7 +155,22 @@ class TestRows:
         assert rows[0]["lut4"] is not None
         assert (rows[1]["lut4"], rows[1]["fmax_mhz"]) == (None, None)
         sweep.write(rows, tmp_path)
-        assert [table.row_count for table in sweep.tables(rows)] == [3, 4, 1]
+        assert [table.row_count for table in sweep.tables(rows)] == [3, 3, 4, 4, 1]
+
+    def test_tables(self, plan, tmp_path):
+        """Every figure is shown in 80 columns, with the longest names of formats, among them the bandwidth."""
+        store_all(plan, tmp_path)
+        longest = max(WEIGHT_CODECS, key=len)
+        rows = [row | {"weights": longest, "gradients": longest, "nodes": 16, "words": 123456, "accuracy": 0.9722,
+                       "cycles_per_step": 12345.6} for row in sweep.collect(plan, tmp_path)]
+        console = Console(width=80, file=io.StringIO())
+        for table in sweep.tables(rows):
+            console.print(table)
+        shown = console.file.getvalue()
+        assert "…" not in shown
+        assert "digits, 12 steps: traffic of a step" in shown
+        expected = [f"{row['effective_bandwidth']:.3f}" for row in rows]
+        assert [line.split()[-1] for line in shown.splitlines() if "12,346" in line] == expected
 
     def test_written(self, plan, tmp_path):
         store_all(plan, tmp_path)

@@ -13,14 +13,16 @@ BLOCKS = {
     "bf16": (2, 1), "mx9": (16, 4.5), "mx6": (16, 3), "mx4": (16, 2), "bfp8": (16, 4.25), "mxint8": (32, 8.25),
     "mxfp8_e4m3": (32, 8.25), "mxfp8_e5m2": (32, 8.25), "mxfp6_e2m3": (32, 6.25), "mxfp6_e3m2": (32, 6.25),
     "mxfp4_e2m1": (32, 4.25), "centroid16": (32, 4), "centroid64": (32, 6), "mxfp8_e4m3_up": (32, 8.25),
-    "mxfp4_e2m1_up": (32, 4.25)}
-UP = ["mxfp8_e4m3_up", "mxfp4_e2m1_up"]
+    "mxfp4_e2m1_up": (32, 4.25), "nvfp4": (16, 2.25)}
+#: Those with the highest codes.
+LAST = ["mxfp8_e4m3_up", "mxfp4_e2m1_up", "nvfp4"]
 COUNTS = (1, 2, 15, 16, 17, 31, 32, 33, 100, 256)
 #: Largest relative error of numbers of one exponent, -1: half of the last place, of a bin or of a step.
 ERRORS = {"bf16": 2.0 ** -8, "mx9": 2.0 ** -7, "mx6": 2.0 ** -4, "mx4": 2.0 ** -2, "bfp8": 2.0 ** -7,
           "mxint8": 2.0 ** -7, "mxfp8_e4m3": 2.0 ** -3, "mxfp8_e5m2": 2.0 ** -3, "mxfp6_e2m3": 2.0 ** -4,
           "mxfp6_e3m2": 2.0 ** -3, "mxfp4_e2m1": 2.0 ** -2, "table32": 1 / 64,
-          "centroid16": 2 / 15, "centroid64": 2 / 63, "mxfp8_e4m3_up": 2.0 ** -4, "mxfp4_e2m1_up": 2.0 ** -2}
+          "centroid16": 2 / 15, "centroid64": 2 / 63, "mxfp8_e4m3_up": 2.0 ** -4, "mxfp4_e2m1_up": 2.0 ** -2,
+          "nvfp4": 1 / 5}
 SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000,
                     0xFFC0_0001, 0x3F80_8000], np.uint32)
 
@@ -50,9 +52,9 @@ CODECS = pytest.mark.parametrize("name", [name for name in WEIGHT_CODECS if name
 
 
 def test_names():
-    assert list(WEIGHT_CODECS) == ["raw", *list(BLOCKS)[:11], "table32", "centroid16", "centroid64", *UP]
-    assert list(GRADIENT_CODECS) == ["zero_value", "raw", *list(BLOCKS)[:11], *UP]
-    assert list(ALL) == [*list(GRADIENT_CODECS)[:-2], "table32", "centroid16", "centroid64", *UP]
+    assert list(WEIGHT_CODECS) == ["raw", *list(BLOCKS)[:11], "table32", "centroid16", "centroid64", *LAST]
+    assert list(GRADIENT_CODECS) == ["zero_value", "raw", *list(BLOCKS)[:11], *LAST]
+    assert list(ALL) == [*list(GRADIENT_CODECS)[:-len(LAST)], "table32", "centroid16", "centroid64", *LAST]
     for codecs in (WEIGHT_CODECS, GRADIENT_CODECS):
         assert len(codecs) == len(dict(codecs))
         for name, codec in codecs.items():
