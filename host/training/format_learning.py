@@ -1,8 +1,9 @@
-"""Training with formats of weights and gradients on golden nodes: test accuracy by format, of several seeds.
+"""Training with formats of weights, gradients and products on golden nodes: test accuracy by format and seed.
 
 ``python -m host.training.format_learning --formats raw,mxfp4_e2m1,mxfp4_e2m1_up`` trains the digits classifier with
 each format in both directions, gradients with residuals, and prints the accuracy of each seed. Nodes have the same
-bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…``, without their cycles.
+bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…``, without their cycles. With ``--compute`` formats are
+those of the factors of matrix products, as of ``make sim COMPUTE_FORMAT=…``, and what travels is raw.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.workloads import Classifier
 from sim.golden import ring
-from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS
+from sim.golden.operands import OPERANDS
 
 __all__ = ["learn", "main"]
 
@@ -34,7 +36,7 @@ def learn(data: Dataset, config: TrainingConfig, *, weights: str, gradients: str
         Names of codecs; what gradients lose goes into those of the next step.
     nodes : int
     """
-    task = Classifier(data, config.hidden)
+    task = Classifier(data, config.hidden, operands=config.compute_format)
     task.initialize(config.seed)
     batches = Batches(task.examples, config)
     codec, gradient_codec = WEIGHT_CODECS[weights], GRADIENT_CODECS[gradients]
@@ -64,19 +66,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--epochs", type=int, default=4, help="epochs [4]")
     parser.add_argument("--batch", type=int, default=32, help="most examples in a step [32]")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="at the first step [0.1]")
+    parser.add_argument("--compute", action="store_true", help="formats are those of products")
     options = parser.parse_args(arguments)
     names = options.formats.split(",")
     for name in names:
-        if name not in GRADIENT_CODECS or name not in WEIGHT_CODECS:
-            known = ", ".join(name for name in GRADIENT_CODECS if name in WEIGHT_CODECS)
+        formats = OPERANDS if options.compute else [one for one in GRADIENT_CODECS if one in WEIGHT_CODECS]
+        if name not in formats:
+            known = ", ".join(formats)
             parser.error(f"Format must be one of {known}, not {name!r}")
     data, rows = digits(), []
     for name in names:
         found = []
         for seed in range(options.seeds):
             config = TrainingConfig(epochs=options.epochs, batch=options.batch, hidden=(64,), seed=seed,
+                                    compute_format=name if options.compute else TrainingConfig.compute_format,
                                     optimizer=SGD(learning_rate=options.learning_rate, momentum=0.9))
-            found.append(learn(data, config, weights=name, gradients=name))
+            travels = RAW if options.compute else name
+            found.append(learn(data, config, weights=travels, gradients=travels))
             print(f"{name}, seed {seed}: test accuracy {found[-1]:.2%}", flush=True)
         rows.append((name, found))
     print("| format | mean accuracy | accuracy of each seed |\n|---|---:|---|")
