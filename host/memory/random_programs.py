@@ -1,12 +1,14 @@
-"""Random programs, and overlaps put into their plans on purpose."""
+"""Random programs and chains, and overlaps put into plans on purpose."""
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
 
+from host.memory.chain import Chain, Map
 from host.memory.profile import Operation, Profile
 
-__all__ = ["injected", "random_profile"]
+__all__ = ["injected", "random_chain", "random_profile"]
 
 
 def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile:
@@ -52,3 +54,20 @@ def injected(profile: Profile, places: Mapping[str, int], generator: np.random.G
     kept, moved = pairs[int(generator.integers(len(pairs)))]
     lowest = max(0, places[kept] - profile.words[moved] + 1)
     return {**places, moved: int(generator.integers(lowest, places[kept] + profile.words[kept]))}
+
+
+def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chain, int, float]:
+    """Chain of three to ``most`` maps, a budget that does not hold them all, and the rate of far memory.
+
+    Forward takes 1 to 8 cycles a word, backward about twice as long.
+    """
+    maps = []
+    for _ in range(int(generator.integers(3, most + 1))):
+        words = 32 * int(generator.integers(1, 33))
+        forward = int(words * generator.uniform(1, 8))
+        maps.append(Map(words, forward, int(forward * generator.uniform(1.5, 2.5))))
+    chain = Chain("random", tuple(maps), loss=int(generator.integers(0, 2000)))
+    pairs = [one.words + other.words for one, other in itertools.pairwise(maps)]
+    least = max(pairs)
+    budget = int(max(least, chain.words * generator.uniform(0.4, 0.9)))
+    return chain, budget, float(generator.choice([1 / 8, 1 / 4, 1 / 2, 1]))
