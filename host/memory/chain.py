@@ -3,12 +3,13 @@
 Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. Between the last forward and
 the first backward stands the loss. What is in front of map 0 is always there. A map is kept; or swapped: moved to far
 memory and back; or remade: dropped, and made again from the nearest map before it that is kept or swapped. The maps
-between the two are made again with it, each once, and stay until their backward has ended.
+between the two are made again with it, each once, and stay until their backward has ended. A map may name others that
+it reads in place of the one before it.
 
 Places are given in the order of need: maps of forward, then, for each backward, those that it needs and that are not
 there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back as soon
-as a place is free. A place is free when a map was moved out and read by the next forward, or dropped behind it, or
-freed by its backward. All of this is modelled.
+as a place is free. A place is free when a map was moved out and read by the last forward that needs it, or dropped
+behind that, or freed by its backward. All of this is modelled.
 """
 
 import dataclasses
@@ -39,8 +40,13 @@ class Map:
     forward, backward : int
         Cycles.
     multiplications : int
-        Multiply-adds of forward.
+        Multiply-adds with which it is made again.
     name : str
+    again : int, optional
+        Cycles in which it is made again; by default those of forward.
+    sources, needs, reads : tuple of int, optional
+        Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default
+        the map before it.
     """
 
     words: int
@@ -48,6 +54,10 @@ class Map:
     backward: int
     multiplications: int = 0
     name: str = ""
+    again: int | None = None
+    sources: tuple[int, ...] | None = None
+    needs: tuple[int, ...] | None = None
+    reads: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +85,24 @@ class Chain:
     def cycles(self) -> int:
         """Cycles of a step in which all maps are kept."""
         return self.loss + sum(one.forward + one.backward for one in self.maps)
+
+    def again(self, number: int) -> int:
+        """Cycles in which a map is made again."""
+        one = self.maps[number]
+        return one.forward if one.again is None else one.again
+
+    def needs(self, number: int) -> tuple[int, ...]:
+        """Maps that a map is made again from."""
+        return _before(number, self.maps[number].needs)
+
+    def reads(self, number: int) -> tuple[int, ...]:
+        """Maps that backward reads."""
+        return (number, *_before(number, self.maps[number].reads))
+
+    def reader(self, number: int) -> tuple[str, int]:
+        """What reads a map last before backward: a forward, or the loss."""
+        readers = [later for later, one in enumerate(self.maps) if number in _before(later, one.sources)]
+        return ("forward", max(readers)) if readers else ("loss", len(self.maps) - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,22 +148,28 @@ class Run:
     events: tuple[Event, ...]
 
 
-def _work(policies: Policies) -> Iterator[tuple[str, int]]:
+def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The maps that are named, or the one before a map."""
+    return named if named is not None else (number - 1,) if number else ()
+
+
+def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
     """Work of a step in order: kind and number of the map."""
     count = len(policies)
     yield from (("forward", number) for number in range(count))
     yield "loss", count - 1
     made = {number for number, policy in enumerate(policies) if policy is not Policy.REMAKE}
+
+    def make(number: int) -> Iterator[tuple[str, int]]:
+        if number not in made:
+            made.add(number)
+            for needed in chain.needs(number):
+                yield from make(needed)
+            yield "remake", number
+
     for number in reversed(range(count)):
-        for needed in (number, number - 1):
-            if needed < 0 or needed in made:
-                continue
-            first = needed
-            while first - 1 >= 0 and first - 1 not in made:
-                first -= 1
-            for again in range(first, needed + 1):
-                yield "remake", again
-                made.add(again)
+        for needed in chain.reads(number):
+            yield from make(needed)
         yield "backward", number
 
 
@@ -163,11 +197,12 @@ class _Step:
     """State of a step: who works on what, and which maps are there."""
 
     def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
+        self._chain = chain
         self._maps = chain.maps
-        self._loss = chain.loss
         self._policies = policies
         self._rate = rate
-        self.work = list(_work(policies))
+        self.work = list(_work(chain, policies))
+        self._readers = [chain.reader(number) for number in range(len(chain.maps))]
         self._swapped = [number for number, policy in enumerate(policies) if policy is Policy.SWAP]
         self.moves = [*(("out", number) for number in self._swapped),
                       *(("back", number) for number in reversed(self._swapped))]
@@ -179,19 +214,25 @@ class _Step:
         """Places in the order of need: for what, number of the map, and words."""
         back = set(self._swapped)
         for kind, number in self.work:
-            needed = {"backward": (number, number - 1), "remake": (number - 1,)}.get(kind, ())
-            for one in needed:
+            for one in self._needed(kind, number):
                 if one in back:
                     back.remove(one)
                     yield "back", one, self._maps[one].words
             if kind in ("forward", "remake"):
                 yield kind, number, self._maps[number].words
 
+    def _needed(self, kind: str, number: int) -> tuple[int, ...]:
+        """Maps that work needs behind the loss."""
+        reads = {"backward": self._chain.reads, "remake": self._chain.needs}
+        return reads[kind](number) if kind in reads else ()
+
     def cycles(self, kind: str, number: int) -> int:
+        """Cycles of work or of a move."""
         if kind in ("out", "back"):
             return -int(-self._maps[number].words // self._rate)
         one = self._maps[number]
-        return {"forward": one.forward, "remake": one.forward, "backward": one.backward, "loss": self._loss}[kind]
+        return {"forward": one.forward, "remake": self._chain.again(number), "backward": one.backward,
+                "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
         """Whether all that work or a move needs is there; what is before it in order has ended."""
@@ -201,10 +242,7 @@ class _Step:
             return (kind, number) in self.places.given
         if kind in ("forward", "remake") and (kind, number) not in self.places.given:
             return False
-        if kind in ("forward", "loss"):
-            return True  # what it reads was written right before
-        needed = {number - 1} if kind == "remake" else {number, number - 1}
-        return needed - {-1} <= self._ready
+        return all(one in self._ready for one in self._needed(kind, number))
 
     def end(self, kind: str, number: int) -> None:
         """End work or a move."""
@@ -214,18 +252,17 @@ class _Step:
         if kind == "backward":
             self._free(number)
         elif kind in ("forward", "loss"):
-            before = number - 1 if kind == "forward" else number
-            if before >= 0:
-                self._leave(before)
+            for one, reader in enumerate(self._readers):
+                if reader == (kind, number):
+                    self._leave(one)
         elif kind == "out":
             self._leave(number)
 
     def _leave(self, number: int) -> None:
         """Free the place of a map that is not kept, once it has been read and, if swapped, moved out."""
         policy = self._policies[number]
-        last = number == len(self._maps) - 1
-        read = ("loss", number) in self.done if last else ("forward", number + 1) in self.done
-        if read and (policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
+        if self._readers[number] in self.done and (
+                policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
             self._free(number)
 
     def _free(self, number: int) -> None:

@@ -42,7 +42,7 @@ def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float
     """The first of the fastest candidates that fit; one to beat may be given."""
     for policies in candidates:
         most = None if best is None else best.run.cycles
-        again = sum(one.forward for one, policy in zip(chain.maps, policies, strict=True) if policy is Policy.REMAKE)
+        again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
         if most is not None and chain.cycles + again >= most:
             continue
         found = run(chain, policies, budget=budget, rate=rate, most=most)

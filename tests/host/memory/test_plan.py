@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from host.memory.checker import overlaps
+from host.memory.perceptron import perceptron_profile
 from host.memory.plan import ORDERS, PlanError, lowest_fit, make_plan, peak, planned, search, shared, strict
 from host.memory.profile import Lifetime, Operation, Profile, ProfileError, live_words
 from host.memory.random_programs import random_profile
@@ -119,3 +120,16 @@ class TestPlan:
         with pytest.raises(ValueError, match=r"^Method of a plan must be one of strict, shared, lowest fit by first "
                                              r"use, .*, search, not 'first'$"):
             make_plan(SIMPLE, method="first")
+
+
+@pytest.mark.parametrize(("widths", "naive", "strict", "live"), [
+    ((64, 64, 10), 7136, -9.4, -9.4), ((64, *[64] * 9, 10), 39_904, -42.7, -42.7),
+    ((64, 128, 96, 48, 10), 20_448, -27.4, -32.4)], ids=["digits", "deep", "narrowing"])
+def test_perceptrons_with_softmax_apart(widths, naive, strict, live):
+    """Words of a batch of 32, and how many fewer are taken and alive, in percent; the search takes those alone."""
+    one = perceptron_profile(widths, 32)
+    found = {plan.method: plan.peak for plan in planned(one.lifetimes)}
+    assert one.naive == naive
+    assert round(100 * found["strict"] / naive - 100, 1) == strict
+    assert round(100 * one.live / naive - 100, 1) == live
+    assert found["search"] == one.live
