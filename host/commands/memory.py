@@ -65,17 +65,18 @@ def _programs(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         words = row["words"]
         fit = min(count for method, count in words.items() if method.startswith("lowest fit"))
-        counts = words["strict"], words["shared"], fit, words["search"], row["live"]
-        table.add_row(row["program"], f"{row['naive']:,}", *(
-            f"{count:,} ({count / row['naive'] - 1:+.1%})" for count in counts))
+        strict, searched = (f"{words[method]:,} ({words[method] / row['naive'] - 1:+.1%})"
+                            for method in ("strict", "search"))
+        table.add_row(row["program"], f"{row['naive']:,}", strict, f"{words['shared']:,}", f"{fit:,}", searched,
+                      f"{row['live']:,}")
     return table
 
 
 def _far(rows: Sequence[dict[str, Any]]) -> Table:
     """Modelled cycles of each kind of plan, and what the mixed one does with each map."""
     kinds = ("swap", "recompute", "mixed")
-    table = _table("modelled cycles, of a step that keeps all maps; far memory in words per cycle; of mixed, the rest", (
-        "chain", "budget", "far", *kinds, "plan", "moved words", "more products"))
+    table = _table("modelled cycles, of a step that keeps all maps; plan, words and products are those of mixed", (
+        "chain", "budget", "words per cycle", *kinds, "plan", "moved words", "more products"))
     for row in rows:
         factors = [f"{row[kind]['factor']:.3f}" if row[kind] else "no room" for kind in kinds]
         mixed = row["mixed"]
