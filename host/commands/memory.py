@@ -75,8 +75,8 @@ def _programs(rows: Sequence[dict[str, Any]]) -> Table:
 def _far(rows: Sequence[dict[str, Any]]) -> Table:
     """Modelled cycles of each kind of plan, and what the mixed one does with each map."""
     kinds = ("swap", "recompute", "mixed")
-    table = _table("modelled cycles, of a step that keeps all maps; plan, words and products are those of mixed", (
-        "chain", "budget", "words per cycle", *kinds, "plan", "moved words", "more products"))
+    table = _table("modelled cycles, of a step that keeps all maps; what is right of mixed belongs to it", (
+        "chain", "budget", "rate", *kinds, "plan", "moved words", "more products"))
     for row in rows:
         factors = [f"{row[kind]['factor']:.3f}" if row[kind] else "no room" for kind in kinds]
         mixed = row["mixed"]
