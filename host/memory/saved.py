@@ -8,9 +8,8 @@ from collections.abc import Iterable
 
 from host.memory.chain import Chain, Map
 from host.memory.steps import StepProgram, product_cycles
-from host.memory.text import text_program
 
-__all__ = ["chain_of", "layers_chain", "text_chain"]
+__all__ = ["chain_of", "layers_chain"]
 
 
 class _Saved:
@@ -69,11 +68,6 @@ def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
             sources=saved.earlier(forward, number), needs=saved.earlier(again, number),
             reads=saved.earlier(backward, number)))
     return Chain(name, tuple(maps), loss=cycles(range(begins[-1], saved.turn + 1)))
-
-
-def text_chain() -> Chain:
-    """Chain of the text model on one sequence, whose normals are scaled again in backward."""
-    return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
 def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:

@@ -23,9 +23,9 @@ from host.memory.plan import make_plan, planned
 from host.memory.policy_search import EXHAUSTIVE, decide, exhaustive, greedy
 from host.memory.profile import Profile
 from host.memory.random_programs import injected, random_chain, random_profile
-from host.memory.saved import layers_chain, text_chain
-from host.memory.text import CONFIG, text_program
+from host.memory.saved import layers_chain
 from host.models.text import Batch
+from host.models.text_steps import CONFIG, text_chain, text_program
 from host.models.transformer import Transformer
 from host.output import write_json
 from host.program.schedules import layers_of
@@ -112,7 +112,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
     length : int
         Characters, behind which the sequence is padded.
     options
-        Options of :func:`~host.memory.text.text_program`.
+        Options of :func:`~host.models.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))
@@ -180,7 +180,8 @@ PARTS: Mapping[str, Callable[[], Any]] = {
 def _digest() -> str:
     """SHA-256 of the modules whose results are kept."""
     folder = Path(__file__).parents[1]
-    files = [Path(__file__), *sorted((folder / "memory").glob("*.py")), *sorted((folder / "compute").glob("*.py"))]
+    files = [Path(__file__), *(path for name in ("memory", "compute", "models")
+                               for path in sorted((folder / name).glob("*.py")))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from host.memory.policy_search import decide
-from host.memory.saved import layers_chain, text_chain
-from host.memory.text import text_program
+from host.memory.saved import layers_chain
+from host.models.text_steps import text_chain, text_program
 
 
 def test_text():

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from host.memory.chain import Chain
+from host.memory.saved import chain_of
 from host.memory.steps import Step, StepProgram, pass_cycles, product_cycles
 from host.models.layers import Array, Views
 from host.models.masks import ALTERNATIVE, keep
@@ -18,7 +20,7 @@ from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import canonical, column_sums, exp, gather_sums, log, mean, product, row_sums
 from sim.golden.vector_cycles import VectorCycles
 
-__all__ = ["CONFIG", "text_program"]
+__all__ = ["CONFIG", "text_chain", "text_program"]
 
 #: Sizes of the model of docs/text.md.
 CONFIG = TransformerConfig()
@@ -60,6 +62,11 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
     builder.backward()
     program = StepProgram(shapes=builder.shapes, steps=builder.steps, given=("tokens", "labels"), taken=("losses",))
     return program.in_place() if in_place else program
+
+
+def text_chain() -> Chain:
+    """Chain of the maps that the text model saves for one sequence, whose normals are scaled again in backward."""
+    return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
 def _integers(x: Array) -> npt.NDArray[np.int64]:

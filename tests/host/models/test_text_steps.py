@@ -5,8 +5,8 @@ import pytest
 
 from host.memory.checker import dead_reads, overlaps
 from host.memory.plan import make_plan, planned
-from host.memory.text import text_program
 from host.models.text import Batch
+from host.models.text_steps import text_program
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
