@@ -167,6 +167,13 @@ class Lists:
         return self.places.lists + len(self.words) + self.distance
 
     @property
+    def line(self) -> str:
+        """The plan in a line."""
+        naive = sum(self.plan.words.values())
+        return (f"activations: planned, {self.plan.peak:,} words ({self.plan.method}), with a place for each buffer "
+                f"{naive:,}: {(naive - self.plan.peak) / naive:.1%} fewer")
+
+    @property
     def programs(self) -> list[ListProgram]:
         """Lists of all passes, or of even and of odd ones."""
         further = [(self.words, 0), *([(self.odd, self.distance)] if len(self.odd) else [])]

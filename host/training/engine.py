@@ -44,17 +44,18 @@ class Computer:
     length : int
         Elements of the gradients.
     notes : sequence of str
-        Lines about the lists, for the report.
+        Further lines about the lists, for the report.
 
     Members
     -------
     notes : list of str
+        The plan of the activation memory, and the lines that were given.
     lengths : list of int
         Examples that each node has been given.
     """
 
     def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
-        self.notes = list(notes)
+        self.notes = [lists.line, *notes]
         self._ring = ring
         self._lists = lists
         self._length = length
