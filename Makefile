@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep tiling quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep tiling memory quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -38,6 +38,8 @@ help:
 	@echo "            where an earlier one has ended"
 	@echo "make tiling  searches for the factors of matrix products, by cycles that a node counts (FULL=1 for all states of"
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
+	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
+	@echo "            it goes on where an earlier run has ended"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
 	@echo "            TRAIN=1 NODES= SEED= THREADS= CALIBRATION=percentile PERCENTILE=, and of the model that is written"
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
@@ -130,6 +132,9 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 
 tiling: $(VENV)/.base $(VENV)/.tiling
 	$(BIN)/gradring tiling $(TILING_OPTIONS)
+
+memory: $(VENV)/.base
+	$(BIN)/gradring memory
 
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)

@@ -31,6 +31,7 @@ from host.commands.examples import examples_command
 from host.commands.info import info_command, show_version
 from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
 from host.commands.launch import launch_command
+from host.commands.memory import memory_command
 from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
@@ -420,6 +421,7 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
 app.command("bench")(bench_command)
 app.command("sweep")(sweep_command)
 app.command("tiling")(tiling_command)
+app.command("memory")(memory_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)

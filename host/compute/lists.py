@@ -9,11 +9,14 @@ In a schedule whose passes overlap, even and odd passes have inputs, labels and 
 apart, so that the host can write those of the next pass while this one is under way.
 
 Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
-output of each layer, and the gradients of two outputs, which take turns. Behind them are labels, the loss and the
-lists.
+output of each layer, and the gradients of outputs; labels and the loss are beside them. Lists are first made with a
+place for each of these buffers; from their instructions follow lifetimes and a plan, by which buffers share places
+(:mod:`host.memory.plan`), and the lists are made again. They lie behind the buffers.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,9 +36,11 @@ from hdl.compute.layer_list import (
 from hdl.compute.operands import OPERANDS
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
+from host.memory.lists import ListProgram, Room
+from host.memory.plan import Plan, make_plan
 from host.program.region import Region
 from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
-from sim.golden.compute import pack
+from sim.golden.compute import Engine, pack
 
 __all__ = ["MOST_SIZE", "Activations", "Lists", "compile_lists"]
 
@@ -43,6 +48,9 @@ Words = npt.NDArray[np.uint32]
 
 #: Largest number of examples, and widest layer.
 MOST_SIZE = 4095
+
+#: Elements that an operand can address.
+_ADDRESSES = 1 << 28
 
 
 def _up(words: int, multiple: int) -> int:
@@ -60,36 +68,51 @@ class Activations:
         Most examples of a command.
     lanes : int
         Elements of a memory row.
+    plan : Plan, optional
+        Places of the buffers; without, each has a place of its own.
 
     Members
     -------
+    rooms : dict of str to Room
+        Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer,
+        ``labels`` and ``loss``.
     outputs : list of int
         First element of the inputs, and of the output of each layer.
-    gradients : tuple of int
-        First elements of the gradients of two outputs.
     labels, loss, lists : int
-        First label, the loss, and what is behind it.
+        First label, the loss, and what is behind all buffers.
     """
 
     layers: Sequence[Dense]
     examples: int
     lanes: int
-    outputs: list[int] = dataclasses.field(init=False)
-    gradients: tuple[int, int] = dataclasses.field(init=False)
-    labels: int = dataclasses.field(init=False)
-    loss: int = dataclasses.field(init=False)
-    lists: int = dataclasses.field(init=False)
+    plan: Plan | None = None
+    rooms: Mapping[str, Room] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        widths = [self.layers[0].inputs, *(layer.outputs for layer in self.layers)]
-        sizes = [*map(self.size, widths)]
-        # Gradients of the last output are in the first of the two, those of the one before it in the second, …
-        backward = sizes[:0:-1]
-        sizes += [max(backward[0::2]), max(backward[1::2], default=0), _up(self.examples, GROUP), GROUP]
-        bases = np.cumsum([0, *sizes]).tolist()
-        for name, value in (("outputs", bases[:len(widths)]), ("gradients", tuple(bases[-5:-3])),
-                            ("labels", bases[-3]), ("loss", bases[-2]), ("lists", bases[-1])):
-            object.__setattr__(self, name, value)
+        numbered = [(layer.number, self.size(layer.outputs)) for layer in self.layers]
+        words = {"inputs": self.size(self.layers[0].inputs),
+                 **{f"output {number}": size for number, size in numbered},
+                 **{f"gradient {number}": size for number, size in numbered},
+                 "labels": _up(self.examples, GROUP), "loss": GROUP}
+        apart = dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False))
+        bases = apart if self.plan is None else self.plan.places
+        object.__setattr__(self, "rooms", {name: Room(bases[name], size) for name, size in words.items()})
+
+    @property
+    def outputs(self) -> list[int]:
+        return [self.output(number).base for number in range(len(self.layers) + 1)]
+
+    @property
+    def labels(self) -> int:
+        return self.rooms["labels"].base
+
+    @property
+    def loss(self) -> int:
+        return self.rooms["loss"].base
+
+    @property
+    def lists(self) -> int:
+        return max(room.base + room.words for room in self.rooms.values())
 
     def stride(self, width: int) -> int:
         """Elements from one example to the next."""
@@ -99,15 +122,18 @@ class Activations:
         """Elements of a matrix with a row for each example, up to the next multiple of 32."""
         return _up(self.examples * self.stride(width), GROUP)
 
+    def region(self, name: str) -> Region:
+        """Region of a buffer."""
+        room = self.rooms[name]
+        return Region("activations", room.base, room.words)
+
     def output(self, number: int) -> Region:
         """Output of a layer; of layer 0, the inputs."""
-        width = self.layers[number - 1].outputs if number else self.layers[0].inputs
-        return Region("activations", self.outputs[number], self.size(width))
+        return self.region(f"output {number}" if number else "inputs")
 
     def gradient(self, number: int) -> Region:
         """Gradients of a layer's output."""
-        return Region("activations", self.gradients[(len(self.layers) - number) % 2],
-                      self.size(self.layers[number - 1].outputs))
+        return self.region(f"gradient {number}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,6 +151,8 @@ class Lists:
         Words of the lists of odd passes, ``distance`` further on; none where passes do not overlap.
     distance : int
         Elements by which inputs, labels and lists of odd passes lie further on.
+    plan : Plan
+        Plan of the activation memory.
     """
 
     places: Activations
@@ -132,15 +160,37 @@ class Lists:
     commands: list[Work]
     odd: Words
     distance: int
+    plan: Plan
 
     @property
     def end(self) -> int:
         """Words of the activation memory that are used."""
         return self.places.lists + len(self.words) + self.distance
 
+    @property
+    def line(self) -> str:
+        """The plan in a line."""
+        naive = sum(self.plan.words.values())
+        return (f"activations: planned, {self.plan.peak:,} words ({self.plan.method}), with a place for each buffer "
+                f"{naive:,}: {(naive - self.plan.peak) / naive:.1%} fewer")
+
+    @property
+    def programs(self) -> list[ListProgram]:
+        """Lists of all passes, or of even and of odd ones."""
+        further = [(self.words, 0), *([(self.odd, self.distance)] if len(self.odd) else [])]
+        return [_program(words, self.places, self.commands, distance) for words, distance in further]
+
+
+def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
+    """Lists as a program of buffers."""
+    return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
+                       starts=[one.fields["weight_base"] + further for one in commands],
+                       given=("inputs", "labels"), taken=("loss",))
+
 
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
-                  copies: Copies | None = None, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
+                  copies: Copies | None = None, factors: Callable[..., Mapping[str, int]] = best_factors,
+                  plan: Plan | None = None) -> Lists:
     """Make the lists of a perceptron, with a ReLU between each two of its layers.
 
     Parameters
@@ -156,9 +206,13 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         Layers with two copies of their weights, in a schedule whose passes overlap.
     factors : callable
         Gives the factors of a product; by default :func:`~host.compute.factors.best_factors`.
+    plan : Plan, optional
+        Plan of the activation memory; by default a new one is made.
 
     Raises
     ------
+    PlanError
+        The plan is that of other lists.
     ValueError
         Nodes cannot compute such layers, or have no room for so many examples.
     """
@@ -173,7 +227,17 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     if layers[-1].outputs > COLUMNS:
         raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
                          f"{layers[-1].outputs:,}")
-    places = Activations(layers=layers, examples=examples, lanes=lanes)
+    factors = functools.cache(factors)
+    apart = Activations(layers=layers, examples=examples, lanes=lanes)
+    if apart.lists > _ADDRESSES:
+        raise _no_room(apart, words, apart.lists)
+    profiled = _compiled(array, apart, Copies(), 0, factors)
+    profile = _program(np.concatenate(profiled.words), apart, profiled.commands).profile(
+        apart.rooms, Engine(rows=array.rows, lanes=lanes, blocks=array.blocks))
+    if plan is None:
+        plan = make_plan(profile)
+    plan.check(profile)
+    places = dataclasses.replace(apart, plan=plan)
     copies = copies or Copies()
     even, *others = (_compiled(array, places, copies, odd, factors) for odd in ((0, 1) if copies.distance else (0,)))
     used = places.lists + sum(map(len, even.words))
@@ -181,13 +245,20 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         raise ValueError(f"Inputs, labels and lists of odd passes must lie at least {used:,} elements further on, "
                          f"not {copies.distance!r}")
     lists = Lists(places=places, words=np.concatenate(even.words), commands=even.commands, distance=copies.distance,
-                  odd=np.concatenate([word for other in others for word in other.words] or [np.zeros(0, np.uint32)]))
+                  plan=plan, odd=np.concatenate([word for other in others for word in other.words]
+                                                or [np.zeros(0, np.uint32)]))
     if lists.end > words:
-        each = sum(places.stride(width) for width in (layers[0].inputs, *(layer.outputs for layer in layers)))
-        raise ValueError(f"Activations of {examples:,} examples and lists must take at most the {words:,} elements "
-                         f"of a node's activation memory, not {lists.end:,}: take smaller batches or narrower "
-                         f"layers, an example has {each:,} elements and its gradients")
+        raise _no_room(places, words, lists.end)
     return lists
+
+
+def _no_room(places: Activations, words: int, end: int) -> ValueError:
+    layers = places.layers
+    each = sum(places.stride(width) for width in (layers[0].inputs, *(layer.outputs for layer in layers)))
+    return ValueError(
+        f"Activations of {places.examples:,} examples and lists must take at most the {words:,} elements of a node's "
+        f"activation memory, not {end:,}: take smaller batches or narrower layers, an example has {each:,} elements "
+        f"and its gradients")
 
 
 def _at(place: Place, base: int) -> dict[str, int]:
@@ -244,14 +315,14 @@ class _Compiler:
         reads, writes = [x, weights], [y]
         if last:
             gradient = places.gradient(layer.number)
-            labels = self._given(Region("activations", places.labels, _up(places.examples, GROUP)))
+            labels = self._given(places.region("labels"))
             listed.append(pack(vector_layout(), {
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
                 "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
                 "target": self._in(gradient), "stride_target": stride,
                 "loss": _at(Place.ACTIVATIONS, places.loss)}))
             reads.append(labels)
-            writes += [gradient, Region("activations", places.loss, GROUP)]
+            writes += [gradient, places.region("loss")]
         self._command("forward", layer, listed, reads, writes)
 
     def backward(self, layer: Dense) -> None:

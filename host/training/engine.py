@@ -44,17 +44,18 @@ class Computer:
     length : int
         Elements of the gradients.
     notes : sequence of str
-        Lines about the lists, for the report.
+        Further lines about the lists, for the report.
 
     Members
     -------
     notes : list of str
+        The plan of the activation memory, and the lines that were given.
     lengths : list of int
         Examples that each node has been given.
     """
 
     def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
-        self.notes = list(notes)
+        self.notes = [lists.line, *notes]
         self._ring = ring
         self._lists = lists
         self._length = length
@@ -65,12 +66,15 @@ class Computer:
         return self._lists
 
     def prepare(self) -> None:
-        """Write the lists, and zeros as the gradients of elements that only fill up groups."""
-        nodes = self._ring.nodes
-        self._ring.write_gradients([np.zeros(self._length, np.uint32)] * nodes)
-        self._ring.write_activations([self._lists.words] * nodes, self._lists.places.lists)
-        if len(self._lists.odd):
-            self._ring.write_activations([self._lists.odd] * nodes, self._lists.places.lists + self._lists.distance)
+        """Write the lists, and zeros as the gradients of elements that only fill up groups.
+
+        Raises
+        ------
+        PlanError
+            The lists are not the program of their memory plan; nothing is written then.
+        """
+        self._ring.write_lists(self._lists.programs, self._lists.plan)
+        self._ring.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
         """Write the inputs and labels of each node's share, those of an odd pass to a place of their own."""

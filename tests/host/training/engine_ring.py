@@ -41,6 +41,12 @@ class EngineRing(GoldenRing):
             memory[base:base + len(vector)] = vector
             self.written["activations"] += len(vector)
 
+    def write_lists(self, programs, plan):
+        for program in programs:
+            program.check(plan, self.engine)
+        for program in programs:
+            self.write_activations([program.words] * self.nodes, program.base)
+
     def read_activations(self, base, length):
         return self.activations[:, base:base + length].copy().view(np.float32)
 

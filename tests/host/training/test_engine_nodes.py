@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 
 from hdl.compute.layer_list import Place
-from hdl.control.protocol import Opcode, header_layout
+from hdl.control.protocol import Opcode, Operation, header_layout
 from hdl.group import GROUP
 from host.compute.factors import Array
+from host.compute.lists import compile_lists
+from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.words import fields, places
+from host.memory.plan import PlanError
 from host.models.digits import Dataset
-from host.training.engine import computer_of
+from host.program.schedules import layers_of
+from host.training.engine import Computer, computer_of
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.run_check import check_run
@@ -137,6 +141,36 @@ def test_refused_list(task):
             ring.recover()
 
 
+def test_another_plan(task, monkeypatch):
+    """Lists that are not the program of their memory plan are refused, as are others than those which were written
+    with it, and no word is sent to a node."""
+    units = Array(rows=NODE.compute, lanes=NODE.lanes)
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
+        computer = computer_of(ring, task, CONFIG)
+        computer.prepare()
+        counted = [Counted(device.transport) for device in ring.devices]
+        for device, transport in zip(ring.devices, counted, strict=True):
+            monkeypatch.setattr(device, "_transport", transport)
+        layers, base = layers_of((64, 12, 10)), computer.lists.places.lists
+        other = compile_lists(layers, array=units, examples=8, words=NODE.activation_words)
+        for wrong in (dataclasses.replace(other, plan=computer.lists.plan),
+                      dataclasses.replace(computer.lists, plan=other.plan)):
+            with pytest.raises(PlanError, match=r"plan its memory again$"):
+                Computer(ring, wrong, task.parameters.size).prepare()
+        program = computer.lists.programs[0]
+        late = dataclasses.replace(program, words=np.resize(program.words, NODE.activation_words))
+        with pytest.raises(PlanError, match=r"^Memory plan and lists must end within the [\d,]+ words of a node's "
+                                            r"activation memory, not at [\d,]+$"):
+            ring.write_lists([late], computer.lists.plan)
+        with pytest.raises(PlanError, match=rf"^List must be one of the program of the memory plan, not the one at "
+                                            rf"{base + 16:,}: write it with a plan of its own$"):
+            ring.run_layers([base, base + 16], [8] * NODES)
+        stray = Command(operation=Operation.LAYERS, weight_base=base + 16, length=8)
+        with pytest.raises(PlanError, match=r"^List must be one of the program of the memory plan"):
+            ring.load_programs([[[stray], []]] * NODES)
+        assert not any(transport.words for transport in counted)
+
+
 def test_activations_and_gradients(task):
     """After each of three steps the memories of all nodes have every activation and gradient of the golden engine."""
     config = dataclasses.replace(CONFIG, refresh=100)
@@ -160,6 +194,10 @@ def test_activations_and_gradients(task):
                 gradients, activations = (memory[rank].view(np.uint32) for memory in found)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
                 written = memories[Place.ACTIVATIONS] != POISON
-                # Inputs, outputs, gradients of both outputs, a label each, the loss, and the lists.
-                assert written.sum() == len(share) * (64 + 8 + 10 + 10 + 8 + 1) + 1 + len(lists.words)
+                # Inputs, output, gradients of both outputs, a label each, the loss, and the lists. Gradients of the
+                # hidden layer have taken the place of the first scores.
+                assert lists.places.outputs[2] == lists.places.gradient(1).base
+                scores = (12 * np.arange(len(share))[:, None] + np.arange(10)).ravel()
+                kept = (scores >= 8 * len(share)).sum()
+                assert written.sum() == len(share) * (64 + 8 + 10 + 8 + 1) + 1 + len(lists.words) + kept
                 np.testing.assert_array_equal(activations[written], memories[Place.ACTIVATIONS][written])

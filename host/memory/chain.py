@@ -1,0 +1,322 @@
+"""Chains of saved maps that do not all fit, and a model of their time.
+
+Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. Between the last forward and
+the first backward stands the loss. What is in front of map 0 is always there. A map is kept; or swapped: moved to far
+memory and back; or remade: dropped, and made again from the nearest map before it that is kept or swapped. The maps
+between the two are made again with it, each once, and stay until their backward has ended. A map may name others that
+it reads in place of the one before it.
+
+Places are given in the order of need: maps of forward, then, for each backward, those that it needs and that are not
+there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back as soon
+as a place is free. A place is free when a map was moved out and read by the last forward that needs it, or dropped
+behind that, or freed by its backward. All of this is modelled.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Sequence
+
+__all__ = ["Chain", "Event", "Map", "Policies", "Policy", "Run", "run"]
+
+
+class Policy(enum.IntEnum):
+    """What becomes of a map between its forward and its backward."""
+
+    KEEP = 0
+    SWAP = 1
+    REMAKE = 2
+
+
+Policies = Sequence[Policy]
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
+    """Saved map.
+
+    Members
+    -------
+    words : int
+    forward, backward : int
+        Cycles.
+    multiplications : int
+        Multiply-adds with which it is made again.
+    name : str
+    again : int, optional
+        Cycles in which it is made again; by default those of forward.
+    sources, needs, reads : tuple of int, optional
+        Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default
+        the map before it.
+    """
+
+    words: int
+    forward: int
+    backward: int
+    multiplications: int = 0
+    name: str = ""
+    again: int | None = None
+    sources: tuple[int, ...] | None = None
+    needs: tuple[int, ...] | None = None
+    reads: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Maps in the order of forward.
+
+    Members
+    -------
+    name : str
+    maps : tuple of Map
+    loss : int
+        Cycles between the last forward and the first backward.
+    """
+
+    name: str
+    maps: tuple[Map, ...]
+    loss: int = 0
+
+    @property
+    def words(self) -> int:
+        """Words of all maps."""
+        return sum(one.words for one in self.maps)
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of a step in which all maps are kept."""
+        return self.loss + sum(one.forward + one.backward for one in self.maps)
+
+    def again(self, number: int) -> int:
+        """Cycles in which a map is made again."""
+        one = self.maps[number]
+        return one.forward if one.again is None else one.again
+
+    def needs(self, number: int) -> tuple[int, ...]:
+        """Maps that a map is made again from."""
+        return _before(number, self.maps[number].needs)
+
+    def reads(self, number: int) -> tuple[int, ...]:
+        """Maps that backward reads."""
+        return (number, *_before(number, self.maps[number].reads))
+
+    def reader(self, number: int) -> tuple[str, int]:
+        """What reads a map last before backward: a forward, or the loss."""
+        readers = [later for later, one in enumerate(self.maps) if number in _before(later, one.sources)]
+        return ("forward", max(readers)) if readers else ("loss", len(self.maps) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Work of a timeline, or a move.
+
+    Members
+    -------
+    kind : str
+        ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
+    number : int
+        Number of the map.
+    start, end : int
+    """
+
+    kind: str
+    number: int
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Timeline of a step.
+
+    Members
+    -------
+    cycles : int
+    peak : int
+        Most words that are taken at a time.
+    far_words : int
+        Words that are moved, both ways.
+    multiplications : int
+        Multiply-adds of what is made again.
+    events : tuple of Event
+        In order of their starts.
+    """
+
+    cycles: int
+    peak: int
+    far_words: int
+    multiplications: int
+    events: tuple[Event, ...]
+
+
+def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The maps that are named, or the one before a map."""
+    return named if named is not None else (number - 1,) if number else ()
+
+
+def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
+    """Work of a step in order: kind and number of the map."""
+    count = len(policies)
+    yield from (("forward", number) for number in range(count))
+    yield "loss", count - 1
+    made = {number for number, policy in enumerate(policies) if policy is not Policy.REMAKE}
+
+    def make(number: int) -> Iterator[tuple[str, int]]:
+        if number not in made:
+            made.add(number)
+            for needed in chain.needs(number):
+                yield from make(needed)
+            yield "remake", number
+
+    for number in reversed(range(count)):
+        for needed in chain.reads(number):
+            yield from make(needed)
+        yield "backward", number
+
+
+class _Places:
+    """Words of near memory, which are given in an order."""
+
+    def __init__(self, budget: int, wanted: Sequence[tuple[str, int, int]]):
+        self._wanted = wanted
+        self._next = 0
+        self.free = budget
+        self.least = budget
+        self.given: set[tuple[str, int]] = set()
+
+    def give(self) -> None:
+        """Give places as long as there are enough words."""
+        while self._next < len(self._wanted) and self._wanted[self._next][2] <= self.free:
+            kind, number, words = self._wanted[self._next]
+            self.free -= words
+            self.given.add((kind, number))
+            self._next += 1
+        self.least = min(self.least, self.free)
+
+
+class _Step:
+    """State of a step: who works on what, and which maps are there."""
+
+    def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
+        self._chain = chain
+        self._maps = chain.maps
+        self._policies = policies
+        self._rate = rate
+        self.work = list(_work(chain, policies))
+        self._readers = [chain.reader(number) for number in range(len(chain.maps))]
+        self._swapped = [number for number, policy in enumerate(policies) if policy is Policy.SWAP]
+        self.moves = [*(("out", number) for number in self._swapped),
+                      *(("back", number) for number in reversed(self._swapped))]
+        self.places = _Places(budget, list(self._wanted()))
+        self.done: set[tuple[str, int]] = set()
+        self._ready: set[int] = set()  # maps that backward finds
+
+    def _wanted(self) -> Iterator[tuple[str, int, int]]:
+        """Places in the order of need: for what, number of the map, and words."""
+        back = set(self._swapped)
+        for kind, number in self.work:
+            for one in self._needed(kind, number):
+                if one in back:
+                    back.remove(one)
+                    yield "back", one, self._maps[one].words
+            if kind in ("forward", "remake"):
+                yield kind, number, self._maps[number].words
+
+    def _needed(self, kind: str, number: int) -> tuple[int, ...]:
+        """Maps that work needs behind the loss."""
+        reads = {"backward": self._chain.reads, "remake": self._chain.needs}
+        return reads[kind](number) if kind in reads else ()
+
+    def cycles(self, kind: str, number: int) -> int:
+        """Cycles of work or of a move."""
+        if kind in ("out", "back"):
+            return -int(-self._maps[number].words // self._rate)
+        one = self._maps[number]
+        return {"forward": one.forward, "remake": self._chain.again(number), "backward": one.backward,
+                "loss": self._chain.loss}[kind]
+
+    def may_start(self, kind: str, number: int) -> bool:
+        """Whether all that work or a move needs is there; what is before it in order has ended."""
+        if kind == "out":
+            return ("forward", number) in self.done
+        if kind == "back":
+            return (kind, number) in self.places.given
+        if kind in ("forward", "remake") and (kind, number) not in self.places.given:
+            return False
+        return all(one in self._ready for one in self._needed(kind, number))
+
+    def end(self, kind: str, number: int) -> None:
+        """End work or a move."""
+        self.done.add((kind, number))
+        if kind in ("remake", "back") or (kind == "forward" and self._policies[number] is Policy.KEEP):
+            self._ready.add(number)
+        if kind == "backward":
+            self._free(number)
+        elif kind in ("forward", "loss"):
+            for one, reader in enumerate(self._readers):
+                if reader == (kind, number):
+                    self._leave(one)
+        elif kind == "out":
+            self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        """Free the place of a map that is not kept, once it has been read and, if swapped, moved out."""
+        policy = self._policies[number]
+        if self._readers[number] in self.done and (
+                policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
+            self._free(number)
+
+    def _free(self, number: int) -> None:
+        self.places.free += self._maps[number].words
+
+
+def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
+    """Timeline of a step under policies, one for each map.
+
+    Parameters
+    ----------
+    chain : Chain
+    policies : sequence of Policy
+    budget : int
+        Words of near memory.
+    rate : float
+        Words per cycle from and to far memory.
+    most : int, optional
+        Cycles from which on the step is given up.
+
+    Returns
+    -------
+    Run or None
+        None if maps need more places than there are, or the step takes ``most`` cycles or longer.
+    """
+    if len(policies) != len(chain.maps):
+        raise ValueError(f"Policies must be one per map, {len(chain.maps)}, not {len(policies)}")
+    if not rate > 0:
+        raise ValueError(f"Rate of far memory must be above zero, not {rate!r}")
+    step = _Step(chain, policies, budget, rate)
+    queues = [step.work, step.moves]
+    counts, busy = [0, 0], [False, False]
+    time, events, waiting = 0, list[Event](), list[tuple[int, int, str, int]]()
+    while any(count < len(queue) for count, queue in zip(counts, queues, strict=True)) or waiting:
+        step.places.give()
+        for which, queue in enumerate(queues):
+            if not busy[which] and counts[which] < len(queue) and step.may_start(*queue[counts[which]]):
+                kind, number = queue[counts[which]]
+                end = time + step.cycles(kind, number)
+                events.append(Event(kind, number, time, end))
+                waiting.append((end, which, kind, number))
+                busy[which] = True
+                counts[which] += 1
+        if not waiting:
+            return None
+        waiting.sort()
+        time = waiting[0][0]
+        if most is not None and time >= most:
+            return None
+        while waiting and waiting[0][0] == time:
+            _, which, kind, number = waiting.pop(0)
+            busy[which] = False
+            step.end(kind, number)
+    moved = sum(chain.maps[event.number].words for event in events if event.kind in ("out", "back"))
+    again = sum(chain.maps[event.number].multiplications for event in events if event.kind == "remake")
+    return Run(cycles=time, peak=budget - step.places.least, far_words=moved, multiplications=again,
+               events=tuple(events))

@@ -1,0 +1,234 @@
+"""Plans of memory: a place for each buffer, so that buffers which are alive at the same time do not overlap.
+
+===========  ================================================================================================
+strict       by words descending, first use and number, the largest buffer that has no place opens a segment
+             above the last; each other one whose lifetime is disjoint from the opener's joins behind those
+             that have joined, as long as their words together are at most the opener's
+shared       the same, but a buffer joins at the lowest place of the segment that is free of others which are
+             alive with it
+lowest fit   in some order, each buffer goes to the lowest place that is free while it is alive
+search       the best lowest fit, in which buffers that touch the top are moved forward in the order
+===========  ================================================================================================
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from host.memory.profile import Lifetime, Profile, live_words
+
+__all__ = [
+    "ORDERS",
+    "ROUNDS",
+    "Places",
+    "Plan",
+    "PlanError",
+    "Planned",
+    "lowest_fit",
+    "make_plan",
+    "peak",
+    "planned",
+    "search",
+    "shared",
+    "strict",
+]
+
+Places = list[int]
+Buffers = Sequence[Lifetime]
+
+#: Orders of lowest fits: what buffers are sorted by. Buffers that are equal keep the order of their numbers.
+ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
+    "first use": lambda one: (one.first,),
+    "words": lambda one: (-one.words, one.first),
+    "words times lifetime": lambda one: (-one.words * (one.end - one.first), one.first),
+    "lifetime": lambda one: (one.first - one.end, one.first),
+})
+
+#: Orders that a search tries.
+ROUNDS = 2000
+
+
+class PlanError(ValueError):
+    """A program must not run under a plan."""
+
+
+def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> list[int]:
+    """Numbers of buffers, in an order of :data:`ORDERS`."""
+    return sorted(range(len(buffers)), key=lambda number: key(buffers[number]))
+
+
+def peak(buffers: Buffers, places: Sequence[int]) -> int:
+    """Words that a plan takes."""
+    return max((place + one.words for one, place in zip(buffers, places, strict=True)), default=0)
+
+
+def _lowest(one: Lifetime, others: Iterable[tuple[Lifetime, int]]) -> int:
+    """Lowest place that is free of the others which are alive with a buffer."""
+    place = 0
+    for other, base in sorted(((other, base) for other, base in others if other.meets(one)),
+                              key=lambda taken: taken[1]):
+        if place + one.words <= base:
+            break
+        place = max(place, base + other.words)
+    return place
+
+
+def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
+    """Places in segments that the largest buffers open; ``join`` gives the place of a guest in a segment."""
+    order = _ordered(buffers, ORDERS["words"])
+    places: dict[int, int] = {}
+    top = 0
+    for number in order:
+        if number in places:
+            continue
+        opener, guests = buffers[number], list[tuple[Lifetime, int]]()
+        places[number] = top
+        for other in (other for other in order if other not in places and not buffers[other].meets(opener)):
+            place = join(buffers[other], guests)
+            if place + buffers[other].words <= opener.words:
+                guests.append((buffers[other], place))
+                places[other] = top + place
+        top += opener.words
+    return [places[number] for number in range(len(buffers))]
+
+
+def strict(buffers: Buffers) -> Places:
+    """Places by the rule of sums."""
+    return _segments(buffers, lambda one, guests: sum(guest.words for guest, _ in guests))
+
+
+def shared(buffers: Buffers) -> Places:
+    """Places by the rule of guests that may share."""
+    return _segments(buffers, _lowest)
+
+
+def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
+    """Lowest free place of each buffer, in an order of their numbers."""
+    placed: list[tuple[Lifetime, int]] = []
+    places = [0] * len(buffers)
+    for number in order:
+        places[number] = _lowest(buffers[number], placed)
+        placed.append((buffers[number], places[number]))
+    return places
+
+
+def search(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> Places:
+    """Places of the best order that is found.
+
+    In each round a buffer that touches the top is moved forward in the order, to a random place; an order that takes
+    no more words than the one before is kept. The search ends at the bound, at which no plan takes fewer words.
+    """
+    orders = [_ordered(buffers, key) for key in ORDERS.values()]
+    found = [lowest_fit(buffers, order) for order in orders]
+    order, places = min(zip(orders, found, strict=True), key=lambda one: peak(buffers, one[1]))
+    best, words = places, peak(buffers, places)
+    bound, generator = live_words(buffers), np.random.default_rng(seed)
+    for _ in range(rounds):
+        if words == bound:
+            break
+        top = peak(buffers, places)
+        touching = [rank for rank, number in enumerate(order)
+                    if rank and places[number] + buffers[number].words == top]
+        if not touching:
+            break
+        rank = int(generator.choice(touching))
+        other = [*order]
+        other.insert(int(generator.integers(rank)), other.pop(rank))
+        tried = lowest_fit(buffers, other)
+        if peak(buffers, tried) <= top:
+            order, places = other, tried
+        if peak(buffers, places) < words:
+            best, words = places, peak(buffers, places)
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """Places by one method.
+
+    Members
+    -------
+    method : str
+    places : list of int
+    peak : int
+        Words that they take.
+    """
+
+    method: str
+    places: Places
+    peak: int
+
+
+def planned(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> list[Planned]:
+    """Places by all methods: strict, shared, lowest fits, and a search."""
+    found = {"strict": strict(buffers), "shared": shared(buffers)}
+    found |= {f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()}
+    found["search"] = search(buffers, seed=seed, rounds=rounds)
+    return [Planned(method, places, peak(buffers, places)) for method, places in found.items()]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Places of a program's buffers, which hold for this program alone.
+
+    Members
+    -------
+    digest : str
+        Digest of the program.
+    method : str
+    words, places : dict
+        Words and first word of each buffer, by name.
+    lifetimes : tuple of Lifetime
+    """
+
+    digest: str
+    method: str
+    words: Mapping[str, int]
+    places: Mapping[str, int]
+    lifetimes: tuple[Lifetime, ...]
+
+    @property
+    def peak(self) -> int:
+        """Words that the plan takes."""
+        return max((self.places[name] + words for name, words in self.words.items()), default=0)
+
+    def check(self, profile: Profile, *, budget: int | None = None) -> None:
+        """Check that a program may run under the plan.
+
+        Raises
+        ------
+        PlanError
+            It is another program, or the plan takes more words than there are.
+        """
+        if profile.digest != self.digest:
+            raise PlanError(f"Program must be the one of its memory plan, {self.digest[:16]}, not "
+                            f"{profile.digest[:16]}{_difference(self.words, profile)}: plan its memory again")
+        if budget is not None and self.peak > budget:
+            raise PlanError(f"Memory plan must take at most the {budget:,} words there are, not {self.peak:,}")
+
+
+def _difference(words: Mapping[str, int], profile: Profile) -> str:
+    """The first buffer that two programs do not share, for a message."""
+    for name in itertools.chain(words, profile.words):
+        if words.get(name) != profile.words.get(name):
+            one, other = (f"{count:,} words" if count else "none" for count in (words.get(name),
+                                                                                 profile.words.get(name)))
+            return f" (buffer {name}: planned {one}, used {other})"
+    return " (the same buffers, in other operations)"
+
+
+def make_plan(profile: Profile, *, method: str | None = None, seed: int = 0, rounds: int = ROUNDS) -> Plan:
+    """Plan of a program: by one method, or by the one that takes the fewest words.
+
+    Of methods that take equally many, lowest fits come first, then the search and the rules of segments.
+    """
+    found = {one.method: one for one in planned(profile.lifetimes, seed=seed, rounds=rounds)}
+    if method is not None and method not in found:
+        raise ValueError(f"Method of a plan must be one of {', '.join(found)}, not {method!r}")
+    preferred = sorted(found.values(), key=lambda one: one.method in ("strict", "shared"))
+    chosen = found[method] if method is not None else min(preferred, key=lambda one: one.peak)
+    return Plan(digest=profile.digest, method=chosen.method, words=dict(profile.words), lifetimes=profile.lifetimes,
+                places=dict(zip(profile.words, chosen.places, strict=True)))

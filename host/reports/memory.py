@@ -1,0 +1,243 @@
+"""What the planner and the timeline of memory find, in parts that are kept: the results of `make memory`.
+
+Words and plans are those of programs; cycles are modelled (:mod:`host.memory.chain`, :mod:`host.memory.steps`).
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from host.compute.factors import Array
+from host.compute.lists import compile_lists
+from host.memory.chain import Chain, Policy
+from host.memory.checker import dead_reads, overlaps
+from host.memory.lists import Room
+from host.memory.perceptron import perceptron_profile
+from host.memory.plan import make_plan, planned
+from host.memory.policy_search import EXHAUSTIVE, decide, exhaustive, greedy
+from host.memory.profile import Profile
+from host.memory.random_programs import injected, random_chain, random_profile
+from host.memory.saved import layers_chain
+from host.models.text import Batch
+from host.models.text_steps import CONFIG, text_chain, text_program
+from host.models.transformer import Transformer
+from host.output import write_json
+from host.program.schedules import layers_of
+from sim.arithmetic.functions import column_sums
+from sim.golden.compute import Engine
+
+__all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Results", "bits", "chains", "checks", "differentiated", "far",
+           "programs"]
+
+#: Overlaps that are put into plans, passes of plans that are right, and random chains.
+INJECTED, PASSES, CHAINS = 100, 1000, 250
+#: Random chains of a part.
+_CHAINS = 50
+#: Part of them that a greedy search must find the best plan of, and the most by which it may be slower.
+_EQUAL, _MOST = 0.95, 1.06
+#: Words of a node's activation memory.
+_ACTIVATIONS = 8192
+#: Perceptrons, with batches of 32, on arrays of 4 by 4.
+_WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
+_EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
+#: Options of the text model's programs.
+_TEXT: Mapping[str, dict[str, Any]] = {
+    "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
+    "text, both": {"scaled_again": True, "in_place": True}}
+#: Chains, budgets as shares of the saved words, and words per cycle of far memory.
+_FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
+        ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
+
+
+def _name(widths: tuple[int, ...]) -> str:
+    inner = "64x9" if widths[1:-1] == (64,) * 9 else "-".join(map(str, widths[1:-1]))
+    return f"{widths[0]}-{inner}-{widths[-1]}"
+
+
+def _row(name: str, profile: Profile) -> dict[str, Any]:
+    """Words of a program by every method; both checks are carried out for each."""
+    found = planned(profile.lifetimes)
+    places = {one.method: dict(zip(profile.words, one.places, strict=True)) for one in found}
+    wrong = [method for method, mine in places.items() if overlaps(profile, mine) or dead_reads(profile, mine)]
+    return {"program": name, "buffers": len(profile.words), "naive": profile.naive, "live": profile.live,
+            "words": {one.method: one.peak for one in found}, "digest": profile.digest, "wrong": wrong}
+
+
+def programs() -> list[dict[str, Any]]:
+    """Words of the lists of perceptrons, of perceptrons whose softmax is apart, and of the text model."""
+    rows = []
+    for widths in _WIDTHS:
+        lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
+        rooms = {one.name: Room(lists.plan.places[one.name], one.words, one.first, one.end)
+                 for one in lists.plan.lifetimes}
+        engine = Engine(rows=_ARRAY.rows, lanes=_ARRAY.lanes, blocks=_ARRAY.blocks)
+        rows.append(_row(f"lists of {_name(widths)}", lists.programs[0].profile(rooms, engine)))
+    rows += [_row(f"{_name(widths)}, softmax apart", perceptron_profile(widths, _EXAMPLES)) for widths in _WIDTHS]
+    return rows + [_row(name, text_program(**options).profile) for name, options in _TEXT.items()]
+
+
+def checks() -> dict[str, int]:
+    """Overlaps that both checks find of those put into plans of random programs, and alarms in plans that are right.
+
+    A pass is a random program that is carried out under its plan.
+    """
+    generator = np.random.default_rng(0)
+    count = {"injected": 0, "overlaps": 0, "dead_reads": 0, "passes": 0, "alarms": 0}
+    while count["injected"] < INJECTED or count["passes"] < PASSES:
+        profile = random_profile(generator)
+        plan = make_plan(profile, rounds=20)
+        if count["passes"] < PASSES:
+            count["passes"] += 1
+            count["alarms"] += bool(overlaps(profile, plan.places) or dead_reads(profile, plan.places))
+        wrong = injected(profile, plan.places, generator) if count["injected"] < INJECTED else None
+        if wrong is not None:
+            count["injected"] += 1
+            count["overlaps"] += bool(overlaps(profile, wrong))
+            count["dead_reads"] += bool(dead_reads(profile, wrong))
+    return count
+
+
+def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
+    """Whether loss and gradient of a random sequence, in the words of a plan, have the host's bits; and the words.
+
+    Parameters
+    ----------
+    model : Transformer
+    length : int
+        Characters, behind which the sequence is padded.
+    options
+        Options of :func:`~host.models.text_steps.text_program`.
+    """
+    generator, context = np.random.default_rng(length), model.config.context
+    tokens, labels = generator.integers(0, model.config.characters, (2, context))
+    tokens[length:] = labels[length:] = 0
+    loss, expected = model.differentiate(Batch(inputs=tokens[None], targets=labels[None],
+                                               lengths=np.array([length])))
+    gradient = np.full(model.size, np.nan, np.float32)
+    program = text_program(model.config, parameters=model.parameters, gradient=gradient, length=length,
+                           reciprocals=False, **options)
+    plan = make_plan(program.profile)
+    found = program.run(plan.places, {"tokens": tokens[:, None], "labels": labels[:, None]})
+    same = (float(column_sums(found["losses"][:length])[0]) == loss
+            and np.array_equal(gradient.view(np.uint32), expected.view(np.uint32)))
+    return same, plan.peak
+
+
+def bits() -> list[dict[str, Any]]:
+    """The text model's programs in the words of their plans: lengths at which they have the host's bits."""
+    model = Transformer(CONFIG)
+    model.initialize(0)
+    rows = []
+    for name, options in _TEXT.items():
+        found = {length: differentiated(model, length, **options) for length in range(1, CONFIG.context + 1)}
+        rows.append({"program": name, "lengths": len(found), "same": sum(same for same, _ in found.values()),
+                     "words": found[CONFIG.context][1]})
+    return rows
+
+
+def far() -> list[dict[str, Any]]:
+    """Modelled cycles with far memory, in terms of those of a step in which all maps are kept."""
+    chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
+    rows: list[dict[str, Any]] = []
+    for name, share, rate in _FAR:
+        chain = chains[name]
+        row: dict[str, Any] = {"chain": chain.name, "share": share, "budget": int(share * chain.words), "rate": rate,
+                               "cycles": chain.cycles}
+        for kind in ("swap", "recompute", "mixed"):
+            found = decide(chain, budget=row["budget"], rate=rate, kind=kind)
+            row[kind] = None if found is None else {
+                "cycles": found.run.cycles, "factor": found.run.cycles / chain.cycles, "peak": found.run.peak,
+                "far_words": found.run.far_words, "multiplications": found.run.multiplications,
+                "policies": [Policy(policy).name.lower() for policy in found.policies]}
+        rows.append(row)
+    return rows
+
+
+def chains(seed: int) -> list[float]:
+    """Cycles of greedy plans in terms of exhaustive ones, of random chains that some plan fits."""
+    generator = np.random.default_rng(seed)
+    ratios: list[float] = []
+    while len(ratios) < _CHAINS:
+        chain, budget, rate = random_chain(generator, most=EXHAUSTIVE)
+        best, found = (search(chain, budget=budget, rate=rate) for search in (exhaustive, greedy))
+        if best is not None:
+            ratios.append(found.run.cycles / best.run.cycles if found is not None else float("inf"))
+    return ratios
+
+
+#: Parts of the results, by name.
+PARTS: Mapping[str, Callable[[], Any]] = {
+    "programs": programs, "checks": checks, "bits": bits, "far": far,
+    **{f"chains {seed}": functools.partial(chains, seed) for seed in range(CHAINS // _CHAINS)}}
+
+
+def _digest() -> str:
+    """SHA-256 of the modules whose results are kept."""
+    folder = Path(__file__).parents[1]
+    files = [Path(__file__), *(path for name in ("memory", "compute", "models")
+                               for path in sorted((folder / name).glob("*.py")))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+class Results:
+    """Results that are kept in a file, part by part.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file. What it has of another version of the planner is not used.
+
+    Members
+    -------
+    parts : dict
+        Results of the parts that are there.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._source = _digest()
+        self.parts: dict[str, Any] = {}
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+            kept = json.loads(path.read_text())
+            if kept["source"] == self._source:
+                self.parts = kept["parts"]
+
+    def complete(self) -> Iterator[str]:
+        """Find the parts that are missing, one by one, and write the file after each; their names come in front."""
+        for name, part in PARTS.items():
+            if name not in self.parts:
+                yield name
+                self.parts[name] = part()
+                write_json(self._path, {"source": self._source, "parts": self.parts})
+
+    @property
+    def ratios(self) -> list[float]:
+        """Cycles of greedy plans in terms of exhaustive ones."""
+        return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
+
+    def failures(self) -> list[str]:
+        """What should hold of the results, and does not."""
+        checks, ratios = self.parts["checks"], self.ratios
+        text = next(row for row in self.parts["programs"] if row["program"] == "text, normals scaled again")
+        found = {
+            "a plan with an overlap": any(row["wrong"] for row in self.parts["programs"]),
+            "a search above the words that are alive": any(
+                row["words"]["search"] != row["live"] for row in self.parts["programs"]),
+            "a text program above 8,192 words": text["words"]["shared"] > _ACTIVATIONS,
+            "an overlap that was not found": min(checks["overlaps"], checks["dead_reads"]) < checks["injected"],
+            "a false alarm": checks["alarms"],
+            "other bits than the host's": any(row["same"] < row["lengths"] for row in self.parts["bits"]),
+            "a mixed plan that is slower than another": any(
+                row["mixed"]["cycles"] > min(row[kind]["cycles"] for kind in ("swap", "recompute") if row[kind])
+                for row in self.parts["far"]),
+            "a plan above its budget": any(row[kind]["peak"] > row["budget"] for row in self.parts["far"]
+                                           for kind in ("swap", "recompute", "mixed") if row[kind]),
+            "greedy plans that are not those of an exhaustive search": (
+                sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
+        return [name for name, failed in found.items() if failed]

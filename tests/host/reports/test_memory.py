@@ -1,0 +1,90 @@
+"""Results of `gradring memory`: parts that are kept, what is printed, and what fails."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from host.cli import app
+from host.reports import memory
+from host.reports.memory import Results
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Small programs, and few of each kind."""
+    for name, value in (("_WIDTHS", ((8, 4, 3),)), ("INJECTED", 3), ("PASSES", 5), ("_CHAINS", 3), ("_EXAMPLES", 4)):
+        monkeypatch.setattr(memory, name, value)
+    monkeypatch.setattr(memory, "EXHAUSTIVE", 5)
+    monkeypatch.setattr(memory, "PARTS", {name: memory.PARTS[name] for name in (
+        "programs", "checks", "bits", "far", "chains 0")})
+
+
+def test_command(few, tmp_path):
+    """Two tables and a line for each other result; the second run prints the same and computes nothing."""
+    runs = [CliRunner().invoke(app, ["memory", "--output", str(tmp_path)]) for _ in range(2)]
+    for run in runs:
+        assert run.exit_code == 0, run.output
+        lines = run.output.splitlines()
+        for words in ("27,040 │ 13,888 (-48.6%) │", "9,344 (-65.4%) │",
+                      "28,576 │ 14,400 (-49.6%) │", "7,808 (-72.7%) │", "1.105 │", "1.182 │", "1.069 │"):
+            assert any(words in line for line in lines), words
+        assert "overlaps: of 3 put into plans, 3 found by lifetimes and 3 by owners of words; 0 alarms" in run.output
+        assert run.output.count("16 of 16 lengths with the host's bits") == 4
+        assert "modelled" in run.output
+    kept = json.loads((tmp_path / "memory.json").read_text())
+    assert list(kept["parts"]) == list(memory.PARTS)
+    assert not list(Results(tmp_path / "memory.json").complete())
+
+
+def test_parts_are_kept(monkeypatch, tmp_path):
+    """A run goes on behind the last part that was written; other sources begin anew, as does a file that is none."""
+    calls = []
+
+    def part(name):
+        return lambda: calls.append(name) or [name]
+
+    def broken():
+        raise KeyboardInterrupt
+
+    path = tmp_path / "memory.json"
+    monkeypatch.setattr(memory, "PARTS", {"one": part("one"), "two": broken})
+    with pytest.raises(KeyboardInterrupt):
+        list(Results(path).complete())
+    monkeypatch.setattr(memory, "PARTS", {"one": part("one"), "two": part("two")})
+    results = Results(path)
+    assert list(results.complete()) == ["two"]
+    assert (calls, results.parts) == (["one", "two"], {"one": ["one"], "two": ["two"]})
+    monkeypatch.setattr(memory, "_digest", lambda: "other")
+    assert not Results(path).parts
+    path.write_text("{")
+    assert not Results(path).parts
+
+
+@pytest.mark.parametrize(("change", "failure"), [
+    (lambda parts: parts["programs"][0].update(wrong=["strict"]), "a plan with an overlap"),
+    (lambda parts: parts["programs"][0]["words"].update(search=10), "a search above the words that are alive"),
+    (lambda parts: parts["programs"][0]["words"].update(shared=8193), "a text program above 8,192 words"),
+    (lambda parts: parts["checks"].update(dead_reads=99), "an overlap that was not found"),
+    (lambda parts: parts["checks"].update(alarms=1), "a false alarm"),
+    (lambda parts: parts["bits"][0].update(same=15), "other bits than the host's"),
+    (lambda parts: parts["far"][0]["mixed"].update(cycles=12), "a mixed plan that is slower than another"),
+    (lambda parts: parts["far"][0]["swap"].update(peak=101), "a plan above its budget"),
+    (lambda parts: parts["chains 0"].extend([1.01] * 5),
+     "greedy plans that are not those of an exhaustive search"),
+    (lambda parts: parts["chains 0"].append(1.07), "greedy plans that are not those of an exhaustive search"),
+], ids=lambda one: one if isinstance(one, str) else "")
+def test_failures(tmp_path, change, failure):
+    """What should hold, and that it is reported where it does not."""
+    results = Results(tmp_path / "memory.json")
+    run = {"cycles": 11, "peak": 100}
+    results.parts = {
+        "programs": [{"program": "text, normals scaled again", "wrong": [], "live": 9,
+                      "words": {"search": 9, "shared": 9}}],
+        "checks": {"injected": 100, "overlaps": 100, "dead_reads": 100, "alarms": 0},
+        "bits": [{"lengths": 16, "same": 16}],
+        "far": [{"budget": 100, "swap": dict(run), "recompute": None, "mixed": dict(run)}],
+        "chains 0": [1.0] * 95 + [1.06] * 5}
+    assert results.failures() == []
+    change(results.parts)
+    assert results.failures() == [failure]
