@@ -108,7 +108,8 @@ class MacArray(wiring.Component):
     def __init__(self, *, rows, columns, dsps=4, operands=BINARY32):
         check_units(rows, columns)
         self._form = scalar_of(operands)
-        self._units = [[MultiplyAccumulate(dsps=dsps, operands=operands) for _ in range(columns)] for _ in range(rows)]
+        self._units = [[MultiplyAccumulate(dsps=dsps, operands=operands) for _ in range(columns)]
+                       for _ in range(rows)]
         self._rows = rows
         self._columns = columns
         self._latencies = product_latency(dsps, operands), sum_latency(dsps, operands)

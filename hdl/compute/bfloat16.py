@@ -17,8 +17,8 @@ _LOWER = FP32.width - BF16.width
 def factor_layout(*, exact):
     """A bfloat16 on its way through the array, opened.
 
-    ``normal`` tells that it is not zero; an infinity and a NaN have ``special``, and the latter ``nan``. A factor of a
-    column, which may be ``exact``, has the exponent without its bias, so that units need not subtract it, and the
+    ``normal`` tells that it is not zero; an infinity and a NaN have ``special``, and the latter ``nan``. A factor of
+    a column, which may be ``exact``, has the exponent without its bias, so that units need not subtract it, and the
     lower half of a binary32: with the bit set it is no factor, but a number to be added as it is, and ``normal``,
     ``special`` and ``nan`` are zero.
     """

@@ -17,14 +17,14 @@ __all__ = ["BlockArray"]
 class BlockArray(wiring.Component):
     """Multiply blocks of rows of A and of columns of B, exactly, and add their dot products in binary32.
 
-    Streams are those of :class:`~hdl.compute.array.MacArray`, which it stands for. A unit multiplies integers and adds
-    them up, a term per cycle, and takes its turn after the unit before it: so one converter and one adder of binary32
-    serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
+    Streams are those of :class:`~hdl.compute.array.MacArray`, which it stands for. A unit multiplies integers and
+    adds them up, a term per cycle, and takes its turn after the unit before it: so one converter and one adder of
+    binary32 serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
 
     A block takes :data:`~hdl.compute.block_former.TERMS` cycles for each slot, also if it has fewer terms. With that,
     and with a sink that is always ready, units are busy in every cycle; pauses of the source that are shorter than
-    what is held cost none. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the offer of
-    its first results, if nothing is under way.
+    what is held cost none. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the offer
+    of its first results, if nothing is under way.
 
     Parameters
     ----------

@@ -41,8 +41,8 @@ def factor_bits(codec):
 
 
 def block_layout():
-    """What is known of a block: the bank of its tile, whether it is the tile's first one or its last one, whether sums
-    begin with initial values, ``common`` ones for all rows, and the form of the tile."""
+    """Marks of a block: the bank of its tile, whether it is the tile's first one or its last one, whether sums begin
+    with initial values, ``common`` ones for all rows, and the form of the tile."""
     return data.StructLayout({"bank": range(BANKS), "begins": 1, "ends": 1, "initial": 1, "common": 1,
                               "tile": range(TILES)})
 
@@ -254,7 +254,8 @@ class BlockFormer(wiring.Component):
             m.d.comb += right.eq((Cat(C(0, 1), opened.shared) - Cat(lower, opened.exponent))[1:])
             places = (kept + 1).bit_length()
             aimed = register(m, f"aimed_{lane}", amount=right[:places],
-                             zero=opened.zero | right[places:8].any(), rest=opened.rest, sign=opened.sign, lower=lower)
+                             zero=opened.zero | right[places:8].any(), rest=opened.rest, sign=opened.sign,
+                             lower=lower)
             # 4: shift magnitude and guard bit.
             window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
             shifted = register(m, f"shifted_{lane}", window=Mux(aimed.zero, 0, window),

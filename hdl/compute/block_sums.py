@@ -8,7 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.array import TILES, result_layout
-from hdl.compute.block_former import BANKS, TERMS, block_layout, check_block_units, factor_bits, opening_layout
+from hdl.compute.block_former import BANKS, TERMS, block_layout, check_block_units, opening_layout
 from hdl.compute.multiply_accumulate import SLOTS
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32

@@ -57,7 +57,8 @@ class InstructionChecker(wiring.Component):
     The instruction is wrong
 
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
-      behind the kind, if its ``format`` is not that of the ``operands``, or if it is ``scaled`` or ``masked`` without ``scale_mask``;
+      behind the kind, if its ``format`` is not that of the ``operands``, or if it is ``scaled`` or ``masked`` without
+      ``scale_mask``;
     - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
       if a function has more than ``columns`` columns;
     - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but

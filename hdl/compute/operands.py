@@ -14,7 +14,8 @@ from hdl.compute.bfloat16 import BFloat16Multiplier, BFloat16Rounder, factor_lay
 from hdl.floating.format import FP32 as BINARY32
 from hdl.floating.multiply import FloatMultiplier
 
-__all__ = ["BF16", "FP32", "MOST_BLOCK_UNITS", "OPERANDS", "BlockOperands", "Operands", "ScalarOperands", "operands_of", "scalar_of"]
+__all__ = ["BF16", "FP32", "MOST_BLOCK_UNITS", "OPERANDS", "BlockOperands", "Operands", "ScalarOperands",
+           "operands_of", "scalar_of"]
 
 #: Units that multiply blocks, at most: one adder serves them all.
 MOST_BLOCK_UNITS = 16

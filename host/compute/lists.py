@@ -360,7 +360,8 @@ class _Compiler:
         operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
         given = {name: operand for name, operand in operands.items() if operand is not None}
         return pack(gemm_layout(), {
-            "kind": Kind.GEMM, "format": OPERANDS[self._array.operands].code, "m": m, "k": k, "n": n, "gated": int(gate is not None), **options,
+            "kind": Kind.GEMM, "format": OPERANDS[self._array.operands].code, "m": m, "k": k, "n": n,
+            "gated": int(gate is not None), **options,
             **factors, **{name: place for name, (place, _) in given.items()},
             **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
 

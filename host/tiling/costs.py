@@ -120,8 +120,8 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
     """Node with an engine, and memories for a product and a list of so many instructions."""
     words = {name: max(256, 1 << (words - 1).bit_length())
              for name, words in room(job, array.lanes, products=products).items()}
-    return NodeConfig(lanes=array.lanes, compute=array.rows, operands=array.operands, queues=2, masking=False, error_feedback=False,
-                      state_planes=0, state_words=256, **words)
+    return NodeConfig(lanes=array.lanes, compute=array.rows, operands=array.operands, queues=2, masking=False,
+                      error_feedback=False, state_planes=0, state_words=256, **words)
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:

@@ -2,8 +2,8 @@
 
 ``python -m host.training.format_learning --formats raw,mxfp4_e2m1,mxfp4_e2m1_up`` trains the digits classifier with
 each format in both directions, gradients with residuals, and prints the accuracy of each seed. Nodes have the same
-bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…``, without their cycles. With ``--compute`` formats are
-those of the factors of matrix products, as of ``make sim COMPUTE_FORMAT=…``, and what travels is raw.
+bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…``, without their cycles. With ``--compute`` formats
+are those of the factors of matrix products, as of ``make sim COMPUTE_FORMAT=…``, and what travels is raw.
 """
 
 import argparse

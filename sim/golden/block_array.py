@@ -154,8 +154,8 @@ class BlockArray:
         total = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
         initial = beats.initial.reshape(-1, SLOTS)[:, 0]
         a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))
-        for number in np.flatnonzero(initial):
-            total = np.where(taken[number][:, :, None], b[number][:, None, :], total)
+        for opening in np.flatnonzero(initial):
+            total = np.where(taken[opening][:, :, None], b[opening][:, None, :], total)
         a, b = (np.moveaxis(x[~initial], 0, -1) for x in (a, b))  # (slots, rows or columns, terms)
         (left, left_exponents), (right, right_exponents) = (block_terms(self._model, np.ascontiguousarray(x))
                                                             for x in (a, b))
@@ -174,7 +174,8 @@ class BlockArray:
         willing, ready : array of bool
             Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
         """
-        feed, units, sink = Feed(len(beats), willing), BlockUnits(self.rows, self.columns), np.asarray(ready, np.bool_)
+        feed, units = Feed(len(beats), willing), BlockUnits(self.rows, self.columns)
+        sink = np.asarray(ready, np.bool_)
         offered = np.full(feed.end, -1, np.int64)
         count, row = 0, 0
         for cycle in range(feed.end):

@@ -108,7 +108,8 @@ class MatrixProduct:
         terms = operands_of(self.operands).terms
         for k in range(0, job.k, terms):
             end = min(k + terms, job.k)
-            left, right, before = (np.ascontiguousarray(x).view(np.float32) for x in (a[:, k:end], b[k:end], states[k]))
+            left, right, before = (np.ascontiguousarray(x).view(np.float32)
+                                   for x in (a[:, k:end], b[k:end], states[k]))
             with np.errstate(all="ignore"):
                 after = formats.product(left, right, before, operands=self.operands)
             states[end] = after.astype(np.float32).view(np.uint32)

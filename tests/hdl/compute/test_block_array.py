@@ -19,7 +19,7 @@ from sim.golden.operands import operands_of
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
-from tests.hdl.compute.terms import KINDS, draw, tile_of
+from tests.hdl.compute.terms import KINDS, tile_of
 from tests.hdl.compute.test_array import rows_of
 
 #: Rows, columns and formats of the arrays that are simulated.
@@ -65,8 +65,8 @@ def _check(array, beats, source, sink, *, seed):
     ({"rows": 4, "columns": 8}, "Array of blocks must have at most 16 units, not 4 rows of 8"),
     ({"codec": BFP8}, f"Blocks must be of 16 elements, with exponents of 8 bits and differences of one bit for every "
                       f"two elements, not {BFP8!r}"),
-    ({"codec": MXINT8}, f"Blocks must be of 16 elements, with exponents of 8 bits and differences of one bit for every "
-                        f"two elements, not {MXINT8!r}"),
+    ({"codec": MXINT8}, f"Blocks must be of 16 elements, with exponents of 8 bits and differences of one bit for "
+                        f"every two elements, not {MXINT8!r}"),
 ])
 def test_parameters(parameters, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -115,7 +115,7 @@ def test_sums_of_decoded_numbers(array):
     def decoded(x):
         return codec.dequantise(codec.quantise(x)).view(np.float32)[:len(x)]
 
-    row, group, slot = golden.order(1)
+    row, _, slot = golden.order(1)
     for number in generator.integers(0, len(row), 6):
         of_row = decoded(beats.a.reshape(terms, SLOTS, rows)[:, slot[number], row[number] % rows])
         for column in range(columns):

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
+from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate
 from hdl.floating.add import FloatAdder
 from hdl.floating.multiply import FloatMultiplier
 from sim.golden import mac_array as model

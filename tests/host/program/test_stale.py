@@ -180,8 +180,9 @@ class Engines:
     def __init__(self, ring, behind, weights):
         config, self.ring = self.CONFIG, ring
         self.lists = compile_lists(
-            self.LAYERS, array=Array(rows=config.compute, lanes=config.lanes, operands=config.operands), examples=self.EXAMPLES,
-            words=config.activation_words, copies=Copies(layers=behind, distance=self.DISTANCE))
+            self.LAYERS, array=Array(rows=config.compute, lanes=config.lanes, operands=config.operands),
+            examples=self.EXAMPLES, words=config.activation_words,
+            copies=Copies(layers=behind, distance=self.DISTANCE))
         self.program = build(
             Schedule(Kind.STALE, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
             commands=self.lists.commands, lengths=[self.EXAMPLES] * self.NODES, distance=self.DISTANCE,

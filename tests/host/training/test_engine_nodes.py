@@ -190,7 +190,8 @@ def test_activations_and_gradients(task):
                             Place.ACTIVATIONS: np.full(NODE.activation_words, POISON)}
                 memories[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
                 give(memories, lists, x, labels)
-                run_lists(memories, lists, Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands), len(share))
+                array = Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands)
+                run_lists(memories, lists, array, len(share))
                 gradients, activations = (memory[rank].view(np.uint32) for memory in found)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
                 written = memories[Place.ACTIVATIONS] != POISON
