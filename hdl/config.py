@@ -23,6 +23,9 @@ _REDUCED = {
     "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
+#: Options that are off with this value, and came when there were nodes without them; and what no value is.
+_LATER, _EVERY = {"centroids": 0}, object()
+
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
 
@@ -77,6 +80,9 @@ class NodeConfig:
         Capacity in elements of the activation memory, as those above; without effect in a node without LAYERS.
     scale_mask : bool
         Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
+    centroids : int
+        Centroids of a table, 4, 8 or 16, of a node whose LAYERS have products with weights that are indices of them:
+        docs/compute/centroid_layer.md. 0 in a node without; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
     versions : bool
@@ -130,6 +136,7 @@ class NodeConfig:
     compute: int = 0
     activation_words: int = 8192
     scale_mask: bool = False
+    centroids: int = 0
     queues: int = 1
     versions: bool = False
     program_depth: int = 64
@@ -173,6 +180,8 @@ class NodeConfig:
         if self.compute and (self.lanes < 2 or self.compute > self.lanes):
             raise ValueError(f"Rows of multiply-accumulate units must be at most the lanes, of which there must be 2 "
                              f"or more, not {self.compute!r} with {self.lanes} lanes")
+        if isinstance(self.centroids, bool) or self.centroids not in (0, 4, 8, 16):
+            raise ValueError(f"Centroid count must be 0, 4, 8 or 16, not {self.centroids!r}")
         if self.queues not in (1, 2):
             raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:
@@ -263,6 +272,11 @@ class NodeConfig:
 
     @property
     def hash(self):
-        """32-bit digest of every parameter, which the driver compares with its own."""
-        text = repr(sorted(dataclasses.asdict(self).items()))
+        """32-bit digest of every parameter, which the driver compares with its own.
+
+        Options of :data:`_LATER` that are off are left out, so that a node without them keeps the digest of the time
+        before they were.
+        """
+        text = repr(sorted((name, value) for name, value in dataclasses.asdict(self).items()
+                           if value != _LATER.get(name, _EVERY)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
