@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.centroid_layer import CentroidLayer
 from hdl.compute.gemm import Gemm
-from hdl.compute.layer_list import Place
+from hdl.compute.layer_list import MULTIPLIED_BIT, Place
 from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
 from hdl.compute.vector import VectorUnit
@@ -15,17 +15,13 @@ from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.streams.stream import connect_stream
 
-__all__ = ["BLOCKS", "COLUMNS", "MULTIPLIED_BIT", "ComputeEngine", "counts_layout", "memory_words"]
+__all__ = ["BLOCKS", "COLUMNS", "ComputeEngine", "counts_layout", "memory_words"]
 
 BLOCKS = 128
 """Blocks of a panel of the array."""
 
 COLUMNS = 64
 """Most columns of a function of rows."""
-
-
-MULTIPLIED_BIT = 8
-"""Lowest bit of the count of multiplications in the detail of an event."""
 
 
 def memory_words(config):

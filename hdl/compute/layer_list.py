@@ -7,8 +7,8 @@ from amaranth.lib import data
 
 from hdl.masking.mask import GENERATED, INDEX_BITS
 
-__all__ = ["CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "Initial", "Kind", "Place", "VectorProgram",
-           "centroid_layout", "gemm_layout", "instruction_layout", "operand_layout", "vector_layout"]
+__all__ = ["CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "Initial", "Kind", "Place",
+           "VectorProgram", "centroid_layout", "gemm_layout", "instruction_layout", "operand_layout", "vector_layout"]
 
 INSTRUCTION_WORDS = 16
 """Words of an instruction in the activation memory (:func:`instruction_layout`)."""
@@ -19,6 +19,11 @@ MOST_INSTRUCTIONS = 64
 
 CENTROID_BITS = 4
 """Bits of the index of a centroid in memory."""
+
+
+MULTIPLIED_BIT = 8
+"""Lowest bit, in the detail of the event of LAYERS, of the cycles in which all lanes of the unit of CENTROID have
+multiplied; below it is the count of instructions."""
 
 
 class Kind(enum.IntEnum):

@@ -1,17 +1,35 @@
 """Activation memories of a ring's nodes, and the layers that nodes with a compute engine carry out."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from hdl.compute.layer_list import MULTIPLIED_BIT
 from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer
 from host.driver.command import Command
 from host.driver.rounds import RingRounds
 from host.driver.vectors import Vector
 
-__all__ = ["RingLayers"]
+__all__ = ["ListsOutcome", "RingLayers"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListsOutcome:
+    """End of a list on all nodes that have run it.
+
+    Members
+    -------
+    cycles : int
+        On the node where it took longest.
+    multiplied : int
+        Cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes.
+    """
+
+    cycles: int
+    multiplied: int = 0
 
 
 class RingLayers(RingRounds):
@@ -25,7 +43,7 @@ class RingLayers(RingRounds):
         """Read one row per node."""
         return self._read("activations", Buffer("activations", base, length))
 
-    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, patience: int = 0) -> list[int]:
+    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, patience: int = 0) -> list[ListsOutcome]:
         """Run lists of layers, one behind the other, and wait for them; see docs/compute/layers.md.
 
         Parameters
@@ -39,8 +57,8 @@ class RingLayers(RingRounds):
 
         Returns
         -------
-        list of int
-            Cycles of each list, on the node where it took longest.
+        list of ListsOutcome
+            Of each list.
 
         Raises
         ------
@@ -52,4 +70,8 @@ class RingLayers(RingRounds):
         pending = [self._submit_apart({rank: Command(operation=Operation.LAYERS, weight_base=base, length=length)
                                        for rank, length in enumerate(lengths) if length}, patience=patience)
                    for base in lists if any(lengths)]
-        return [max(event.cycles for event in events.values()) for events in self.wait(*pending)] if pending else []
+        if not pending:
+            return []
+        return [ListsOutcome(cycles=max(event.cycles for event in events.values()),
+                             multiplied=sum(event.detail >> MULTIPLIED_BIT for event in events.values()))
+                for events in self.wait(*pending)]

@@ -16,6 +16,7 @@ from hdl.compute.array import TILES
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
+    MULTIPLIED_BIT,
     Initial,
     Kind,
     Place,
@@ -270,7 +271,7 @@ class Engine:
             if not instruction.run(memories):
                 return Outcome(EventStatus.BAD_INSTRUCTION, number)
         multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
-        return Outcome(EventStatus.OK, (multiplied << 8 | len(instructions)) % (1 << 32))
+        return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
 
     def check(self, memories: Memories, *, base: int, length: int,
               offset: int = 0) -> tuple[list[Instruction], int | None]:

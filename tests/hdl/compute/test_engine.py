@@ -6,8 +6,16 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.compute.engine import BLOCKS, MULTIPLIED_BIT, ComputeEngine
-from hdl.compute.layer_list import Initial, Kind, Place, centroid_layout, gemm_layout, vector_layout
+from hdl.compute.engine import BLOCKS, ComputeEngine
+from hdl.compute.layer_list import (
+    MULTIPLIED_BIT,
+    Initial,
+    Kind,
+    Place,
+    centroid_layout,
+    gemm_layout,
+    vector_layout,
+)
 from hdl.compute.memory_access import MemoryAccess
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
