@@ -5,12 +5,19 @@ weights of each layer; and trains the tables, of which all nodes have one for ea
 both parts the nodes of a simulated ring compute, sum the gradients and update the parameters, and are compared with
 the golden model after each step; they count their multiplications with centroids. With ``--compute host`` products
 and gradients are those of the golden models, which the host carries out: modelled. The bits are the same.
+
+Rows of seeds are kept in build/centroids/tables.json, so that a run goes on where an earlier one with the same
+options has ended.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +28,7 @@ from host.driver.ring import Ring
 from host.models.centroid_layers import CentroidLinear, shared
 from host.models.digits import Dataset, digits
 from host.models.layers import Array
+from host.output import write_json
 from host.program.schedules import Dense
 from host.training.engine import engine_node
 from host.training.optimizers import SGD
@@ -174,21 +182,42 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--epochs", type=int, default=5, help="epochs of tables [5]")
     parser.add_argument("--learning-rate", type=float, default=RATE, help=f"of tables at the first step [{RATE}]")
     parser.add_argument("--compute", choices=(HOST, NODE), default=NODE, help=f"{HOST} or {NODE} computes [{NODE}]")
+    parser.add_argument("--output", type=Path, default=Path("build/centroids"),
+                        help="folder of tables.json [build/centroids]")
     options = parser.parse_args(arguments)
+    path = options.output / "tables.json"
+    given = {name: value for name, value in vars(options).items() if name not in ("seeds", "output")}
 
     def configs(seed: int) -> tuple[TrainingConfig, TrainingConfig]:
         return TrainingConfig(seed=seed, compute=options.compute), TrainingConfig(
             epochs=options.epochs, seed=seed, compute=options.compute,
             optimizer=SGD(learning_rate=options.learning_rate, momentum=0.9))
 
-    rows = []
-    node = nodes_for(*configs(0), centroids=options.centroids, nodes=options.nodes)
-    with open_session(node, nodes=options.nodes, threads=2, arithmetic=Arithmetic.NATIVE, host_port=False) as session:
-        for seed in range(options.seeds):
-            rows.append(compare(session.ring, digits(), *configs(seed), centroids=options.centroids))
-            print(table(rows[-1:]).splitlines()[-2], flush=True)
-    print(table(rows))
-    return int(np.mean([row.trained - row.dense for row in rows]) < -0.01)
+    rows = _kept(path, given)
+    missing = [seed for seed in range(options.seeds) if seed not in rows]
+    with contextlib.ExitStack() as stack:
+        if missing:
+            options.output.mkdir(parents=True, exist_ok=True)
+            node = nodes_for(*configs(0), centroids=options.centroids, nodes=options.nodes)
+            session = stack.enter_context(open_session(
+                node, nodes=options.nodes, threads=2, arithmetic=Arithmetic.NATIVE, host_port=False))
+        for seed in missing:
+            rows[seed] = compare(session.ring, digits(), *configs(seed), centroids=options.centroids)
+            write_json(path, {**given, "rows": [dataclasses.asdict(row) for row in rows.values()]})
+            print(table([rows[seed]]).splitlines()[-2], flush=True)
+    wanted = [rows[seed] for seed in range(options.seeds)]
+    print(table(wanted))
+    return int(np.mean([row.trained - row.dense for row in wanted]) < -0.01)
+
+
+def _kept(path: Path, given: dict[str, Any]) -> dict[int, Row]:
+    """Rows of an earlier run with the same options, by seed."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    rows = [Row(**row) for row in content.pop("rows")]
+    return {row.seed: row for row in rows} if content == given else {}
 
 
 if __name__ == "__main__":
