@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep tiling memory quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep tiling centroids memory quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -40,6 +40,8 @@ help:
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
 	@echo "            it goes on where an earlier run has ended"
+	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
+	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
 	@echo "            TRAIN=1 NODES= SEED= THREADS= CALIBRATION=percentile PERCENTILE=, and of the model that is written"
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
@@ -150,6 +152,11 @@ pairs: $(VENV)/.test
 random-programs: $(VENV)/.test
 	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
 	  $(call option,JOBS,--jobs) $(if $(REMOTE),--remote) $(call option,FAULTS,--faults)
+
+centroids: $(VENV)/.base
+	$(BIN)/python -m host.training.centroid_tables $(call option,SEEDS,--seeds) $(call option,CENTROIDS,--centroids) \
+	  $(call option,NODES,--nodes) $(call option,EPOCHS,--epochs) $(call option,LEARNING_RATE,--learning-rate) \
+	  $(call option,COMPUTE,--compute)
 
 late: $(VENV)/.base
 	$(BIN)/python -m host.training.late_learning

@@ -212,6 +212,7 @@ UNITS = {
     "compute.program_lane": Unit("hdl.compute.program_lane:ProgramLane", {}),
     "compute.vector_lane": Unit("hdl.compute.vector_lane:VectorLane", {}),
     "compute.gemm": Unit("hdl.compute.gemm:Gemm", {"rows": 4, "lanes": 4, "memory_rows": 4096}),
+    "compute.centroid_layer": Unit("hdl.compute.centroid_layer:CentroidLayer", {"lanes": 4, "memory_rows": 4096}),
     "compute.scale_mask": Unit("hdl.compute.scale_mask:ScaleMask", {"rows": 4, "lanes": 4}),
     "compute.loop_nest": Unit("hdl.compute.loop_nest:LoopNest", {"rows": 4, "lanes": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),

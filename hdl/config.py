@@ -25,6 +25,9 @@ _REDUCED = {
     "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
+#: Options that are off with this value, and came when there were nodes without them; and what no value is.
+_LATER, _EVERY = {"centroids": 0, "operands": OPERANDS_FP32}, object()
+
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
 
@@ -82,6 +85,9 @@ class NodeConfig:
     operands : str
         Format that operands of the products of LAYERS are multiplied in: a name of
         :data:`hdl.compute.operands.OPERANDS`. Sums are in binary32 in any; without effect in a node without LAYERS.
+    centroids : int
+        Centroids of a table, 4, 8 or 16, of a node whose LAYERS have products with weights that are indices of them:
+        docs/compute/centroid_layer.md. 0 in a node without; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
     versions : bool
@@ -136,6 +142,7 @@ class NodeConfig:
     activation_words: int = 8192
     scale_mask: bool = False
     operands: str = OPERANDS_FP32
+    centroids: int = 0
     queues: int = 1
     versions: bool = False
     program_depth: int = 64
@@ -182,6 +189,8 @@ class NodeConfig:
         if operands_of(self.operands).terms > 1 and self.compute * self.lanes > MOST_BLOCK_UNITS:
             raise ValueError(f"Units that multiply in {self.operands} must be at most {MOST_BLOCK_UNITS}, not "
                              f"{self.compute} rows of {self.lanes}")
+        if isinstance(self.centroids, bool) or self.centroids not in (0, 4, 8, 16):
+            raise ValueError(f"Centroid count must be 0, 4, 8 or 16, not {self.centroids!r}")
         if self.queues not in (1, 2):
             raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:
@@ -272,6 +281,11 @@ class NodeConfig:
 
     @property
     def hash(self):
-        """32-bit digest of every parameter, which the driver compares with its own."""
-        text = repr(sorted(dataclasses.asdict(self).items()))
+        """32-bit digest of every parameter, which the driver compares with its own.
+
+        Options of :data:`_LATER` that are off are left out, so that a node without them keeps the digest of the time
+        before they were.
+        """
+        text = repr(sorted((name, value) for name, value in dataclasses.asdict(self).items()
+                           if value != _LATER.get(name, _EVERY)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")

@@ -16,13 +16,13 @@ from hdl.compute.row_walk import RowWalk
 from hdl.floating.format import FP32
 from hdl.streams.stream import connect_stream
 
-__all__ = ["Drain"]
+__all__ = ["Drain", "above_zero"]
 
 #: Places for rows of the gate: a tile of four rows of units.
 _GATES = 33
 
 
-def _above_zero(element):
+def above_zero(element):
     """Whether an encoding is that of a number above zero."""
     magnitude = element[:FP32.width - 1]
     infinity = ((1 << FP32.exponent_bits) - 1) << FP32.fraction_bits
@@ -100,7 +100,7 @@ class Drain(wiring.Component):
             gate.response.valid.eq(self.response.valid),
         ]
         for lane in range(self._lanes):
-            m.d.comb += gate.response.payload[lane].eq(_above_zero(self.response.p.elements[lane]))
+            m.d.comb += gate.response.payload[lane].eq(above_zero(self.response.p.elements[lane]))
         self._elaborate_write(m, walk, gate)
         return m
 

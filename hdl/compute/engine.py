@@ -1,11 +1,12 @@
 """Compute engine of a node: LAYERS, a list of matrix products and functions of rows."""
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import Cat, Const, Module, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compute.centroid_layer import CentroidLayer
 from hdl.compute.gemm import Gemm
-from hdl.compute.layer_list import Place
+from hdl.compute.layer_list import MULTIPLIED_BIT, Place
 from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
 from hdl.compute.vector import VectorUnit
@@ -37,7 +38,8 @@ class ComputeEngine(wiring.Component):
     """Run LAYERS on the memories of a node, one command after the other.
 
     The list is checked before anything is written, and then carried out by a unit for products and one for functions
-    of rows, of which one works at a time. docs/protocol.md has the list.
+    of rows, of which one works at a time; a node with centroids has a third one, for products of weights that are
+    indices. docs/protocol.md has the list.
 
     A label that is too large is found while its function runs: then the instructions before it have been carried out.
 
@@ -51,7 +53,8 @@ class ComputeEngine(wiring.Component):
     command : In(stream of command_layout())
         LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the number of instructions carried out, or that of the wrong one.
+        One for each command. The detail is the number of instructions carried out, or that of the wrong one; with
+        centroids the former has, from bit 8 on, the cycles in which all lanes of their unit have multiplied.
     link_reset : In(1)
         End a command, which may be done in part.
     weight_version : In(32)
@@ -84,15 +87,21 @@ class ComputeEngine(wiring.Component):
         m = Module()
         config = self._config
         words = memory_words(config)
-        m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_INSTRUCTION)
+        m.submodules.runner = runner = CommandRunner(
+            failure=EventStatus.BAD_INSTRUCTION, most=1 + (1 << MULTIPLIED_BIT) if config.centroids else 1)
         access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
         lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
-                           columns=COLUMNS, scale_mask=config.scale_mask, operands=config.operands)
+                           columns=COLUMNS, scale_mask=config.scale_mask, operands=config.operands,
+                           centroids=config.centroids)
         memory_rows, dsps = max(words) // config.lanes, config.multiplier_dsps
         gemm = Gemm(rows=config.compute, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows,
                     scale_mask=config.scale_mask, operands=config.operands)
         vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps)
-        for name, unit in {"access": access, "lists": lists, "gemm": gemm, "vector": vector}.items():
+        parts = {"access": access, "lists": lists, "gemm": gemm, "vector": vector}
+        if config.centroids:
+            parts["centroid"] = centroid = CentroidLayer(
+                centroids=config.centroids, lanes=config.lanes, dsps=dsps, memory_rows=memory_rows)
+        for name, unit in parts.items():
             m.submodules[name] = ResetInserter(runner.reset)(unit)
         connect_stream(m, self.command, runner.command)
         connect_stream(m, runner.event, self.event)
@@ -103,6 +112,11 @@ class ComputeEngine(wiring.Component):
                              (access.write_2, self.activation_write)):
             wiring.connect(m, access=inner, memory=wiring.flipped(outer))
 
+        progress, products = lists.passed, lists.gemm_runs
+        done = (lists.gemm_runs & gemm.done) | (lists.vector_runs & vector.done)
+        if config.centroids:
+            progress = Cat(progress, Const(0, MULTIPLIED_BIT - 1), centroid.multiplied)
+            products, done = products | lists.centroid_runs, done | (lists.centroid_runs & centroid.done)
         given = self.command.payload
         list_base, state_base, length = Signal.like(lists.list_base), Signal(32), Signal(32)
         with m.If(self.command.ready):
@@ -110,7 +124,7 @@ class ComputeEngine(wiring.Component):
         m.d.comb += [
             runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),
-            runner.progress.eq(lists.passed),
+            runner.progress.eq(progress),
             runner.done.eq(lists.done),
             runner.bad.eq(lists.bad),
             runner.number.eq(lists.number),
@@ -119,19 +133,24 @@ class ComputeEngine(wiring.Component):
             lists.state_base.eq(state_base),
             lists.length.eq(length),
             lists.settled.eq(access.settled),
-            lists.unit_done.eq((lists.gemm_runs & gemm.done) | (lists.vector_runs & vector.done)),
+            lists.unit_done.eq(done),
             lists.unit_bad.eq((lists.gemm_runs & gemm.bad) | (lists.vector_runs & vector.bad)),
             gemm.settled.eq(access.settled),
             vector.settled.eq(access.settled),
             self.count.command_cycles.eq(runner.busy),
             self.count.stall_memory.eq(access.waits),
-            self.count.gemm_cycles.eq(lists.gemm_runs),
+            self.count.gemm_cycles.eq(products),
             self.count.vector_cycles.eq(lists.vector_runs),
         ]
+        clients = [(lists, ~lists.gemm_runs & ~lists.vector_runs), (gemm, lists.gemm_runs),
+                   (vector, lists.vector_runs)]
+        if config.centroids:
+            connect_stream(m, lists.centroid, centroid.job)
+            m.d.comb += centroid.settled.eq(access.settled)
+            clients[0] = lists, clients[0][1] & ~lists.centroid_runs
+            clients.append((centroid, lists.centroid_runs))
         # One of them uses the memories: no answer is under way when another one begins, and the others offer nothing,
         # so that what is ready for one may be so for all.
-        clients = ((lists, ~lists.gemm_runs & ~lists.vector_runs), (gemm, lists.gemm_runs),
-                   (vector, lists.vector_runs))
         for client, works in clients:
             m.d.comb += [client.response.valid.eq(access.response.valid & works),
                          client.response.payload.eq(access.response.payload),

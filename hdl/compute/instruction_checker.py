@@ -5,9 +5,17 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, exact_log2
 
+from hdl.compute.centroid_instruction import (
+    CENTROID_OPERANDS,
+    LINE_BITS,
+    centroid_job,
+    centroid_malformed,
+    centroid_operands,
+    centroid_sizes,
+)
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.instruction_reader import listed_layout
-from hdl.compute.jobs import vector_job_layout
+from hdl.compute.jobs import centroid_job_layout, vector_job_layout
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
@@ -15,6 +23,7 @@ from hdl.compute.layer_list import (
     Kind,
     Place,
     VectorProgram,
+    centroid_layout,
     gemm_layout,
     operand_layout,
     vector_layout,
@@ -34,20 +43,21 @@ VECTOR_OPERANDS = ("target", "loss", "source", "labels")
 _FIELD = 16
 
 
-def checked_layout(rows, lanes):
+def checked_layout(rows, lanes, centroids=0):
     """Payload of a checked instruction: its kind, whether it is wrong, the number at fault, and its job.
 
-    Of the two jobs the one of its kind has a meaning, unless it is wrong.
+    Of the jobs the one of its kind has a meaning, unless it is wrong. That of centroids is there if there are any.
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MOST_INSTRUCTIONS),
-        "gemm": gemm_job_layout(rows), "vector": vector_job_layout(rows, lanes)})
+        "gemm": gemm_job_layout(rows), "vector": vector_job_layout(rows, lanes),
+        **({"centroid": centroid_job_layout(rows)} if centroids else {})})
 
 
-def _chosen_layout():
+def _chosen_layout(column_bits):
     """One operand, as it is checked."""
     return data.StructLayout({
-        "operand": operand_layout(), "rows": SIZE_BITS, "columns": SIZE_BITS, "stride": _FIELD,
+        "operand": operand_layout(), "rows": SIZE_BITS, "columns": column_bits, "stride": _FIELD,
         "used": 1, "target": 1, "free": 1, "ones": 1, "still": 1, "same": 1})
 
 
@@ -57,13 +67,15 @@ class InstructionChecker(wiring.Component):
     The instruction is wrong
 
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
-      behind the kind, if its ``format`` is not that of the ``operands``, or if it is ``scaled`` or ``masked`` without
-      ``scale_mask``;
+      behind the kind, if its ``format`` is not that of the ``operands``, if it is ``scaled`` or ``masked`` without
+      ``scale_mask``, or a CENTROID without ``centroids``, or one with ``gradient`` and ``initial``, ``relu`` or
+      ``gated``;
     - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
       if a function has more than ``columns`` columns;
     - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but
       for labels and loss;
-    - if a stride is less than a row of the matrix, but for those of labels, and for 0 of ``start``;
+    - if a stride is less than a row of the matrix, but for those of labels, and for 0 of ``start``; tables have
+      none;
     - if an operand ends beyond its memory, is a target in the weights, or is ``ONES`` and neither A nor B;
     - if a target overlaps another operand of the instruction, where ``start`` may be C itself;
     - if a target in the activation memory overlaps the list. That is found with the END, and the number at fault is
@@ -91,6 +103,8 @@ class InstructionChecker(wiring.Component):
         Whether products can be scaled and masked.
     operands : str
         Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
+    centroids : int
+        Of a table; 0 without products of weights that are indices.
 
     Members
     -------
@@ -104,10 +118,11 @@ class InstructionChecker(wiring.Component):
     o : Out(stream of checked_layout(most rows, lanes))
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0):
         self._format, self._terms = operands_of(operands).code, operands_of(operands).terms
         self._words = tuple(words)
         self._scale_mask = scale_mask
+        self._centroids = centroids
         self._lanes = lanes
         self._rows = rows
         self._blocks = blocks
@@ -119,7 +134,7 @@ class InstructionChecker(wiring.Component):
             "list_base": In(range(self._words[Place.ACTIVATIONS] + 1)),
             "state_base": In(32),
             "length": In(32),
-            "o": Out(stream.Signature(checked_layout(self._memory_rows, lanes))),
+            "o": Out(stream.Signature(checked_layout(self._memory_rows, lanes, centroids))),
         })
 
     def elaborate(self, platform):
@@ -127,17 +142,31 @@ class InstructionChecker(wiring.Component):
         number = self.i.payload.number
         gemm, vector = Signal(gemm_layout()), Signal(vector_layout())
         m.d.comb += [layout.as_value().eq(self.i.payload.instruction.as_value()) for layout in (gemm, vector)]
-        sizes, large = self._sizes(m, gemm, vector)
-        chosen, step = Signal(_chosen_layout()), Signal(range(len(GEMM_OPERANDS)))
+        centroid, most, column_bits = None, GEMM_OPERANDS, SIZE_BITS
+        if self._centroids:
+            centroid, most, column_bits = Signal(centroid_layout()), CENTROID_OPERANDS, LINE_BITS
+            m.d.comb += centroid.as_value().eq(self.i.payload.instruction.as_value())
+        sizes, large = self._sizes(m, gemm, vector, centroid)
+        chosen, step = Signal(_chosen_layout(column_bits)), Signal(range(len(most)))
         is_gemm = gemm.kind == Kind.GEMM
         given_gemm, given_vector = self._operands(gemm, vector, sizes)
         with m.If(is_gemm):
             self._choose(m, chosen, step, given_gemm)
+        if self._centroids:
+            with m.Elif(gemm.kind == Kind.CENTROID):
+                self._choose(m, chosen, step, centroid_operands(
+                    centroid, sizes, lanes=self._lanes, centroids=self._centroids))
         with m.Else():
             self._choose(m, chosen, step, given_vector)
         malformed = Signal()
-        m.d.comb += malformed.eq(self._malformed(m, gemm, vector, sizes, large))
-        last = step == Mux(is_gemm, len(GEMM_OPERANDS) - 1, len(VECTOR_OPERANDS) - 1)
+        m.d.comb += malformed.eq(self._malformed(m, gemm, vector, centroid, sizes, large))
+        count = Mux(is_gemm, len(GEMM_OPERANDS) - 1, len(VECTOR_OPERANDS) - 1)
+        unknown, other = ~is_gemm & (gemm.kind != Kind.VECTOR), ~is_gemm  # than a product
+        if self._centroids:
+            is_centroid = gemm.kind == Kind.CENTROID
+            count = Mux(is_centroid, len(CENTROID_OPERANDS) - 1, count)
+            unknown, other = unknown & ~is_centroid, other & ~is_centroid
+        last = step == count
 
         address_bits = bits_for(max(self._words))
         wrong = Signal()
@@ -147,7 +176,7 @@ class InstructionChecker(wiring.Component):
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
                   for name in ("target", "loss")]
-        bases = [Signal(address_bits, name=f"base_{place}") for place in range(len(GEMM_OPERANDS))]
+        bases = [Signal(address_bits, name=f"base_{place}") for place in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)
         lane_bits = exact_log2(self._lanes)
@@ -172,7 +201,7 @@ class InstructionChecker(wiring.Component):
                     m.next = "Take"
                     with m.If(gemm.kind == Kind.END):
                         m.next = "End"
-                    with m.Elif(~is_gemm & (gemm.kind != Kind.VECTOR)):
+                    with m.Elif(unknown):
                         m.next = "Offer"
 
             with m.State("Take"):
@@ -210,7 +239,7 @@ class InstructionChecker(wiring.Component):
             with m.State("Compare"):
                 same = chosen.same & (address == ranges[0].start) & (place == ranges[0].place)
                 # The first operand is the first target, and the second of a function of rows the other one.
-                clashes = ((step != 0) & overlaps[0] & ~same) | (~is_gemm & step[1:].any() & overlaps[1])
+                clashes = ((step != 0) & overlaps[0] & ~same) | (other & step[1:].any() & overlaps[1])
                 with m.If((reach > capacity[place]) | (~chosen.free & address[:lane_bits].any()) | clashes):
                     m.d.sync += wrong.eq(1)
                 for index, target in enumerate(ranges):
@@ -237,12 +266,15 @@ class InstructionChecker(wiring.Component):
             self.o.payload.number.eq(at_fault),
         ]
         self._jobs(m, gemm, vector, sizes, bases)
+        if self._centroids:
+            centroid_job(m, self.o.payload.centroid, centroid, sizes, bases, lanes=self._lanes)
         return m
 
-    def _sizes(self, m, gemm, vector):
+    def _sizes(self, m, gemm, vector, centroid):
         """Sizes of an instruction, of which 0 is the length of the command, and whether each is too large."""
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
+        fields |= centroid_sizes(centroid) if self._centroids else {}
         for name, field in fields.items():
             is_length = field == 0
             sizes[name] = Signal(SIZE_BITS, name=f"size_{name}")
@@ -251,7 +283,7 @@ class InstructionChecker(wiring.Component):
                          large[name].eq(Mux(is_length, self.length[SIZE_BITS:].any(), field[SIZE_BITS:].any()))]
         return sizes, large
 
-    def _malformed(self, m, gemm, vector, sizes, large):
+    def _malformed(self, m, gemm, vector, centroid, sizes, large):
         """Whether something is wrong with an instruction that does not depend on its operands."""
         job = Signal(job_layout())
         factors = ("tile", "row_tiles", "column_tiles", "rounds")
@@ -272,8 +304,10 @@ class InstructionChecker(wiring.Component):
             reserved.any() | (vector.function > max(VectorProgram).value) | large["rows"] | large["columns"]
             | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
         # An unknown kind is wrong in any case.
-        return Mux(gemm.kind == Kind.GEMM, wrong_gemm,
-                   Mux(gemm.kind == Kind.VECTOR, wrong_vector, gemm.as_value().any()))
+        others = gemm.as_value().any()
+        if self._centroids:
+            others = Mux(gemm.kind == Kind.CENTROID, centroid_malformed(centroid, sizes, large), others)
+        return Mux(gemm.kind == Kind.GEMM, wrong_gemm, Mux(gemm.kind == Kind.VECTOR, wrong_vector, others))
 
     def _operands(self, gemm, vector, sizes):
         """Operands of both kinds of instructions, in the order of their checks."""
@@ -316,7 +350,7 @@ class InstructionChecker(wiring.Component):
             m.d.comb += [
                 *(given[name].eq(gemm[name]) for name in ("scaled", "masked", "scale", "alternative")),
                 *(given.mask[name].eq(gemm[name]) for name in given.mask.shape().members if name != "external")]
-        for name, base in zip(GEMM_OPERANDS, bases, strict=True):
+        for name, base in zip(GEMM_OPERANDS, bases, strict=False):
             m.d.comb += [job[name].place.eq(gemm[name].place), job[name].row.eq(base >> lane_bits),
                          job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits)]
         job = self.o.payload.vector

@@ -1,10 +1,11 @@
-"""Job of a function of rows: a resolved and checked instruction, with places in rows of memory."""
+"""Jobs of units: resolved and checked instructions, with places in rows of memory."""
 
 from amaranth.lib import data
 
+from hdl.compute.gemm_job import matrix_layout
 from hdl.compute.loop_nest import SIZE_BITS
 
-__all__ = ["place_layout", "vector_job_layout"]
+__all__ = ["centroid_job_layout", "place_layout", "vector_job_layout"]
 
 #: Bits of a stride in a list, in elements.
 _STRIDE_BITS = 16
@@ -41,3 +42,20 @@ def vector_job_layout(rows, lanes):
         "labels_lane": lane, "loss_lane": lane,
         "stride_source": stride, "stride_target": stride, "stride_labels": _STRIDE_BITS,
     })
+
+
+def centroid_job_layout(rows):
+    """Payload of a product with centroids, or of their gradients: its fields in
+    :func:`~hdl.compute.layer_list.centroid_layout`.
+
+    Sizes are 1 to 4,095. Strides are in rows of memory, those of ``indices`` from line to line.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    """
+    return data.StructLayout({
+        **dict.fromkeys(("rows", "columns", "outputs"), SIZE_BITS),
+        **dict.fromkeys(("gradient", "initial", "relu", "gated"), 1), "table": place_layout(rows),
+        **{name: matrix_layout(rows) for name in ("target", "x", "indices", "start", "gate")}})

@@ -7,8 +7,8 @@ from amaranth.lib import data
 
 from hdl.masking.mask import GENERATED, INDEX_BITS
 
-__all__ = ["INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "Initial", "Kind", "Place", "VectorProgram", "gemm_layout",
-           "instruction_layout", "operand_layout", "vector_layout"]
+__all__ = ["CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "Initial", "Kind", "Place",
+           "VectorProgram", "centroid_layout", "gemm_layout", "instruction_layout", "operand_layout", "vector_layout"]
 
 INSTRUCTION_WORDS = 16
 """Words of an instruction in the activation memory (:func:`instruction_layout`)."""
@@ -17,12 +17,22 @@ MOST_INSTRUCTIONS = 64
 """Instructions of the longest list, with its END."""
 
 
+CENTROID_BITS = 4
+"""Bits of the index of a centroid in memory."""
+
+
+MULTIPLIED_BIT = 8
+"""Lowest bit, in the detail of the event of LAYERS, of the cycles in which all lanes of the unit of CENTROID have
+multiplied; below it is the count of instructions."""
+
+
 class Kind(enum.IntEnum):
     """Kind of an instruction."""
 
     END = 0
     GEMM = 1
     VECTOR = 2
+    CENTROID = 3
 
 
 class Place(enum.IntEnum):
@@ -113,4 +123,33 @@ def vector_layout():
         "stride_source": 16, "stride_labels": 16,
         "stride_target": 16, "reserved_10": 16,
         "reserved_11": 160,
+    })
+
+
+def centroid_layout():
+    """Layout of a product with weights that are indices of centroids, or of their gradients, in sixteen words.
+
+    X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are ``outputs``
+    rows of as many columns, which :func:`sim.golden.centroid_product.pack_indices` puts in lines: each is for as many
+    outputs as a memory row has elements. Strides are elements from row to row, or from line to line.
+
+    Without ``gradient`` the target is the product, of ``rows`` rows and ``outputs`` columns, with the centroids at
+    ``table``. Sums begin with those of ``start`` if ``initial`` is set, where a stride of 0 makes one row of it for
+    all rows, and ``relu`` and ``gated`` do what they do in a matrix product. With ``gradient`` the target is that of
+    each centroid, one behind the other, with the gradients of the product at ``start``.
+    """
+    return data.StructLayout({
+        "kind": 4, "gradient": 1, "initial": 1, "relu": 1, "gated": 1, "reserved_0": 24,
+        "rows": 16, "columns": 16,
+        "outputs": 16, "reserved_2": 48,
+        "target": operand_layout(),
+        "x": operand_layout(),
+        "indices": operand_layout(),
+        "start": operand_layout(),
+        "table": operand_layout(),
+        "gate": operand_layout(),
+        "stride_target": 16, "stride_x": 16,
+        "stride_indices": 16, "stride_start": 16,
+        "stride_gate": 16, "reserved_12": 16,
+        "reserved_13": 96,
     })

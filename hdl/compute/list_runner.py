@@ -11,7 +11,7 @@ from hdl.compute.access import request_layout, response_layout
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.instruction_checker import InstructionChecker
 from hdl.compute.instruction_reader import InstructionReader
-from hdl.compute.jobs import vector_job_layout
+from hdl.compute.jobs import centroid_job_layout, vector_job_layout
 from hdl.compute.layer_list import MOST_INSTRUCTIONS, Kind, Place
 from hdl.compute.operands import FP32
 from hdl.streams.stream import connect_stream
@@ -43,6 +43,8 @@ class ListRunner(wiring.Component):
         Whether products can be scaled and masked.
     operands : str
         Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
+    centroids : int
+        Of a table; without any there are none of the ports for products with them.
 
     Members
     -------
@@ -58,9 +60,10 @@ class ListRunner(wiring.Component):
         Streams to the memories, for the list.
     gemm : Out(stream of gemm_job_layout(most rows))
     vector : Out(stream of vector_job_layout(most rows, lanes))
+    centroid : Out(stream of centroid_job_layout(most rows))
     unit_done, unit_bad : In(1)
         The unit at work has ended its job, or has found it to be wrong; the latter has precedence.
-    gemm_runs, vector_runs : Out(1)
+    gemm_runs, vector_runs, centroid_runs : Out(1)
         A unit has taken a job, and not ended it.
     passed : Out(1)
         High for a cycle when an instruction has been carried out.
@@ -72,13 +75,14 @@ class ListRunner(wiring.Component):
         Number of the wrong instruction.
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
         self._checker = InstructionChecker(
             words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask,
-            operands=operands)
+            operands=operands, centroids=centroids)
         self._lanes = lanes
+        self._centroids = centroids
         memory_rows = max(words) // lanes
         super().__init__({
             "start": In(1),
@@ -94,6 +98,8 @@ class ListRunner(wiring.Component):
             "unit_bad": In(1),
             "gemm_runs": Out(1),
             "vector_runs": Out(1),
+            **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows))), "centroid_runs": Out(1)}
+               if centroids else {}),
             "passed": Out(1),
             "done": Out(1),
             "bad": Out(1),
@@ -109,6 +115,9 @@ class ListRunner(wiring.Component):
         connect_stream(m, reader.o, checker.i)
         found = checker.o.payload
         units = {Kind.GEMM: (self.gemm, self.gemm_runs), Kind.VECTOR: (self.vector, self.vector_runs)}
+        if self._centroids:
+            units[Kind.CENTROID] = self.centroid, self.centroid_runs
+            m.d.comb += self.centroid.payload.eq(found.centroid)
         m.d.comb += [
             reader.row.eq(self.list_base >> exact_log2(self._lanes)),
             *(getattr(checker, name).eq(getattr(self, name)) for name in ("list_base", "state_base", "length")),

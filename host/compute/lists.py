@@ -3,7 +3,8 @@
 A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
 but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
 columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
-examples are left to the command, so that one list serves batches of all sizes.
+examples are left to the command, so that one list serves batches of all sizes. Of a layer with a table of centroids,
+products with W are those of its indices, and the table has gradients in place of W (host/compute/shared_layers.py).
 
 In a schedule whose passes overlap, even and odd passes have inputs, labels and lists of their own, a fixed distance
 apart, so that the host can write those of the next pass while this one is under way.
@@ -11,7 +12,7 @@ apart, so that the host can write those of the next pass while this one is under
 Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
 output of each layer, and the gradients of outputs; labels and the loss are beside them. Lists are first made with a
 place for each of these buffers; from their instructions follow lifetimes and a plan, by which buffers share places
-(:mod:`host.memory.plan`), and the lists are made again. They lie behind the buffers.
+(:mod:`host.memory.plan`), and the lists are made again. Behind the buffers are indices of centroids and the lists.
 """
 
 import dataclasses
@@ -36,6 +37,7 @@ from hdl.compute.layer_list import (
 from hdl.compute.operands import OPERANDS
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
+from host.compute.shared_layers import Shared, centroid_instruction, index_words
 from host.memory.lists import ListProgram, Room
 from host.memory.plan import Plan, make_plan
 from host.program.region import Region
@@ -79,7 +81,7 @@ class Activations:
     outputs : list of int
         First element of the inputs, and of the output of each layer.
     labels, loss, lists : int
-        First label, the loss, and what is behind all buffers.
+        First label, the loss, and what is behind all buffers: indices and lists.
     """
 
     layers: Sequence[Dense]
@@ -144,7 +146,7 @@ class Lists:
     -------
     places : Activations
     words : array of uint32
-        Words of all lists, which are written from ``places.lists`` on.
+        Words of all indices and lists, which are written from ``places.lists`` on.
     commands : list of Work
         Commands of a pass: all layers forward, and backward from the last to the first.
     odd : array of uint32
@@ -224,6 +226,10 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
     if widest > MOST_SIZE:
         raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
+    for centroids in [layer.centroids for layer in layers if isinstance(layer, Shared)]:
+        if centroids % lanes:
+            raise ValueError(f"Centroids of a table must be a multiple of the {lanes} lanes of nodes that compute, "
+                             f"not {centroids}")
     if layers[-1].outputs > COLUMNS:
         raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
                          f"{layers[-1].outputs:,}")
@@ -233,7 +239,9 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         raise _no_room(apart, words, apart.lists)
     profiled = _compiled(array, apart, Copies(), 0, factors)
     profile = _program(np.concatenate(profiled.words), apart, profiled.commands).profile(
-        apart.rooms, Engine(rows=array.rows, lanes=lanes, blocks=array.blocks))
+        apart.rooms, Engine(rows=array.rows, lanes=lanes, blocks=array.blocks, operands=array.operands,
+                            centroids=max((layer.centroids for layer in layers if isinstance(layer, Shared)),
+                                          default=0)))
     if plan is None:
         plan = make_plan(profile)
     plan.check(profile)
@@ -289,6 +297,9 @@ class _Compiler:
         self._count = len(places.layers)
         self.words: list[Words] = []
         self.commands: list[Work] = []
+        shared = [layer for layer in places.layers if isinstance(layer, Shared)]
+        self._indices = {(layer.number, transposed): self._add(index_words(layer, array.lanes, transposed=transposed))
+                         for layer in shared for transposed in (False, True) if layer.number > 1 or not transposed}
 
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
         """Operand that lies in a region of activations or weights, in the passes of these lists."""
@@ -303,16 +314,27 @@ class _Compiler:
         """Output of a layer; of layer 0, the inputs."""
         return self._places.output(number) if number else self._given(self._places.output(0))
 
+    def _add(self, words: Words) -> Region:
+        """Add words behind those that there are; return their region."""
+        base = self._places.lists + sum(map(len, self.words))
+        self.words.append(words)
+        return self._given(Region("activations", base, len(words)))
+
     def forward(self, layer: Dense) -> None:
         """Add the list of a layer's output, and of the loss behind the last layer."""
         places, last = self._places, layer.number == self._count
         x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
         stride = places.stride(layer.outputs)
-        listed = [self._product(
-            (0, layer.inputs, layer.outputs), transpose_b=1, initial=Initial.MATRIX, relu=int(not last),
-            a=(self._in(x), places.stride(layer.inputs)), b=(self._in(weights), layer.inputs),
-            c=(self._in(y), stride), start=(self._in(weights, layer.inputs * layer.outputs), 0))]
         reads, writes = [x, weights], [y]
+        if isinstance(layer, Shared):
+            listed = [self._centroids(
+                layer, reads, x=(self._in(x), places.stride(layer.inputs)), table=self._in(weights), initial=1,
+                start=(self._in(weights, layer.centroids), 0), relu=int(not last), target=(self._in(y), stride))]
+        else:
+            listed = [self._product(
+                (0, layer.inputs, layer.outputs), transpose_b=1, initial=Initial.MATRIX, relu=int(not last),
+                a=(self._in(x), places.stride(layer.inputs)), b=(self._in(weights), layer.inputs),
+                c=(self._in(y), stride), start=(self._in(weights, layer.inputs * layer.outputs), 0))]
         if last:
             gradient = places.gradient(layer.number)
             labels = self._given(places.region("labels"))
@@ -331,22 +353,40 @@ class _Compiler:
         x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
         given = self._in(upstream), stride
-        listed = [
-            self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given,
-                          b=(self._in(x), inward),
-                          c=(_at(Place.GRADIENTS, layer.base), layer.inputs)),
-            self._product((1, 0, layer.outputs), a=(_at(Place.ONES, 0), 0), b=given,
-                          c=(_at(Place.GRADIENTS, layer.base + layer.inputs * layer.outputs), stride)),
-        ]
         reads, writes = [x, upstream], [Region("gradients", layer.base, layer.length)]
+        below, weights = places.gradient(max(1, layer.number - 1)), self._copies.weights(layer)
+        if isinstance(layer, Shared):
+            biases = layer.centroids
+            listed = [self._centroids(layer, reads, gradient=1, x=(self._in(x), inward), start=given,
+                                      target=(_at(Place.GRADIENTS, layer.base), 0))]
+        else:
+            biases = layer.inputs * layer.outputs
+            listed = [self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given, b=(self._in(x), inward),
+                                    c=(_at(Place.GRADIENTS, layer.base), layer.inputs))]
+        listed.append(self._product((1, 0, layer.outputs), a=(_at(Place.ONES, 0), 0), b=given,
+                                    c=(_at(Place.GRADIENTS, layer.base + biases), stride)))
         if layer.number > 1:
-            below, weights = places.gradient(layer.number - 1), self._copies.weights(layer)
-            listed.append(self._product(
-                (0, layer.outputs, layer.inputs), a=given, b=(self._in(weights), layer.inputs),
-                c=(self._in(below), inward), gate=(self._in(x), inward)))
+            if isinstance(layer, Shared):
+                listed.append(self._centroids(
+                    layer, reads, transposed=True, x=given, table=self._in(weights), target=(self._in(below), inward),
+                    gate=(self._in(x), inward), gated=1))
+            else:
+                listed.append(self._product(
+                    (0, layer.outputs, layer.inputs), a=given, b=(self._in(weights), layer.inputs),
+                    c=(self._in(below), inward), gate=(self._in(x), inward)))
             reads.append(weights)
             writes.append(below)
         self._command("backward", layer, listed, reads, writes)
+
+    def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **given: Any) -> Words:
+        """A product with the indices of a layer, which are read; operands come with their strides."""
+        indices = self._indices[layer.number, transposed]
+        if indices not in reads:
+            reads.append(indices)
+        fields: dict[str, Any] = {"indices": self._in(indices)}
+        for name, value in given.items():
+            fields |= ({name: value[0], f"stride_{name}": value[1]} if isinstance(value, tuple) else {name: value})
+        return centroid_instruction(layer, self._array.lanes, transposed=transposed, **fields)
 
     def _product(self, sizes: tuple[int, int, int], *, a: Any, b: Any, c: Any, start: Any = None, gate: Any = None,
                  **options: int) -> Words:
@@ -367,11 +407,10 @@ class _Compiler:
 
     def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],
                  writes: list[Region]) -> None:
-        base = self._places.lists + sum(map(len, self.words))
         words = np.concatenate([*listed, np.zeros(INSTRUCTION_WORDS, np.uint32)])  # with an END
-        self.words.append(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
-        reads = [*reads, self._given(Region("activations", base, len(self.words[-1])))]
-        fields = {"weight_base": base, **self._copies.fields(layer), **self._passes(name, layer)}
+        region = self._add(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
+        reads = [*reads, region]
+        fields = {"weight_base": region.base, **self._copies.fields(layer), **self._passes(name, layer)}
         self.commands.append(Work(name=f"{name} {layer.number}", operation="LAYERS", reads=reads, writes=writes,
                                   multiplications=layer.multiplications(backward=name == "backward"), fields=fields))
 

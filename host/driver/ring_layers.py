@@ -1,10 +1,12 @@
 """Activation memories of a ring's nodes, and the layers that nodes with a compute engine carry out."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from hdl.compute.layer_list import MULTIPLIED_BIT
 from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer
 from host.driver.command import Command
@@ -17,7 +19,23 @@ from host.memory.lists import ListProgram
 from host.memory.plan import Plan, PlanError
 from sim.golden.compute import Engine
 
-__all__ = ["RingLayers"]
+__all__ = ["ListsOutcome", "RingLayers"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListsOutcome:
+    """End of a list on all nodes that have run it.
+
+    Members
+    -------
+    cycles : int
+        On the node where it took longest.
+    multiplied : int
+        Cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes.
+    """
+
+    cycles: int
+    multiplied: int = 0
 
 
 class RingLayers(RingRounds):
@@ -44,7 +62,9 @@ class RingLayers(RingRounds):
         PlanError
             The lists are not the program of the plan, or nodes have no room for it; nothing is written then.
         """
-        engine, words = Engine(rows=self._config.compute, lanes=self._config.lanes), self._config.activation_words
+        config, words = self._config, self._config.activation_words
+        engine = Engine(rows=config.compute, lanes=config.lanes, scale_mask=config.scale_mask,
+                        operands=config.operands, centroids=config.centroids)
         for program in programs:
             program.check(plan, engine)
             if program.end > words:
@@ -81,7 +101,7 @@ class RingLayers(RingRounds):
         """Read one row per node."""
         return self._read("activations", Buffer("activations", base, length))
 
-    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, patience: int = 0) -> list[int]:
+    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, patience: int = 0) -> list[ListsOutcome]:
         """Run lists of layers, one behind the other, and wait for them; see docs/compute/layers.md.
 
         Parameters
@@ -95,8 +115,8 @@ class RingLayers(RingRounds):
 
         Returns
         -------
-        list of int
-            Cycles of each list, on the node where it took longest.
+        list of ListsOutcome
+            Of each list.
 
         Raises
         ------
@@ -111,4 +131,8 @@ class RingLayers(RingRounds):
         pending = [self._submit_apart({rank: Command(operation=Operation.LAYERS, weight_base=base, length=length)
                                        for rank, length in enumerate(lengths) if length}, patience=patience)
                    for base in lists if any(lengths)]
-        return [max(event.cycles for event in events.values()) for events in self.wait(*pending)] if pending else []
+        if not pending:
+            return []
+        return [ListsOutcome(cycles=max(event.cycles for event in events.values()),
+                             multiplied=sum(event.detail >> MULTIPLIED_BIT for event in events.values()))
+                for events in self.wait(*pending)]

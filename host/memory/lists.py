@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hdl.compute.layer_list import Place
 from host.memory.plan import Plan, PlanError
 from host.memory.profile import Operation, Profile
-from sim.golden.compute import Engine, Gemm, Operand, Vector
+from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand
 
 __all__ = ["ListProgram", "Room"]
 
@@ -77,7 +77,7 @@ class ListProgram:
         """Address behind the last list."""
         return self.base + len(self.words)
 
-    def instructions(self, engine: Engine) -> list[Gemm | Vector]:
+    def instructions(self, engine: Engine) -> list[Instruction]:
         """All instructions, in the order in which they run.
 
         Raises
@@ -89,7 +89,7 @@ class ListProgram:
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
         memories = {Place.ACTIVATIONS: activations, Place.WEIGHTS: elsewhere, Place.GRADIENTS: elsewhere}
-        found: list[Gemm | Vector] = []
+        found: list[Instruction] = []
         for start in self.starts:
             instructions, wrong = engine.check(memories, base=start, length=self.examples)
             if wrong is not None:
@@ -109,7 +109,7 @@ class ListProgram:
         for number, instruction in enumerate(self.instructions(engine), start=1):
             read, written = _operands(instruction)
             operations.append(Operation(f"instruction {number}", *(
-                tuple(sorted({self._room(one, number, rooms) for one in side if one.place is Place.ACTIVATIONS}))
+                tuple(sorted({self._room(one, number, rooms) for one in side if self._is_buffer(one)}))
                 for side in (read, written))))
         operations.append(Operation("the host takes", reads=(*self.given, *self.taken)))
         return Profile({name: room.words for name, room in rooms.items()}, operations)
@@ -125,6 +125,10 @@ class ListProgram:
         rooms = {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
         plan.check(self.profile(rooms, engine), budget=self.base - self.further)
 
+    def _is_buffer(self, operand: Operand) -> bool:
+        """Whether an operand is of activations, and not of what lies with the lists, as indices of centroids do."""
+        return operand.place is Place.ACTIVATIONS and not (self.base <= operand.base and operand.end <= self.end)
+
     def _room(self, operand: Operand, number: int, rooms: Mapping[str, Room]) -> str:
         """Name of the buffer that an operand lies in."""
         near = dataclasses.replace(operand, base=operand.base - self.further)
@@ -137,9 +141,14 @@ class ListProgram:
         return found[0]
 
 
-def _operands(instruction: Gemm | Vector) -> tuple[list[Operand], list[Operand]]:
+def _operands(instruction: Instruction) -> tuple[list[Operand], list[Operand]]:
     """Operands that an instruction reads, and those that it writes."""
-    if isinstance(instruction, Gemm):
-        optional = (instruction.start, instruction.gate)
-        return [instruction.a, instruction.b, *(one for one in optional if one is not None)], [instruction.c]
-    return [instruction.source, instruction.labels], [instruction.target, instruction.loss]
+    read: list[Operand | None]
+    match instruction:
+        case Gemm():
+            read = [instruction.a, instruction.b, instruction.start, instruction.gate]
+        case Centroid():
+            read = [instruction.x, instruction.indices, instruction.start, instruction.table, instruction.gate]
+        case _:
+            read = [instruction.source, instruction.labels]
+    return [one for one in read if one is not None], list(instruction.targets)

@@ -9,7 +9,7 @@ import numpy as np
 from host.driver.codebooks import Codebook
 from host.models.layers import Array, Layer, Linear, Model, ReLU, Views
 from sim.arithmetic.functions import column_sums
-from sim.golden.centroid_product import gradient, product
+from sim.golden.centroid_product import layer_gradient, pack_indices, product, unpack_indices
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
@@ -26,14 +26,25 @@ class CentroidLinear(Layer):
         First centroids, and indices in shape (outputs, inputs).
     bias : array
         First biases.
+    lanes : int
+        Lanes among which outputs are dealt out.
     """
 
-    def __init__(self, codebook: Codebook, bias: Array):
+    def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES):
         if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
             raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
                              f"{codebook.indices.shape!r}")
         self._codebook = codebook
         self._bias = bias.copy()
+        self._lanes = lanes
+        # As a node has them: the last group of outputs is filled up.
+        self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
+                                    len(codebook.centroids))
+
+    @property
+    def codebook(self) -> Codebook:
+        """First centroids, and indices."""
+        return self._codebook
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -48,12 +59,12 @@ class CentroidLinear(Layer):
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
         indices, table = self._codebook.indices, parameters["centroids"]
-        gradients["centroids"][...] = gradient(indices, cache, upstream, len(table), lanes=LANES)
+        gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=self._lanes)
         gradients["bias"][...] = column_sums(upstream)
         return product(indices.T, table, upstream, np.zeros((), upstream.dtype))
 
 
-def shared(model: Model, centroids: int) -> Model:
+def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
     """Make a perceptron whose layers have a table each, by clustering the weights of a perceptron.
 
     Parameters
@@ -62,11 +73,15 @@ def shared(model: Model, centroids: int) -> Model:
         Perceptron of linear layers with a ReLU between each two.
     centroids : int
         Entries of each table.
+    lanes : int
+        Lanes among which outputs are dealt out.
+    align : int
+        Elements of which each layer takes a multiple; see :class:`host.models.layers.Model`.
     """
     layers: list[Layer] = []
     for layer, views in zip(model.layers, model.views(model.parameters), strict=True):
         if isinstance(layer, Linear):
-            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"]))
+            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes))
         else:
             layers.append(ReLU())
-    return Model(layers)
+    return Model(layers, align=align)

@@ -202,11 +202,11 @@ class GatewareCost:
         ring.write_gradients([np.full(length, _NOTHING, np.uint32)])
         words = np.concatenate(list(instructions(plan, job, self._lanes, operands=self._operands)))
         ring.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)
-        cycles, = ring.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
+        found, = ring.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
         digest = hashlib.sha256(ring.read_gradients(length).tobytes()).hexdigest()
         if self.digest not in ("", digest):
             raise WrongProductError(f"Product {job.m} x {job.k} x {job.n} must be the same with all factors, not "
                                     f"another one with {plan}")
         self.digest = digest
-        self._known[plan] = cycles
-        return cycles
+        self._known[plan] = found.cycles
+        return found.cycles

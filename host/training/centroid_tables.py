@@ -2,31 +2,43 @@
 
 ``python -m host.training.centroid_tables`` trains the digits classifier, 64-64-10, with some seeds; clusters the
 weights of each layer; and trains the tables, of which all nodes have one for each layer, with assignments kept. In
-both parts the nodes of a simulated ring sum the gradients and update the parameters, and are compared with the golden
-model after each step. Products and gradients of layers with tables are those of the golden model of
-:mod:`hdl.compute.centroid_product`, which the host carries out: modelled.
+both parts the nodes of a simulated ring compute, sum the gradients and update the parameters, and are compared with
+the golden model after each step; they count their multiplications with centroids. With ``--compute host`` products
+and gradients are those of the golden models, which the host carries out: modelled. The bits are the same.
+
+Rows of seeds are kept in build/centroids/tables.json, so that a run goes on where an earlier one with the same
+options has ended.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hdl.config import NodeConfig
+from hdl.group import GROUP
+from host.compute.shared_layers import Shared
 from host.driver.ring import Ring
-from host.models.centroid_layers import shared
+from host.models.centroid_layers import CentroidLinear, shared
 from host.models.digits import Dataset, digits
 from host.models.layers import Array
+from host.output import write_json
+from host.program.schedules import Dense
+from host.training.engine import engine_node
 from host.training.optimizers import SGD
-from host.training.record import Training, TrainingConfig
+from host.training.record import HOST, NODE, Training, TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import Classifier
 from host.transports.session import open_session
 from sim.verilated.native import Arithmetic
 
-__all__ = ["RATE", "CentroidClassifier", "Row", "compare", "main", "table"]
+__all__ = ["RATE", "CentroidClassifier", "Row", "compare", "main", "nodes_for", "table"]
 
 #: Learning rate of tables at the first step, with a momentum of 0.9. The gradient of a centroid is the sum of the
 #: gradients of hundreds of weights.
@@ -45,14 +57,27 @@ class CentroidClassifier(Classifier):
         Parameters of the dense perceptron, whose weights are clustered.
     centroids : int
         Entries of a table.
+    align : int
+        Elements of which each layer takes a multiple.
     """
 
-    def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16):
+    def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,
+                 align: int = 1):
         super().__init__(data, hidden)
         self._model.parameters[...] = parameters
-        self._model = shared(self._model, centroids)
+        self._model = shared(self._model, centroids, align=align)
+        self._centroids = centroids
         self.parameters = self._model.parameters
         self.initialize(0)
+
+    @property
+    def layers(self) -> list[Dense]:
+        found: list[Dense] = []
+        indices = [layer.codebook.indices for layer in self._model.layers if isinstance(layer, CentroidLinear)]
+        for dense, mine in zip(super().layers, indices, strict=True):
+            base = found[-1].base + found[-1].length if found else 0
+            found.append(Shared(dense.number, dense.inputs, dense.outputs, base, mine, self._centroids))
+        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +93,11 @@ class Row:
         Words that all nodes have sent in a step, on average, with dense weights and with tables.
     steps : int
         Steps in which tables were trained.
+    cycles : float
+        Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
+    multiplications : float
+        Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
+        counted; 0 if the host computes.
     """
 
     seed: int
@@ -77,6 +107,8 @@ class Row:
     dense_words: float
     table_words: float
     steps: int
+    cycles: float
+    multiplications: float
 
 
 def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingConfig, *, centroids: int = 16) -> Row:
@@ -90,30 +122,53 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
         Configurations of both runs, with the same hidden layers.
     centroids : int
     """
-    whole = Classifier(data, dense.hidden)
+    whole = Classifier(data, dense.hidden, align=_align(dense))
     first = train(ring, whole, dense)
-    task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids)
+    task = CentroidClassifier(data, dense.hidden, whole.compact(whole.parameters), centroids=centroids,
+                              align=_align(tables))
     clustered = task.rate(task.scores())
     second = train(ring, task, tables)
 
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
+    # Products forward and for the gradients of tables have the outputs of layers, those inward their inputs.
+    outputs = tables.epochs * task.examples * sum(
+        2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
-               dense_words=sent(first), table_words=sent(second), steps=len(second.steps))
+               dense_words=sent(first), table_words=sent(second), steps=len(second.steps),
+               cycles=float(np.mean([step.compute_cycles for step in second.steps])),
+               multiplications=sum(step.centroid_multiplications for step in second.steps) / outputs)
+
+
+def _align(config: TrainingConfig) -> int:
+    """Elements of which layers take a multiple: whole groups on nodes that compute."""
+    return GROUP if config.compute == NODE else 1
+
+
+def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, nodes: int) -> NodeConfig:
+    """Nodes for both parts of a seed, with room for lists and indices where they compute."""
+    node, data = NodeConfig(), digits()
+    if tables.compute == HOST:
+        return node
+    whole = Classifier(data, dense.hidden)
+    whole.initialize(0)  # any weights do
+    task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids, align=GROUP)
+    return engine_node(engine_node(node, whole, dense, nodes=nodes), task, tables, nodes=nodes)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Rows of all seeds and their mean, in Markdown; accuracies in per cent."""
-    lines = ["| seed | dense | clustered | tables trained | less dense | steps | words a step: dense | tables |",
-             "|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| seed | dense | clustered | tables trained | less dense | steps | words a step: dense | tables | "
+             "compute cycles a step | multiplications an output |",
+             "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
     for row in [*rows, mean]:
         name = "mean" if row is mean else row.seed
         lines.append(f"| {name} | {100 * row.dense:.2f} | {100 * row.clustered:.2f} | {100 * row.trained:.2f} | "
                      f"{100 * (row.trained - row.dense):+.2f} | {row.steps:.0f} | {row.dense_words:,.0f} | "
-                     f"{row.table_words:,.0f} |")
+                     f"{row.table_words:,.0f} | {row.cycles:,.0f} | {row.multiplications:.2f} |")
     return "\n".join(lines)
 
 
@@ -126,18 +181,43 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--centroids", type=int, default=16, help="entries of a table [16]")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of tables [5]")
     parser.add_argument("--learning-rate", type=float, default=RATE, help=f"of tables at the first step [{RATE}]")
+    parser.add_argument("--compute", choices=(HOST, NODE), default=NODE, help=f"{HOST} or {NODE} computes [{NODE}]")
+    parser.add_argument("--output", type=Path, default=Path("build/centroids"),
+                        help="folder of tables.json [build/centroids]")
     options = parser.parse_args(arguments)
-    rows = []
-    with open_session(NodeConfig(), nodes=options.nodes, threads=2, arithmetic=Arithmetic.NATIVE,
-                      host_port=False) as session:
-        for seed in range(options.seeds):
-            tables = TrainingConfig(epochs=options.epochs, seed=seed,
-                                    optimizer=SGD(learning_rate=options.learning_rate, momentum=0.9))
-            rows.append(compare(session.ring, digits(), TrainingConfig(seed=seed), tables,
-                                centroids=options.centroids))
-            print(table(rows[-1:]).splitlines()[-2], flush=True)
-    print(table(rows))
-    return int(np.mean([row.trained - row.dense for row in rows]) < -0.01)
+    path = options.output / "tables.json"
+    given = {name: value for name, value in vars(options).items() if name not in ("seeds", "output")}
+
+    def configs(seed: int) -> tuple[TrainingConfig, TrainingConfig]:
+        return TrainingConfig(seed=seed, compute=options.compute), TrainingConfig(
+            epochs=options.epochs, seed=seed, compute=options.compute,
+            optimizer=SGD(learning_rate=options.learning_rate, momentum=0.9))
+
+    rows = _kept(path, given)
+    missing = [seed for seed in range(options.seeds) if seed not in rows]
+    with contextlib.ExitStack() as stack:
+        if missing:
+            options.output.mkdir(parents=True, exist_ok=True)
+            node = nodes_for(*configs(0), centroids=options.centroids, nodes=options.nodes)
+            session = stack.enter_context(open_session(
+                node, nodes=options.nodes, threads=2, arithmetic=Arithmetic.NATIVE, host_port=False))
+        for seed in missing:
+            rows[seed] = compare(session.ring, digits(), *configs(seed), centroids=options.centroids)
+            write_json(path, {**given, "rows": [dataclasses.asdict(row) for row in rows.values()]})
+            print(table([rows[seed]]).splitlines()[-2], flush=True)
+    wanted = [rows[seed] for seed in range(options.seeds)]
+    print(table(wanted))
+    return int(np.mean([row.trained - row.dense for row in wanted]) < -0.01)
+
+
+def _kept(path: Path, given: dict[str, Any]) -> dict[int, Row]:
+    """Rows of an earlier run with the same options, by seed."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    rows = [Row(**row) for row in content.pop("rows")]
+    return {row.seed: row for row in rows} if content == given else {}
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from hdl.group import GROUP
 from host.compute.factors import Array as Units
 from host.compute.factors import best_factors
 from host.compute.lists import Lists, compile_lists
+from host.compute.shared_layers import Shared
 from host.driver.memory import distance_of
 from host.driver.ring import Ring
+from host.driver.ring_layers import ListsOutcome
 from host.models.layers import Array, Labels
-from host.program.schedules import Copies, Schedule, layers_of
+from host.program.schedules import Copies, Schedule
 from host.tiling.searched import SearchedFactors
 from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
@@ -52,6 +54,8 @@ class Computer:
         The plan of the activation memory, and the lines that were given.
     lengths : list of int
         Examples that each node has been given.
+    multiplications : int
+        Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
     """
 
     def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
@@ -60,6 +64,7 @@ class Computer:
         self._lists = lists
         self._length = length
         self.lengths = [0] * ring.nodes
+        self.multiplications = 0
 
     @property
     def lists(self) -> Lists:
@@ -91,7 +96,9 @@ class Computer:
 
     def run(self) -> int:
         """Have nodes differentiate what they were given, and return the cycles of all commands."""
-        return self._commands([one.fields["weight_base"] for one in self._lists.commands])
+        found = self._commands([one.fields["weight_base"] for one in self._lists.commands])
+        self.multiplications = sum(one.multiplied for one in found) * self._ring.devices[0].config.lanes
+        return sum(one.cycles for one in found)
 
     def losses(self) -> list[float]:
         """Losses of the shares that were differentiated last."""
@@ -115,9 +122,9 @@ class Computer:
                       for mine, share in zip(rows, shares, strict=True)]
         return np.concatenate(found)
 
-    def _commands(self, lists: Sequence[int]) -> int:
+    def _commands(self, lists: Sequence[int]) -> list[ListsOutcome]:
         patience = max(command.multiplications for command in self._lists.commands) * self._lists.places.examples
-        return sum(self._ring.run_layers(lists, self.lengths, patience=patience))
+        return self._ring.run_layers(lists, self.lengths, patience=patience)
 
 
 def _classifier(workload: Workload) -> Classifier:
@@ -130,7 +137,7 @@ def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int,
            distance: int = 0, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
     task = _classifier(workload)
     examples = -(-config.largest(task.examples) // nodes)
-    return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words,
+    return compile_lists(task.layers, array=units, examples=examples, words=words,
                          copies=_copies(config, distance), factors=factors)
 
 
@@ -161,13 +168,15 @@ def _units(node: NodeConfig) -> Units:
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
     """The same node with two queues, and an engine of ``config.macs`` multiply-adds per cycle whose activation memory
-    has room for the run, if a node can have as much."""
+    has room for the run, if a node can have as much; with tables of the workload's layers, if those have any."""
     rows, rest = divmod(config.macs, node.lanes)
     if rest or rows not in _ROWS or rows > node.lanes:
         possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
         raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
                          f"{config.macs!r}")
-    found = dataclasses.replace(node, compute=rows, queues=2, operands=config.compute_format)
+    tables = {layer.centroids for layer in _classifier(workload).layers if isinstance(layer, Shared)}
+    found = dataclasses.replace(node, compute=rows, queues=2, operands=config.compute_format,
+                                centroids=max(tables, default=node.centroids))
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
     words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
     if config.overlaps:  # inputs, labels and lists lie twice, as far apart as the copies of weights
@@ -191,6 +200,10 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
         raise ValueError("Nodes must have a compute engine to compute")
     if node.operands != config.compute_format:
         raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.operands}")
+    for layer in task.layers:
+        if isinstance(layer, Shared) and layer.centroids != node.centroids:
+            raise ValueError(f"Nodes must have tables of {layer.centroids} centroids to compute, not "
+                             f"{node.centroids}")
     lists = _lists(task, config, _units(node), nodes, node.activation_words, distance_of(node))
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:

@@ -187,6 +187,8 @@ class Step:
         each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
     gemm_cycles, vector_cycles : int
         Cycles of matrix products, and of functions of rows, of the node that took longest; 0 if the host computes.
+    centroid_multiplications : int
+        Multiplications of all nodes in products with tables of centroids; 0 in a program, which counts none.
     link_restarts, words_repeated, checks_failed : int
         Repairs of links with replay, summed over all nodes, since the step before.
     faults_injected : int
@@ -222,6 +224,7 @@ class Step:
     communicate_cycles: int = 0
     gemm_cycles: int = 0
     vector_cycles: int = 0
+    centroid_multiplications: int = 0
     link_restarts: int = 0
     words_repeated: int = 0
     checks_failed: int = 0

@@ -22,7 +22,7 @@ from host.driver.ring import Ring, Vector
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
-from host.program.schedules import Dense, Kind, Schedule, build, fused, layers_of
+from host.program.schedules import Dense, Kind, Schedule, build, fused
 from host.program.search import Trials
 from host.program.trace import origin_of, spans
 from host.training.engine import Computer, check_engine, computer_of
@@ -191,7 +191,8 @@ class Execution:
         if self.computer is None:
             return {}
         return {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
-                "vector_cycles": max(growth("VECTOR_CYCLES", before, after))}
+                "vector_cycles": max(growth("VECTOR_CYCLES", before, after)),
+                "centroid_multiplications": self.computer.multiplications}
 
     def warm_up(self) -> None:
         """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
@@ -313,7 +314,7 @@ def layers_for(workload: Workload) -> list[Dense]:
     """Layers of a schedule."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
-    return layers_of(workload.widths)
+    return workload.layers
 
 
 def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:

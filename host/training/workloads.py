@@ -15,6 +15,7 @@ from host.models.lockstep import Request, Use, lockstep
 from host.models.masks import ALTERNATIVE
 from host.models.text import Bigram, Characters, Text, collate, decode, encode
 from host.models.transformer import Transformer, TransformerConfig
+from host.program.schedules import Dense, layers_of
 from host.training.optimizers import LEARNING_RATES, OptimizerName
 from sim.arithmetic.functions import exp
 from sim.golden.operands import FP32
@@ -127,6 +128,11 @@ class Classifier(Workload):
         self._model = perceptron(data.train_x.shape[1], hidden, data.classes, align=align, operands=operands)
         self.parameters = self._model.parameters
         self.examples = len(data.train_x)
+
+    @property
+    def layers(self) -> list[Dense]:
+        """Layers, and the places of their parameters on nodes that compute or in a schedule."""
+        return layers_of(self.widths)
 
     def initialize(self, seed: int) -> None:
         self._model.initialize(seed)

@@ -25,7 +25,11 @@ import numpy.typing as npt
 
 from sim.golden.summation import canonical
 
-__all__ = ["Lanes", "gather", "gradient", "product"]
+__all__ = ["Lanes", "gather", "gradient", "index_line", "layer_gradient", "pack_indices", "product",
+           "unpack_indices"]
+
+#: Bits of an index in memory, columns of a word of a lane, and examples of a job.
+_BITS, _COLUMNS, _EXAMPLES = 4, 8, 8
 
 Array = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.integer]
@@ -100,6 +104,52 @@ def _combined(totals: Array) -> Array:
     for further in totals[1:]:
         total = total + further
     return canonical(total)
+
+
+def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
+    """Gradient of each centroid of a layer in memory, whose groups of examples and outputs are filled up.
+
+    Parameters
+    ----------
+    indices : array
+        In shape (outputs, inputs), with as many outputs as all lanes of all groups.
+    x, centroids, lanes
+        As for :func:`gradient`.
+    upstream : array
+        Gradients of the outputs that there are, in shape (examples, outputs).
+    """
+    outputs, examples = len(indices), -(-len(x) // _EXAMPLES) * _EXAMPLES
+    given, beside = np.zeros((examples, x.shape[1]), x.dtype), np.zeros((examples, outputs), x.dtype)
+    given[:len(x)], beside[:len(x), :upstream.shape[1]] = x, upstream
+    return gradient(indices, given, beside, centroids, lanes=lanes)
+
+
+def index_line(columns: int, lanes: int) -> int:
+    """Elements of memory with the indices of a group of outputs: whole memory rows, of eight columns each."""
+    return -(-columns // _COLUMNS) * lanes
+
+
+def pack_indices(indices: Indices, lanes: int) -> npt.NDArray[np.uint32]:
+    """Indices as they lie in memory, a line for each group of outputs, in shape (groups, elements of a line).
+
+    A memory row has eight columns, and in each of these the indices of all outputs of the group, four bits each.
+    """
+    outputs, columns = indices.shape
+    groups, line = -(-outputs // lanes), index_line(columns, lanes)
+    full = np.zeros((groups * lanes, line // lanes * _COLUMNS), np.uint32)
+    full[:outputs, :columns] = indices
+    # In order of groups, memory rows, columns of a row and lanes, eight to an element.
+    nibbles = full.reshape(groups, lanes, -1).transpose(0, 2, 1).reshape(groups, line, _COLUMNS)
+    shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
+    return np.asarray(np.bitwise_or.reduce(nibbles << shifts, axis=2), np.uint32)
+
+
+def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, centroids: int) -> Indices:
+    """Indices of lines in memory, in shape (groups times lanes, columns): the low bits of four count."""
+    shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
+    nibbles = lines[..., None] >> shifts & np.uint32(centroids - 1)
+    found = nibbles.reshape(len(lines), -1, lanes).transpose(0, 2, 1).reshape(len(lines) * lanes, -1)
+    return found[:, :columns].astype(np.int64)
 
 
 @dataclasses.dataclass(kw_only=True)

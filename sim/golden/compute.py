@@ -16,23 +16,26 @@ from hdl.compute.array import TILES
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
+    MULTIPLIED_BIT,
     Initial,
     Kind,
     Place,
     VectorProgram,
+    centroid_layout,
     gemm_layout,
     instruction_layout,
     vector_layout,
 )
+from hdl.compute.multiply_accumulate import SLOTS
 from hdl.control.protocol import EventStatus
 from hdl.masking.mask import INDEX_BITS, KINDS
-from sim.golden import masking
+from sim.golden import centroid_product, masking
 from sim.golden.gemm import ScaleMask, epilogue
 from sim.golden.loop_nest import Job, LoopNest
 from sim.golden.operands import FP32, operands_of, product
 from sim.golden.vector import cross_entropy
 
-__all__ = ["Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
+__all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -154,15 +157,65 @@ class Vector:
         return not found.wrong
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Centroid:
+    """Product with weights that are indices, or gradient of the centroids, resolved and checked."""
+
+    target: Operand
+    x: Operand
+    indices: Operand
+    start: Operand | None
+    table: Operand | None
+    gate: Operand | None
+    outputs: int
+    relu: bool
+    lanes: int
+    centroids: int
+
+    @property
+    def gradient(self) -> bool:
+        return self.table is None
+
+    @property
+    def targets(self) -> tuple[Operand, ...]:
+        return (self.target,)
+
+    @property
+    def multiplied(self) -> int:
+        """Cycles in which all lanes multiply: for each output of each group of eight examples."""
+        groups: int = -(-self.x.rows // SLOTS) * SLOTS
+        return self.centroids * self.indices.rows * groups
+
+    def run(self, memories: Memories) -> bool:
+        """Run the instruction."""
+        x = self.x.read(memories)
+        lines = memories[self.indices.place][self.indices.index()]
+        indices = centroid_product.unpack_indices(lines, x.shape[1], self.lanes, self.centroids)
+        start = np.zeros((1, 1), np.float32) if self.start is None else self.start.read(memories)
+        with np.errstate(all="ignore"):
+            if self.table is None:
+                found = centroid_product.layer_gradient(indices, x, start, self.centroids, lanes=self.lanes)[None]
+            else:
+                found = centroid_product.product(indices[:self.outputs], self.table.read(memories)[0], x, start)
+        gate = None if self.gate is None else self.gate.read(memories)
+        self.target.write(memories, epilogue(found, ScaleMask(), relu=self.relu, gate=gate))
+        return True
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """End of a command: its status, and the detail of its event.
 
-    The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran.
+    The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran;
+    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied.
     """
 
     status: EventStatus
     detail: int
+
+
+Instruction = Gemm | Vector | Centroid
+"""Instruction that has been resolved and checked."""
 
 
 class _WrongError(Exception):
@@ -190,6 +243,8 @@ class Engine:
         Whether products can be scaled and masked.
     operands : str
         Format of the operands of products.
+    centroids : int
+        Of a table; 0 in an engine without.
     """
 
     rows: int
@@ -198,6 +253,7 @@ class Engine:
     columns: int = 64
     scale_mask: bool = False
     operands: str = FP32
+    centroids: int = 0
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
         """Run a command, and replace what it writes.
@@ -220,14 +276,15 @@ class Engine:
         for number, instruction in enumerate(instructions):
             if not instruction.run(memories):
                 return Outcome(EventStatus.BAD_INSTRUCTION, number)
-        return Outcome(EventStatus.OK, len(instructions))
+        multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
+        return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
 
     def check(self, memories: Memories, *, base: int, length: int,
-              offset: int = 0) -> tuple[list[Gemm | Vector], int | None]:
+              offset: int = 0) -> tuple[list[Instruction], int | None]:
         """Instructions of a list up to its END, and the number of the first that is wrong, if one is."""
         words = memories[Place.ACTIVATIONS]
         sizes = {place: len(memory) for place, memory in memories.items()}
-        found: list[Gemm | Vector] = []
+        found: list[Instruction] = []
         for number in range(MOST_INSTRUCTIONS):
             first = base + INSTRUCTION_WORDS * number
             mine = words[first:first + INSTRUCTION_WORDS]
@@ -242,7 +299,7 @@ class Engine:
             found.append(instruction)
         return found, MOST_INSTRUCTIONS
 
-    def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm | Vector | None:
+    def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Instruction | None:
         """A checked instruction; None for END."""
         match unpack(instruction_layout(), words):
             case {"kind": Kind.END, "rest": 0}:
@@ -251,6 +308,8 @@ class Engine:
                 return self._gemm(unpack(gemm_layout(), words), length, offset, sizes)
             case {"kind": Kind.VECTOR}:
                 return self._vector(unpack(vector_layout(), words), length, offset, sizes)
+            case {"kind": Kind.CENTROID} if self.centroids:
+                return self._centroid(unpack(centroid_layout(), words), length, offset, sizes)
         raise _WrongError
 
     def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
@@ -295,6 +354,30 @@ class Engine:
         _refuse(any(target.meets(one) for one in (source, labels, loss)))
         _refuse(any(loss.meets(one) for one in (source, labels)))
         return Vector(source=source, labels=labels, target=target, loss=loss)
+
+    def _centroid(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Centroid:
+        gradient = fields["gradient"]
+        _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse(gradient and (fields["initial"] or fields["relu"] or fields["gated"]))
+        rows, columns, outputs = (_size(fields[name], length) for name in ("rows", "columns", "outputs"))
+        groups = -(-outputs // self.lanes)
+        strides = {name: fields[f"stride_{name}"] for name in ("target", "x", "indices", "start", "gate")}
+        strides |= {"table": 0} | ({"target": 0} if gradient else {})  # which have one row
+
+        def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
+            return self._operand(fields[name], strides[name], shape, offset, sizes, **options)
+
+        target = operand("target", (1, self.centroids) if gradient else (rows, outputs), target=True,
+                         repeats=bool(gradient))
+        x = operand("x", (rows, columns))
+        indices = operand("indices", (groups, centroid_product.index_line(columns, self.lanes)))
+        start = (operand("start", (rows, outputs), repeats=not gradient)
+                 if gradient or fields["initial"] else None)
+        table = None if gradient else operand("table", (1, self.centroids), repeats=True)
+        gate = operand("gate", (rows, outputs)) if fields["gated"] else None
+        _refuse(any(target.meets(one) for one in (x, indices, start, table, gate) if one is not None))
+        return Centroid(target=target, x=x, indices=indices, start=start, table=table, gate=gate, outputs=outputs,
+                        relu=bool(fields["relu"]), lanes=self.lanes, centroids=self.centroids)
 
     def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
                  sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
@@ -342,7 +425,7 @@ def _size(given: int, length: int) -> int:
     return size
 
 
-def _over(instructions: list[Gemm | Vector], base: int, end: int) -> int | None:
+def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
     """Number of the instruction with the lowest target over the list, which lies from ``base`` to ``end``."""
     listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
     found = [(target.base, number) for number, one in enumerate(instructions) for target in one.targets

@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout, vector_layout
-from sim.golden.compute import Gemm, Operand, Vector, unpack
+from hdl.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    Initial,
+    Kind,
+    Place,
+    centroid_layout,
+    gemm_layout,
+    vector_layout,
+)
+from sim.golden.compute import Centroid, Instruction, Operand, Vector, unpack
 from sim.golden.gemm import scale_mask_fields
 
 __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
@@ -28,8 +36,14 @@ def _kind(words: Bits) -> int:
     return int(words[0]) & 15
 
 
-def _operand_rows(words: Bits, length: int) -> list[int | None]:
+def _operand_rows(words: Bits, length: int, lanes: int) -> list[int | None]:
     """Rows of each operand in the order of their checks; None for one that is not compared."""
+    if _kind(words) == Kind.CENTROID:
+        fields = unpack(centroid_layout(), words)
+        gradient, rows, outputs = fields["gradient"], fields["rows"] or length, fields["outputs"] or length
+        return [1 if gradient else rows, rows, -(-(outputs % (1 << 12)) // lanes),
+                rows if gradient or fields["initial"] else None, None if gradient else 1,
+                rows if fields["gated"] else None]
     if _kind(words) == Kind.VECTOR:
         rows = unpack(vector_layout(), words)["rows"] or length
         return [rows, 1, rows, rows]
@@ -41,7 +55,7 @@ def _operand_rows(words: Bits, length: int) -> list[int | None]:
             m if fields["initial"] == Initial.MATRIX else None, m if fields["gated"] else None]
 
 
-def check_cycles(words: Bits, length: int) -> int:
+def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0) -> int:
     """Cycles from an instruction to the verdict on it.
 
     Parameters
@@ -50,19 +64,23 @@ def check_cycles(words: Bits, length: int) -> int:
         The instruction.
     length : int
         Length of the command.
+    lanes : int
+    centroids : int
+        Of a table; 0 where there are no products with them.
     """
     if _kind(words) == Kind.END:
         return _END
-    if _kind(words) not in (Kind.GEMM, Kind.VECTOR):
+    if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ())):
         return _BEGIN
     products = [rows if rows is None else max(1, ((rows - 1) % (1 << 12)).bit_length())
-                for rows in _operand_rows(words, length)]
+                for rows in _operand_rows(words, length, lanes)]
     return _BEGIN + sum(_RESOLVED if bits is None else _COMPARED + bits for bits in products)
 
 
 def job_cycles(words: Bits) -> int:
     """Cycles from an instruction to its job in the second walk."""
-    cycles: dict[int, int] = {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED}
+    cycles: dict[int, int] = {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED,
+                              Kind.CENTROID: _BEGIN + 6 * _RESOLVED}
     return cycles[_kind(words)]
 
 
@@ -78,18 +96,18 @@ def read_cycles(*, lanes: int, answer: int) -> int:
     return int(INSTRUCTION_WORDS) // lanes + 2 + answer
 
 
-def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int) -> int:
+def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, centroids: int = 0) -> int:
     """Cycles of a LAYERS without those of its jobs, if nothing makes its memory ports wait.
 
     Parameters
     ----------
     instructions : list of array of uint32
         The list, with its END.
-    length, lanes, answer : int
+    length, lanes, answer, centroids : int
         As for :func:`check_cycles` and :func:`read_cycles`.
     """
-    walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + check_cycles(words, length) + job_cycles(words)
-                for words in instructions)
+    walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + job_cycles(words)
+                + check_cycles(words, length, lanes=lanes, centroids=centroids) for words in instructions)
     return walks + 3
 
 
@@ -97,8 +115,25 @@ def _place(operand: Operand, lanes: int) -> dict[str, int]:
     return {"place": int(operand.place), "row": operand.base // lanes}
 
 
-def job(instruction: Gemm | Vector, *, lanes: int, memory_rows: int) -> dict[str, Any]:
+def _centroid_job(instruction: Centroid) -> dict[str, Any]:
+    gradient, lanes = instruction.gradient, instruction.lanes
+    made: dict[str, Any] = {
+        "rows": instruction.x.rows, "columns": instruction.x.columns, "outputs": instruction.outputs,
+        "gradient": int(gradient), "initial": int(instruction.start is not None and not gradient),
+        "relu": int(instruction.relu), "gated": int(instruction.gate is not None)}
+    for name in ("target", "x", "indices", "start", "table", "gate"):
+        operand = getattr(instruction, name)
+        if operand is not None:
+            made[name] = _place(operand, lanes)
+            if not (name == "table" or (name == "target" and gradient)):
+                made[name]["stride"] = operand.stride // lanes
+    return made
+
+
+def job(instruction: Instruction, *, lanes: int, memory_rows: int) -> dict[str, Any]:
     """Job of an instruction, as its unit takes it; fields that have no meaning are missing."""
+    if isinstance(instruction, Centroid):
+        return _centroid_job(instruction)
     if isinstance(instruction, Vector):
         operands: Mapping[str, Operand] = {name: getattr(instruction, name)
                                            for name in ("source", "labels", "target", "loss")}

@@ -41,6 +41,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"compute": True}, r"^Rows of multiply-accumulate units must be 0, 1, 2 or 4, not True$"),
         ({"compute": 1, "lanes": 1}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
                                      r"must be 2 or more, not 1 with 1 lanes$"),
+        ({"centroids": 32}, r"^Centroid count must be 0, 4, 8 or 16, not 32$"),
+        ({"centroids": False}, r"^Centroid count must be 0, 4, 8 or 16, not False$"),
         ({"compute": 4, "lanes": 2}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
                                      r"must be 2 or more, not 4 with 2 lanes$"),
         ({"activation_words": 16}, r"^activation_words must be a multiple of 32 between 32 and 16777216, not 16$"),
@@ -110,7 +112,7 @@ def test_hash_covers_every_parameter():
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
-               "masters": True, "versions": True}
+               "masters": True, "versions": True, "centroids": 16}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
@@ -118,7 +120,8 @@ def test_hash_covers_every_parameter():
     assert {*changed, "element", "rounds"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
-    assert NodeConfig().hash == NodeConfig().hash
+    assert NodeConfig().hash == NodeConfig().hash == NodeConfig(centroids=0, operands="fp32").hash
+    assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before both options
     assert 0 <= NodeConfig().hash < 1 << 32
 
 

@@ -176,8 +176,16 @@ def _vector() -> dict[str, Any]:
 def _lists() -> dict[str, Any]:
     from hdl.compute.list_runner import ListRunner
 
-    return {f"lists{lanes}": ListRunner(words=(256, 192, 1024), lanes=lanes, rows=rows, blocks=32)
-            for lanes, rows in ((2, 2), (4, 4), (8, 1))}
+    return {f"lists{lanes}": ListRunner(
+                words=(256, 192, 1024), lanes=lanes, rows=rows, blocks=32, centroids=centroids)
+            for lanes, rows, centroids in ((2, 2, 0), (4, 4, 16), (8, 1, 0))}
+
+
+def _centroid_layer() -> dict[str, Any]:
+    from hdl.compute.centroid_layer import CentroidLayer
+
+    return {"four": CentroidLayer(lanes=4, memory_rows=2048),
+            "two": CentroidLayer(lanes=2, centroids=4, dsps=1, memory_rows=2048)}
 
 
 def _memory_access() -> dict[str, Any]:
@@ -341,7 +349,9 @@ _ALL = (
       for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_walk")),
     *(Target(f"hdl/compute/{name}.py", _lists, (f"tests/hdl/compute/{tests}.py",))
       for name, tests in (("instruction_checker", "test_instruction_checker"),
+                          ("centroid_instruction", "test_instruction_checker"),
                           ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
+    Target("hdl/compute/centroid_layer.py", _centroid_layer, ("tests/hdl/compute/test_centroid_layer.py",), cost=3),
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),

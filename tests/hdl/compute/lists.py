@@ -9,7 +9,16 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.instruction_checker import InstructionChecker
-from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, VectorProgram, gemm_layout, vector_layout
+from hdl.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    Initial,
+    Kind,
+    Place,
+    VectorProgram,
+    centroid_layout,
+    gemm_layout,
+    vector_layout,
+)
 from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
 from hdl.control.protocol import access_layout
@@ -20,15 +29,16 @@ from hdl.streams.stream import connect_stream, word_layout
 from sim.golden.compute import Engine, pack
 from sim.verilated.vectors import Unit
 
-__all__ = ["BLOCKS", "END", "ROWS", "SCALE_MASK", "WORDS", "Command", "draw_command", "draw_list", "engine",
-           "golden_list", "units"]
+__all__ = ["BLOCKS", "CENTROIDS", "END", "ROWS", "SCALE_MASK", "WORDS", "Command", "draw_command", "draw_list",
+           "engine", "golden_list", "units"]
 
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Rows of the array by lanes, and the lanes of those that scale and mask.
+#: Rows of the array by lanes, the lanes of those that scale and mask, and centroids of those with any.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = (4,)
+CENTROIDS = {4: 16}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
 
@@ -42,8 +52,9 @@ class Walk(wiring.Component):
 
     def __init__(self, lanes):
         self._lanes = lanes
+        self._kinds = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()))
         self._runner = ListRunner(words=WORDS, lanes=lanes, rows=ROWS[lanes], blocks=BLOCKS,
-                                  scale_mask=lanes in SCALE_MASK)
+                                  scale_mask=lanes in SCALE_MASK, centroids=CENTROIDS.get(lanes, 0))
         self._access = HostAccess(rows=(WORDS[2] // lanes,), lanes=lanes)
         ports = self._runner.signature.members
         super().__init__({
@@ -59,14 +70,14 @@ class Walk(wiring.Component):
         m.submodules.access = access = MemoryAccess(rows=tuple(words // lanes for words in WORDS), lanes=lanes)
         m.submodules.memory = memory = LanedMemory(rows=WORDS[2] // lanes, lanes=lanes, readers=1, writers=1)
         for source, sink in ((runner.request, access.request), (access.response, runner.response),
-                             (runner.gemm, self.gemm), (runner.vector, self.vector),
+                             *((getattr(runner, name), getattr(self, name)) for name in self._kinds),
                              (self.host_write, host.write.request), (self.host_words, host.write.data)):
             connect_stream(m, source, sink)
         wiring.connect(m, access=access.read_2, memory=memory.read[0])
         wiring.connect(m, host=host.write_0, memory=memory.write[0])
         for name in ("start", "list_base", "state_base", "length", "settled", "unit_done", "unit_bad"):
             m.d.comb += getattr(runner, name).eq(getattr(self, name))
-        for name in ("gemm_runs", "vector_runs", "passed", "done", "bad", "number"):
+        for name in (*(f"{kind}_runs" for kind in self._kinds), "passed", "done", "bad", "number"):
             m.d.comb += getattr(self, name).eq(getattr(runner, name))
         return m
 
@@ -76,8 +87,9 @@ class Units(wiring.Component):
 
     def __init__(self):
         self._units = {
-            **{f"checker_{lanes}": InstructionChecker(words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS,
-                                                     scale_mask=lanes in SCALE_MASK)
+            **{f"checker_{lanes}": InstructionChecker(
+                words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK,
+                centroids=CENTROIDS.get(lanes, 0))
                for lanes, rows in ROWS.items()},
             **{f"walk_{lanes}": Walk(lanes) for lanes in (2, 4)},
             "access": MemoryAccess(rows=(8, 2, 32), lanes=2),
@@ -186,6 +198,31 @@ def _vector(generator, lanes, command):
     return fields
 
 
+def _centroid(generator, lanes, command):
+    (rows, examples), (columns, inputs), (outputs, width) = (_size(generator, command) for _ in range(3))
+    gradient = int(generator.integers(2))
+    fields = {"kind": Kind.CENTROID, "gradient": gradient, "rows": rows, "columns": columns, "outputs": outputs}
+    fields |= {name: int(generator.integers(2)) * (1 - gradient) for name in ("initial", "relu", "gated")}
+    centroids = CENTROIDS.get(lanes, 16)
+    shapes = {"target": (1, centroids) if gradient else (examples, width), "x": (examples, inputs),
+              "indices": (-(-width // lanes), -(-inputs // 8) * lanes), "start": (examples, width),
+              "table": (1, centroids), "gate": (examples, width)}
+    for name, shape in shapes.items():
+        place = int(generator.choice([0, 2])) if name == "target" else None
+        fields[name], stride = _operand(generator, *shape, lanes, command, place=place)
+        if name != "table":
+            fields[f"stride_{name}"] = stride
+    if not gradient and generator.random() < 0.3:
+        fields["stride_start"] = 0
+    # An operand that is not used may be anything, and so may the stride of one row.
+    for name, used in (("start", gradient or fields["initial"]), ("gate", fields["gated"]), ("table", not gradient)):
+        if not used and generator.random() < 0.5:
+            fields[name] = {"base": int(generator.integers(1 << 28)), "place": 7, "relative": 1}
+    if gradient:
+        fields["stride_target"] = int(generator.integers(1 << 16))
+    return fields
+
+
 def _spoil(generator, fields, layout, lanes):
     """Change a field to a value at or beyond a limit."""
     name = str(generator.choice([name for name, _ in layout if name != "kind"]))
@@ -206,7 +243,8 @@ def _spoil(generator, fields, layout, lanes):
 
 def engine(lanes, kind=Engine):
     """Model of an engine with so many lanes."""
-    return kind(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK)
+    return kind(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK,
+                centroids=CENTROIDS.get(lanes, 0))
 
 
 class _Far(Engine):
@@ -229,9 +267,11 @@ def _drawn(generator, lanes, command):
     """Layout and fields of an instruction, valid in most cases."""
     tries = 1 if generator.random() < 0.1 else 50
     for _ in range(tries):
-        is_gemm = generator.random() < 0.7
-        layout = gemm_layout() if is_gemm else vector_layout()
-        fields = (_gemm if is_gemm else _vector)(generator, lanes, command)
+        draw = generator.random()
+        layout, fill = (gemm_layout(), _gemm) if draw < 0.7 else (vector_layout(), _vector)
+        if draw < 0.2 and (lanes in CENTROIDS or tries == 1):
+            layout, fill = centroid_layout(), _centroid
+        fields = fill(generator, lanes, command)
         if golden_list(lanes, command, [pack(layout, fields), END])[1] is None:
             break
     return layout, fields
@@ -245,7 +285,7 @@ def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
         if generator.random() < flaws:
             fields = _spoil(generator, fields, layout, lanes)
         if generator.random() < flaws / 2:  # a target over the list, or next to it
-            name = "c" if layout == gemm_layout() else "loss"
+            name = {Kind.GEMM: "c", Kind.VECTOR: "loss", Kind.CENTROID: "target"}[fields["kind"]]
             base = max(command.list_base + lanes * int(generator.integers(-2, 4 * count)), 0)
             fields[name] = {"base": base, "place": Place.ACTIVATIONS, "relative": 0}
         words = pack(layout, fields)

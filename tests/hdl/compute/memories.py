@@ -19,25 +19,26 @@ __all__ = ["PACES", "PLACES", "Bench", "WithMemories", "arrays", "pace"]
 PLACES, LATENCY = 3, 2
 #: Inputs that decide the pace, and the fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
+#: Outputs that are watched.
+FLAGS = ("done", "bad")
 
 
 class WithMemories(wiring.Component):
-    """A unit with `job`, `request`, `response`, `write`, `settled`, `done` and `bad`, and memories for it.
+    """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, and memories for it.
 
     While ``paces`` are high, requests and writes are accepted, responses come, and writes get into the memories.
     ``load`` writes a row, and ``look`` reads one, which is in ``seen`` in the cycle after.
     """
 
-    def __init__(self, unit, *, rows, lanes):
-        self._unit, self._rows, self._lanes = unit, rows, lanes
+    def __init__(self, unit, *, rows, lanes, flags=FLAGS):
+        self._unit, self._rows, self._lanes, self._flags = unit, rows, lanes, flags
         super().__init__({
             "job": In(stream.Signature(unit.job.payload.shape())),
             "paces": In(len(PACES)),
             "load": In(stream.Signature(write_layout(rows, lanes))),
             "look": In(data.StructLayout({"row": range(rows), "place": 2})),
             "seen": Out(response_layout(lanes)),
-            "done": Out(1),
-            "bad": Out(1),
+            **{name: Out(1) for name in flags},
         })
 
     def elaborate(self, platform):
@@ -63,7 +64,7 @@ class WithMemories(wiring.Component):
             unit.write.ready.eq(write_free & writes.i.ready),
             unit.settled.eq(writes.level == 0), writes.o.ready.eq(commit_free & ~self.load.valid),
             self.load.ready.eq(1), look.en.eq(1), look.addr.eq(Cat(self.look.row, self.look.place)),
-            self.seen.eq(look.data), self.done.eq(unit.done), self.bad.eq(unit.bad),
+            self.seen.eq(look.data), *(getattr(self, name).eq(getattr(unit, name)) for name in self._flags),
         ]
         for source, moves in ((writes.o, commit_free), (self.load, self.load.valid)):
             with m.If(source.valid):
@@ -97,10 +98,13 @@ class Bench:
     unit : Component
     rows, lanes : int
         Rows of each memory, and elements of a row.
+    flags : tuple of str
+        Outputs of one bit that are watched.
     """
 
-    def __init__(self, unit, *, rows, lanes):
-        self._component = WithMemories(unit, rows=rows, lanes=lanes)
+    def __init__(self, unit, *, rows, lanes, flags=FLAGS):
+        self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags)
+        self._flags = flags
         self._unit = Unit(self._component, name=f"{type(unit).__name__}WithMemories")
         self._rows, self._lanes = rows, lanes
         self._job = unit.job.payload.shape()
@@ -129,7 +133,7 @@ class Bench:
         return list(found.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
     def run(self, jobs, paces=None, *, cycles):
-        """Run jobs; return the cycles in which they are accepted, in which ``done`` is high, and ``bad``."""
+        """Run jobs; return the cycles in which they are accepted, and those in which each flag is high."""
         columns = [pack(self._job, arrays(job.fields())) for job in jobs]
         given = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
         if paces is not None:
@@ -137,4 +141,4 @@ class Bench:
         trace = self._unit.lockstep(sources={"job": Feed(np.concatenate(columns))}, sinks={}, cycles=cycles,
                                     inputs={"paces": given})
         return tuple(np.flatnonzero(found).tolist() for found in (
-            trace["job__valid"] & trace["job__ready"], trace["done"], trace["bad"]))
+            trace["job__valid"] & trace["job__ready"], *(trace[name] for name in self._flags)))

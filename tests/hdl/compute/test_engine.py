@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from hdl.compute.engine import BLOCKS, ComputeEngine
-from hdl.compute.layer_list import Initial, Kind, Place, gemm_layout, vector_layout
+from hdl.compute.layer_list import (
+    MULTIPLIED_BIT,
+    Initial,
+    Kind,
+    Place,
+    centroid_layout,
+    gemm_layout,
+    vector_layout,
+)
 from hdl.compute.memory_access import MemoryAccess
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
@@ -15,6 +23,7 @@ from hdl.control.registers import register
 from hdl.engines import engines
 from hdl.node import Node
 from sim.golden import layer_list
+from sim.golden.centroid_product import pack_indices
 from sim.golden.compute import Engine, Vector, pack
 from sim.streams import STALLS
 from sim.verilated.vectors import Unit
@@ -26,7 +35,7 @@ from tests.hdl.host_requests import event, push, request
 #: A node of two engines, with the memories of random lists.
 CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
                     state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True)
+                    scale_mask=True, centroids=16)
 PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
 SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
                   strict=True))
@@ -36,7 +45,7 @@ LIST = 512
 LISTS = 16
 
 exchange = functools.partial(host_requests.exchange, cycles=20_000)
-golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True)
+golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +154,7 @@ def test_network(node, pattern):
     assert 0 < vector < gemm
     words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
     assert command - gemm - vector == layer_list.command_cycles(
-        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency)
+        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
     compare(responses[8:], memories, f"{pattern=}")
 
 
@@ -310,6 +319,73 @@ def test_reset_in_the_middle(node, cycles):
     assert event(responses[4]).status == EventStatus.OK
     golden.run(memories, base=address, length=ROWS)
     compare(responses[5:], memories)
+
+
+def shared_layer(generator):
+    """Memories with numbers whose sums are exact, and indices of a layer of 12 inputs and 8 outputs; its products.
+
+    The products are those of the indices, and of the matrix that they stand for: forward, gated inward, and the
+    gradients of centroids or weights.
+    """
+    memories = {place: (generator.integers(-64, 64, words) / 8).astype(np.float32).view(np.uint32)
+                for place, words in zip(PLACES, WORDS, strict=True)}
+    indices = generator.integers(16, size=(8, 12))
+    activations, weights = memories[Place.ACTIVATIONS], memories[Place.WEIGHTS]
+    forward, backward = (pack_indices(given, CONFIG.lanes).ravel() for given in (indices, indices.T))
+    activations[384:384 + len(forward)], activations[416:416 + len(backward)] = forward, backward
+    weights[64:160] = weights[:16][indices].ravel()
+    x, upstream, matrix, bias = (at(Place.ACTIVATIONS, 0), at(Place.ACTIVATIONS, 96), at(Place.WEIGHTS, 64),
+                                 at(Place.WEIGHTS, 16))
+    y, inward, gradient = (at(place, base) for place, base in (
+        (Place.ACTIVATIONS, 160), (Place.ACTIVATIONS, 224), (Place.GRADIENTS, 0)))
+
+    def centroid(**fields):
+        return pack(centroid_layout(), {"kind": Kind.CENTROID, "table": at(Place.WEIGHTS, 0), **fields})
+
+    by_index = [
+        centroid(columns=12, outputs=8, x=x, stride_x=12, indices=at(Place.ACTIVATIONS, 384), stride_indices=8,
+                 start=bias, initial=1, relu=1, target=y, stride_target=8),
+        centroid(columns=8, outputs=12, x=upstream, stride_x=8, indices=at(Place.ACTIVATIONS, 416), stride_indices=4,
+                 target=inward, stride_target=12, gate=x, gated=1, stride_gate=12),
+        centroid(columns=12, outputs=8, x=x, stride_x=12, indices=at(Place.ACTIVATIONS, 384), stride_indices=8,
+                 start=upstream, stride_start=8, target=gradient, gradient=1)]
+    dense = [
+        product(x, matrix, y, strides=(12, 12, 8), start=bias, relu=1, transpose_b=1, k=12, n=8),
+        product(upstream, matrix, inward, strides=(8, 12, 12), gate=x, k=8, n=12),
+        product(upstream, x, at(Place.GRADIENTS, 96), strides=(8, 12, 12), transpose_a=1, m=8, n=12)]
+    return memories, indices, by_index, dense
+
+
+def test_centroids(node):
+    """A layer whose weights are indices: bits, multiplications, and the same numbers as those of dense products."""
+    examples = 8
+    for seed in range(3):
+        memories, indices, by_index, dense = shared_layer(np.random.default_rng(seed))
+        found = []
+        for instructions in (by_index, dense):
+            words = np.concatenate([*instructions, END])
+            mine = {place: memory.copy() for place, memory in memories.items()}
+            mine[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
+            node.reset()
+            responses = exchange(node, *fill(mine), push(**layers(LIST, length=examples)), POP, *(
+                request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL)
+            outcome = golden.run(mine, base=LIST, length=examples)
+            ended = event(responses[4])
+            assert (ended.status, ended.detail) == (EventStatus.OK, outcome.detail)
+            command, products, functions = (response[2] for response in responses[5:8])
+            assert functions == 0
+            assert command - products == layer_list.command_cycles(
+                [*instructions, END], examples, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
+            compare(responses[8:], mine, f"{seed=}")
+            found.append((mine, ended.detail >> MULTIPLIED_BIT))
+        (shared, multiplied), (expanded, nothing) = found
+        # k multiplications for each output of both products, and as many for the gradients.
+        assert multiplied * CONFIG.lanes == 16 * examples * (8 + 12 + 8)
+        assert nothing == 0
+        np.testing.assert_array_equal(shared[Place.ACTIVATIONS][160:320], expanded[Place.ACTIVATIONS][160:320])
+        weights = expanded[Place.GRADIENTS][96:192].view(np.float32).reshape(indices.shape)
+        totals = [weights[indices == number].sum(dtype=np.float64) for number in range(16)]
+        np.testing.assert_array_equal(shared[Place.GRADIENTS][:16].view(np.float32), totals)
 
 
 def test_constructor_errors():

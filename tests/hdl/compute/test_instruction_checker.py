@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from hdl.compute.instruction_checker import checked_layout
-from hdl.compute.layer_list import Initial, Kind, Place, gemm_layout, vector_layout
+from hdl.compute.layer_list import Initial, Kind, Place, centroid_layout, gemm_layout, vector_layout
 from sim.golden import layer_list, stream
-from sim.golden.compute import Gemm, pack
+from sim.golden.compute import pack
 from sim.payload import from_int
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed
-from tests.hdl.compute.lists import END, ROWS, WORDS, Command, draw_command, draw_list, golden_list, units
+from tests.hdl.compute.lists import CENTROIDS, END, ROWS, WORDS, Command, draw_command, draw_list, golden_list, units
 
 LISTS = 60
 
@@ -40,14 +40,15 @@ def _run(lanes, command, instructions, *, source, sink, seed):
     want, free = np.full(cycles, -1), 0
     for number, words in enumerate(offered):
         begins = max(feed.offered, free)
-        verdict = min(begins + layer_list.check_cycles(words, command.length), cycles)
+        verdict = min(begins + layer_list.check_cycles(words, command.length, lanes=lanes,
+                                                        centroids=CENTROIDS.get(lanes, 0)), cycles)
         taken = first_ready[verdict]
         want[verdict:taken + 1] = number
         free = taken + 1
         feed.take(taken)
     np.testing.assert_array_equal(trace[f"{name}__o__valid"], want >= 0, note)
     np.testing.assert_array_equal(trace[f"{name}__i__valid"], feed.valid, note)
-    layout = checked_layout(max(WORDS) // lanes, lanes)
+    layout = checked_layout(max(WORDS) // lanes, lanes, CENTROIDS.get(lanes, 0))
     for number in range(len(offered)):
         when = np.flatnonzero(want == number)
         if not len(when):
@@ -68,7 +69,7 @@ def _run(lanes, command, instructions, *, source, sink, seed):
 
 def _compare(found, expected, job, note):
     """Compare the fields of a job that have a meaning."""
-    got = found["gemm" if isinstance(job, Gemm) else "vector"]
+    got = found[type(job).__name__.lower()]
     for name, value in expected.items():
         if isinstance(value, dict):
             assert {inner: got[name][inner] for inner in value} == value, f"{name}, {note}"
@@ -156,6 +157,40 @@ VALID_LOSSES = [
     {"loss": at(GRADIENTS, 31)}, {"loss": at(GRADIENTS, 70)}, {"loss": at(ACTIVATIONS, 206)},
     {"target": at(ACTIVATIONS, 208)}]
 
+#: A product of 5 by 9 inputs and 6 outputs, in two groups, and gradients of centroids out of the same operands.
+CENTROID = {
+    "kind": Kind.CENTROID, "columns": 9, "outputs": 6, "initial": 1, "gated": 1, "x": at(ACTIVATIONS, 0),
+    "stride_x": 12,
+    "indices": at(WEIGHTS, 64), "stride_indices": 8, "target": at(ACTIVATIONS, 128), "stride_target": 8,
+    "start": at(WEIGHTS, 0), "stride_start": 0, "table": at(WEIGHTS, 16), "gate": at(GRADIENTS, 16), "stride_gate": 8}
+DERIVATIVE = CENTROID | {
+    "gradient": 1, "initial": 0, "gated": 0, "target": at(GRADIENTS, 0), "start": at(ACTIVATIONS, 64),
+    "stride_start": 8}
+WRONG_CENTROIDS = [
+    {"reserved_0": 1 << 23}, {"reserved_2": 1}, {"reserved_12": 1}, {"reserved_13": 1 << 95}, {"rows": 4096},
+    {"columns": 4096}, {"outputs": 4096}, {"columns": 13}, {"columns": 17}, {"outputs": 9}, {"stride_x": 8},
+    {"stride_x": 14}, {"x": at(ACTIVATIONS, 2)}, {"x": at(ACTIVATIONS, 988)}, {"x": at(ONES, 0)},
+    {"indices": at(WEIGHTS, 66)}, {"indices": at(WEIGHTS, 180)}, {"stride_indices": 4}, {"stride_indices": 0},
+    {"indices": at(ONES, 0)}, {"indices": at(ACTIVATIONS, 160)}, {"target": at(WEIGHTS, 96)}, {"target": at(ONES, 0)},
+    {"target": at(ACTIVATIONS, 52)}, {"target": at(GRADIENTS, 48)}, {"target": at(GRADIENTS, 224)},
+    {"stride_target": 0}, {"stride_target": 4}, {"start": at(WEIGHTS, 188)}, {"start": at(WEIGHTS, 2)},
+    {"stride_start": 4}, {"start": at(ACTIVATIONS, 128), "stride_start": 8}, {"start": at(ONES, 0)},
+    {"table": at(WEIGHTS, 180)}, {"table": at(WEIGHTS, 18)}, {"table": at(ACTIVATIONS, 164)}, {"table": at(ONES, 0)},
+    {"gate": at(GRADIENTS, 220)}, {"stride_gate": 4}, {"stride_gate": 0}, {"gate": at(ACTIVATIONS, 132)}]
+VALID_CENTROIDS = [
+    {}, {"relu": 1}, {"rows": 5}, {"columns": 12}, {"outputs": 8}, {"columns": 16, "stride_x": 16}, {"columns": 8},
+    {"x": at(ACTIVATIONS, 964)}, {"indices": at(WEIGHTS, 176)}, {"target": at(ACTIVATIONS, 60)},
+    {"target": at(GRADIENTS, 56)}, {"start": at(WEIGHTS, 184)}, {"start": at(ACTIVATIONS, 168), "stride_start": 8},
+    {"start": at(7, 1), "initial": 0, "stride_start": 3}, {"table": at(WEIGHTS, 176)}, {"gate": at(GRADIENTS, 216)},
+    {"gate": at(6, 1), "gated": 0, "stride_gate": 5}, {"indices": at(ACTIVATIONS, 112)}]
+WRONG_DERIVATIVES = [
+    {"initial": 1}, {"relu": 1}, {"gated": 1}, {"stride_start": 0}, {"start": at(ACTIVATIONS, 988)},
+    {"target": at(GRADIENTS, 244)}, {"target": at(GRADIENTS, 2)}, {"target": at(WEIGHTS, 0)},
+    {"target": at(ACTIVATIONS, 52)}, {"target": at(ACTIVATIONS, 96)}]
+VALID_DERIVATIVES = [
+    {}, {"stride_target": 5}, {"table": at(ONES, 1)}, {"gate": at(7, 1)}, {"target": at(GRADIENTS, 240)},
+    {"target": at(ACTIVATIONS, 104)}]
+
 
 def _single(layout, fields, seed):
     """Check of an instruction and an END behind it: whether it is valid."""
@@ -167,7 +202,9 @@ def _single(layout, fields, seed):
 def test_each_refusal():
     """Each kind of error alone is found, and what is at the limit is not refused."""
     for layout, fields, wrong, valid in ((gemm_layout(), PRODUCT, WRONG_PRODUCTS, VALID_PRODUCTS),
-                                         (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES)):
+                                         (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES),
+                                         (centroid_layout(), CENTROID, WRONG_CENTROIDS, VALID_CENTROIDS),
+                                         (centroid_layout(), DERIVATIVE, WRONG_DERIVATIVES, VALID_DERIVATIVES)):
         for changes in wrong:
             assert not _single(layout, fields | changes, 1), changes
         for changes in valid:
@@ -180,6 +217,12 @@ def test_neither_scaled_nor_masked():
     for changes, good in (({}, 1), ({"scaled": 1}, 0), ({"masked": 1}, 0)):
         instructions = [pack(gemm_layout(), product | changes), END]
         assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (good, not good)
+
+
+def test_no_centroids():
+    """A node without centroids refuses a product with them, as any unknown kind."""
+    instructions = [pack(centroid_layout(), CENTROID), END]
+    assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_targets_over_the_list():
@@ -214,7 +257,7 @@ def test_without_a_check():
         want.append(at)
         at += 1
     assert np.flatnonzero(trace[f"{name}__o__valid"]).tolist() == want
-    layout = checked_layout(max(WORDS) // 4, 4)
+    layout = checked_layout(max(WORDS) // 4, 4, CENTROIDS[4])
     for row in trace[f"{name}__o__payload"][want]:
         assert not from_int(layout, int.from_bytes(row.tobytes(), "little"))["wrong"]
 

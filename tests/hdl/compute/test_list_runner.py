@@ -13,7 +13,7 @@ from sim.golden import layer_list, stream
 from sim.payload import pack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed
-from tests.hdl.compute.lists import END, WORDS, Command, draw_command, draw_list, engine, units
+from tests.hdl.compute.lists import CENTROIDS, END, WORDS, Command, draw_command, draw_list, engine, units
 
 LENGTH = {"length": 3, "state_base": 0}
 
@@ -50,8 +50,9 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     """Run a list whose jobs end when they like, compare every cycle, and return how it has ended."""
     name, unit = f"walk_{lanes}", units()
     generator = np.random.default_rng(seed)
-    ready = {unit_name: stall_array(kinds[place], cycles, seed=seed + place)
-             for place, unit_name in enumerate(("gemm", "vector"))}
+    units_ready = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()))
+    ready = {unit_name: stall_array(kinds[place % 2], cycles, seed=seed + place)
+             for place, unit_name in enumerate(units_ready)}
     done = generator.random(cycles) < 0.1
     bad = (generator.random(cycles) < 0.01) & (kinds[0] != "none")
     settled = stall_array(kinds[1], cycles, seed=seed + 5)
@@ -65,7 +66,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     # The first walk.
     now, count = start, 0
     for words in listed:
-        now += read + layer_list.check_cycles(words, command.length)
+        now += read + layer_list.check_cycles(words, command.length, lanes=lanes, centroids=CENTROIDS.get(lanes, 0))
         count += 1
         if wrong is not None and count == len(jobs) + 1:
             break

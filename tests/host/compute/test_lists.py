@@ -3,20 +3,25 @@
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, Place
+from hdl.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
 from hdl.control.protocol import EventStatus
 from hdl.group import GROUP
 from host.compute.factors import Array
 from host.compute.lists import compile_lists
+from host.compute.shared_layers import Shared
+from host.models.centroid_layers import shared
 from host.models.layers import perceptron
 from host.program.schedules import layers_of
 from sim.golden.compute import Engine
 
 WORDS = 8192
+#: Centroids of the engines that run lists.
+CENTROIDS = 16
 
 
 def engine_of(array):
-    return Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks, operands=array.operands)
+    return Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks, operands=array.operands,
+                  centroids=CENTROIDS)
 
 
 def memories_of(model, lists, words=WORDS):
@@ -40,10 +45,13 @@ def give(memories, lists, x, labels):
 
 
 def run(memories, lists, array, length):
-    engine = engine_of(array)
+    """Run all lists, and return the details of their events."""
+    engine, details = engine_of(array), []
     for command in lists.commands:
         outcome = engine.run(memories, base=command.fields["weight_base"], length=length)
         assert outcome.status is EventStatus.OK, (command.name, outcome)
+        details.append(outcome.detail)
+    return details
 
 
 @pytest.mark.parametrize(("widths", "array", "most", "batches"), [
@@ -77,12 +85,62 @@ def test_are_the_model(widths, array, most, batches):
             assert region.base + count * lists.places.stride(widths[number]) <= region.base + region.length
 
 
-def test_regions_are_true():
+def shared_layers(model, centroids=CENTROIDS):
+    """Layers of a model with tables, and their places."""
+    found, base = [], 0
+    for number, layer in enumerate(model.layers[::2], start=1):
+        outputs, inputs = layer.codebook.indices.shape
+        found.append(Shared(number, inputs, outputs, base, layer.codebook.indices, centroids))
+        base += found[-1].length
+    assert base == model.size
+    return found
+
+
+@pytest.mark.parametrize(("widths", "array", "most", "batches"), [
+    ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
+    ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
+def test_tables(widths, array, most, batches):
+    """Layers with tables: losses and gradients of the model, bit for bit, and k multiplications for each output."""
+    inputs, *hidden, outputs = widths
+    generator = np.random.default_rng(1)
+    for seed, count in enumerate(batches):
+        dense = perceptron(inputs, hidden, outputs)
+        dense.initialize(seed)
+        model = shared(dense, CENTROIDS, lanes=array.lanes, align=GROUP)
+        model.initialize(seed)
+        lists = compile_lists(shared_layers(model), array=array, examples=most, words=WORDS)
+        x = generator.standard_normal((count, inputs)).astype(np.float32)
+        labels = generator.integers(0, outputs, count)
+        memories = memories_of(model, lists)
+        give(memories, lists, x, labels)
+        details = run(memories, lists, array, count)
+        loss, gradient = model.differentiate(x, labels)
+        assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
+        np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
+        # Forward and for the gradients of the table there are as many outputs, and inward as many as inputs.
+        made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
+            width // array.lanes for width in widths[1:-1])
+        assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
+
+
+def test_tables_are_whole_rows():
+    layer = Shared(1, 8, 4, 0, np.zeros((4, 8), np.int64), 4)
+    with pytest.raises(ValueError, match=r"^Centroids of a table must be a multiple of the 8 lanes of nodes that "
+                                         r"compute, not 4$"):
+        compile_lists([layer], array=Array(rows=1, lanes=8), examples=4, words=WORDS)
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_regions_are_true(tables):
     """A command changes nothing but the regions that it writes, and depends on nothing but those that it reads."""
     widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
     layers = layers_of(widths)
     model = perceptron(8, (8, 4), 5, align=GROUP)
     model.initialize(3)
+    if tables:
+        model = shared(model, CENTROIDS, align=GROUP)
+        model.initialize(3)
+        layers = shared_layers(model)
     lists = compile_lists(layers, array=array, examples=6, words=WORDS)
     generator = np.random.default_rng(5)
     memories = memories_of(model, lists)

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hdl.compute.layer_list import Place
+from hdl.compute.layer_list import MULTIPLIED_BIT, Place
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.programs import Passes
+from host.driver.ring_layers import ListsOutcome
 from host.driver.trace import TraceRecord
 from sim.golden import ring as golden
 from sim.golden.compute import Engine
@@ -20,11 +21,12 @@ CYCLES = 100
 class EngineRing(GoldenRing):
     """A ring whose nodes have a golden engine. Its memories hold NaN where nothing was written."""
 
-    def __init__(self, nodes, *, words=8192, broken=lambda ring: None, **options):
+    def __init__(self, nodes, *, words=8192, broken=lambda ring: None, centroids=0, **options):
         super().__init__(nodes, **options)
-        self.devices = [SimpleNamespace(config=NodeConfig(compute=4, queues=2, activation_words=words))] * nodes
+        self.devices = [SimpleNamespace(config=NodeConfig(
+            compute=4, queues=2, activation_words=words, centroids=centroids))] * nodes
         self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
-        self.engine = Engine(rows=4, lanes=self.lanes)
+        self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids)
         self.lists = self.loads = 0
         self.broken = broken
         self.written = {"gradients": 0, "activations": 0}
@@ -57,13 +59,11 @@ class EngineRing(GoldenRing):
         assert outcome.status is EventStatus.OK, outcome
         self.lists += 1
         self.broken(self)
+        return outcome.detail >> MULTIPLIED_BIT
 
     def run_layers(self, lists, lengths, *, patience=0):
-        for base in lists:
-            for rank, length in enumerate(lengths):
-                if length:
-                    self._compute(rank, base, length)
-        return [CYCLES] * len(lists)
+        return [ListsOutcome(cycles=CYCLES, multiplied=sum(
+            self._compute(rank, base, length) for rank, length in enumerate(lengths) if length)) for base in lists]
 
     def load_programs(self, programs, *, changes=False):
         self.programs = programs

@@ -17,6 +17,7 @@ from host.driver.words import fields, places
 from host.memory.plan import PlanError
 from host.models.digits import Dataset
 from host.program.schedules import layers_of
+from host.training.centroid_tables import CentroidClassifier
 from host.training.engine import Computer, computer_of
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
@@ -75,6 +76,28 @@ def test_same_bits(task):
                 assert 0 < step.vector_cycles < step.gemm_cycles
                 assert 0 < step.compute_cycles - step.gemm_cycles - step.vector_cycles < 600
                 assert overlap is None or step.compute_cycles < step.cycles
+
+
+def test_tables(data, task):
+    """Tables of centroids, which nodes train with products of indices: the bits of a host that computes, by schedules
+    and without one, and 16 multiplications for each output."""
+    dense = Classifier(data, CONFIG.hidden)
+    dense.initialize(2)
+    few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
+    tables = CentroidClassifier(few, CONFIG.hidden, dense.parameters, align=GROUP)
+    assert tables.parameters.size < task.parameters.size / 4
+    check_run(NODE, tables, CONFIG, nodes=NODES)
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
+        expected = train(ring, tables, dataclasses.replace(CONFIG, compute="host"))
+        bits = contents(ring, tables.parameters.size)
+        for overlap in ("layers", None):
+            training = train(ring, tables, dataclasses.replace(CONFIG, overlap=overlap))
+            for found, wanted in zip(contents(ring, tables.parameters.size), bits, strict=True):
+                assert np.array_equal(found, wanted), overlap
+            assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
+            assert (training.losses, training.measures) == (expected.losses, expected.measures)
+        # Shares of 8 and 7 examples take as many as 8, and 10 outputs as many as 12.
+        assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 
 class Counted:

@@ -89,6 +89,31 @@ def test_fixed_point():
                                   summation.product(given, table[indices]))
 
 
+def test_indices_in_memory():
+    """A line for each group of outputs: eight columns to a memory row, in each of these all lanes, lane 0 lowest."""
+    indices = np.array([[1, 2], [3, 4], [5, 6]])
+    assert model.pack_indices(indices, 2).tolist() == [[0x4231, 0], [0x0605, 0]]
+    assert model.pack_indices(np.arange(9)[None], 4).tolist() == [[0x0001_0000, 0x0003_0002, 0x0005_0004, 0x0007_0006,
+                                                                  8, 0, 0, 0]]
+    generator = np.random.default_rng(3)
+    for lanes, outputs, columns, centroids in ((2, 3, 9, 4), (4, 10, 64, 16), (8, 8, 7, 8)):
+        indices = generator.integers(0, centroids, (outputs, columns))
+        lines = model.pack_indices(indices, lanes)
+        assert lines.shape == (-(-outputs // lanes), model.index_line(columns, lanes))
+        found = model.unpack_indices(lines, columns, lanes, centroids)
+        np.testing.assert_array_equal(found[:outputs], indices)
+        assert not found[outputs:].any()
+
+
+def test_groups_that_are_filled_up():
+    """Examples and outputs that are missing change no bit of the gradients of finite numbers."""
+    generator = np.random.default_rng(4)
+    indices, _, x, upstream = _drawn(generator, 11, 6, 20, 16)
+    full = model.unpack_indices(model.pack_indices(indices, 4), 20, 4, 16)
+    np.testing.assert_array_equal(model.layer_gradient(full, x, upstream, 16, lanes=4),
+                                  model.gradient(indices, x, upstream, 16, lanes=4))
+
+
 def test_lanes():
     """Jobs of a unit, one for each group of outputs, are the gradient of all of them."""
     generator = np.random.default_rng(2)

@@ -10,12 +10,13 @@ from hdl.compute.layer_list import (
     Kind,
     Place,
     VectorProgram,
+    centroid_layout,
     gemm_layout,
     instruction_layout,
     vector_layout,
 )
 from hdl.control.protocol import EventStatus
-from sim.golden import summation
+from sim.golden import centroid_product, summation
 from sim.golden.compute import Engine, Outcome, pack, unpack
 
 ENGINE = Engine(rows=4, lanes=4)
@@ -87,6 +88,46 @@ def test_fields_of_instructions():
     assert len(words) == INSTRUCTION_WORDS
     found = unpack(gemm_layout(), words)
     assert (found["m"], found["c"], found["scale"]) == (3, {"base": 64, "place": 2, "relative": 0}, 0x1234)
+
+
+class TestCentroids:
+    ENGINE = Engine(rows=4, lanes=4, centroids=16)
+
+    def instruction(self, memories, indices, **changes):
+        """A layer of 9 inputs and 6 outputs, 3 examples at 0, table at 16, biases at 0 among the weights, to 64."""
+        lines = centroid_product.pack_indices(indices, 4)
+        memories[Place.WEIGHTS][64:64 + lines.size] = lines.ravel()
+        return pack(centroid_layout(), {
+            "kind": Kind.CENTROID, "columns": 9, "outputs": 6, "initial": 1, "x": at(Place.ACTIVATIONS, 0),
+            "stride_x": 12, "indices": at(Place.WEIGHTS, 64), "stride_indices": 8, "table": at(Place.WEIGHTS, 16),
+            "start": at(Place.WEIGHTS, 0), "target": at(Place.ACTIVATIONS, 64), "stride_target": 8, **changes})
+
+    def test_product(self, memories):
+        indices = np.random.default_rng(2).integers(0, 16, (6, 9))
+        x = matrix(memories, Place.ACTIVATIONS, 0, 3, 9, 12)
+        table, bias = (matrix(memories, Place.WEIGHTS, base, 1, count, 0)[0] for base, count in ((16, 16), (0, 6)))
+        words = self.instruction(memories, indices, relu=1)
+        # 16 multiplications of all lanes for each of two groups of outputs and eight examples, and one instruction.
+        assert run(memories, words, END, engine=self.ENGINE) == Outcome(EventStatus.OK, (16 * 2 * 8) << 8 | 1)
+        total = centroid_product.product(indices, table, x, bias)
+        assert (total < 0).any()
+        assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 6, 8), np.where(total <= 0, 0, total))
+
+    def test_gradient(self, memories):
+        indices = np.random.default_rng(3).integers(0, 16, (6, 9))
+        x, upstream = (matrix(memories, Place.ACTIVATIONS, base, 3, *size) for base, size in ((0, (9, 12)),
+                                                                                             (128, (6, 8))))
+        words = self.instruction(memories, indices, gradient=1, initial=0, start=at(Place.ACTIVATIONS, 128),
+                                 stride_start=8, target=at(Place.GRADIENTS, 4), stride_target=3)
+        before = copied(memories)
+        assert run(memories, words, END, engine=self.ENGINE) == Outcome(EventStatus.OK, (16 * 2 * 8) << 8 | 1)
+        assert same(matrix(memories, Place.GRADIENTS, 4, 1, 16, 0)[0],
+                    centroid_product.gradient(indices, x, upstream, 16, lanes=4))
+        assert changed(memories, before)[Place.GRADIENTS] == list(range(4, 20))
+
+    def test_an_engine_without(self, memories):
+        words = self.instruction(memories, np.zeros((6, 9), np.int64))
+        assert run(memories, words, END) == Outcome(EventStatus.BAD_INSTRUCTION, 0)
 
 
 class TestProducts:
