@@ -7,9 +7,9 @@ between the two are made again with it, each once, and stay until their backward
 it reads in place of the one before it.
 
 Places are given in the order of need: maps of forward, then, for each backward, those that it needs and that are not
-there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back as soon
-as a place is free. A place is free when a map was moved out and read by the last forward that needs it, or dropped
-behind that, or freed by its backward. All of this is modelled.
+there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back, in the
+order of places, as soon as its own is free. A place is free when a map was moved out and read by the last forward
+that needs it, or dropped behind that, or freed by its backward. All of this is modelled.
 """
 
 import dataclasses
@@ -204,9 +204,10 @@ class _Step:
         self.work = list(_work(chain, policies))
         self._readers = [chain.reader(number) for number in range(len(chain.maps))]
         self._swapped = [number for number, policy in enumerate(policies) if policy is Policy.SWAP]
+        wanted = list(self._wanted())
+        self.places = _Places(budget, wanted)
         self.moves = [*(("out", number) for number in self._swapped),
-                      *(("back", number) for number in reversed(self._swapped))]
-        self.places = _Places(budget, list(self._wanted()))
+                      *(("back", number) for kind, number, _ in wanted if kind == "back")]
         self.done: set[tuple[str, int]] = set()
         self._ready: set[int] = set()  # maps that backward finds
 

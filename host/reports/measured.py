@@ -31,7 +31,7 @@ def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
 
 
 def lines(report: dict[str, Any]) -> list[str]:
-    """The table of schedules in Markdown, and the log of each search; nothing where there was no schedule."""
+    """The table of schedules in Markdown, and each line of their logs once; nothing where there was no schedule."""
     runs = report["schedules"]
     if not runs:
         return []
@@ -44,7 +44,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         found.append(f"| {run['schedule']} | {run['cycles']:,.0f} | {part} | "
                      f"{run['cycles'] / run['modelled_cycles']:.3f} | {run['compute_cycles']:,.0f} | "
                      f"{run['communicate_cycles']:,.0f} | {run['bound']:,.0f} |")
-    return [*found, *(line for run in runs for line in run["search"])]
+    return [*found, *dict.fromkeys(line for run in runs for line in run["search"])]
 
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:

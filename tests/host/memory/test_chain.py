@@ -46,6 +46,20 @@ def test_maps_between_are_made_again_once():
     assert found.cycles == 1500 + 300
 
 
+def test_maps_that_name_others():
+    """The last map is made again from the first two, which are moved back in this order; the one between them is not
+    needed for it, and is the last to return."""
+    maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
+    found = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
+    assert [event.number for event in found.events if event.kind == "back"] == [0, 1, 2]
+    again, = (event for event in found.events if event.kind == "remake")
+    assert again.end - again.start == 70
+    # The last forward takes the place of map 1, since it reads map 0, whose place is free behind it.
+    first = {(event.kind, event.number): event.start for event in found.events}
+    assert (first["out", 0], first["forward", 3], first["back", 0]) == (100, 300, 400)
+    assert found.peak == 300
+
+
 def test_no_room():
     assert run(FOUR, [KEEP] * 4, budget=399) is None
     assert run(FOUR, [SWAP] * 4, budget=199) is None
