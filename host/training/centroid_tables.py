@@ -159,8 +159,8 @@ def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, 
 
 def table(rows: Sequence[Row]) -> str:
     """Rows of all seeds and their mean, in Markdown; accuracies in per cent."""
-    lines = ["| seed | dense | clustered | tables trained | less dense | steps | words a step: dense | tables | "
-             "compute cycles a step | multiplications an output |",
+    lines = ["| seed | dense | clustered | tables trained | less dense | steps | words: dense | tables | cycles | "
+             "multiplied |",
              "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
