@@ -7,9 +7,9 @@ of a single weight is made.
 import numpy as np
 
 from host.driver.codebooks import Codebook
-from host.models.layers import Array, Layer, Linear, Model, ReLU, Views
-from sim.arithmetic.functions import column_sums
+from host.models.layers import Array, Layer, Linear, Model, ReLU, Views, bias_gradient
 from sim.golden.centroid_product import layer_gradient, pack_indices, product, unpack_indices
+from sim.golden.operands import FP32
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
@@ -28,15 +28,18 @@ class CentroidLinear(Layer):
         First biases.
     lanes : int
         Lanes among which outputs are dealt out.
+    operands : str
+        Format of the factors of the gradient of the biases. Products with centroids are in binary32.
     """
 
-    def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES):
+    def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):
         if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
             raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
                              f"{codebook.indices.shape!r}")
         self._codebook = codebook
         self._bias = bias.copy()
         self._lanes = lanes
+        self._operands = operands
         # As a node has them: the last group of outputs is filled up.
         self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
                                     len(codebook.centroids))
@@ -60,7 +63,7 @@ class CentroidLinear(Layer):
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
         indices, table = self._codebook.indices, parameters["centroids"]
         gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=self._lanes)
-        gradients["bias"][...] = column_sums(upstream)
+        gradients["bias"][...] = bias_gradient(upstream, self._operands)
         return product(indices.T, table, upstream, np.zeros((), upstream.dtype))
 
 
@@ -81,7 +84,8 @@ def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) 
     layers: list[Layer] = []
     for layer, views in zip(model.layers, model.views(model.parameters), strict=True):
         if isinstance(layer, Linear):
-            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes))
+            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
+                                         operands=layer.operands))
         else:
             layers.append(ReLU())
     return Model(layers, align=align)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sim.arithmetic.functions import column_sums, cross_entropy, product
 from sim.golden.operands import FP32, operands_of
 
-__all__ = ["Layer", "Linear", "Model", "ReLU", "SoftmaxCrossEntropy", "perceptron"]
+__all__ = ["Layer", "Linear", "Model", "ReLU", "SoftmaxCrossEntropy", "bias_gradient", "perceptron"]
 
 Array = npt.NDArray[np.floating]
 Labels = npt.NDArray[np.integer]
@@ -50,6 +50,14 @@ class Layer(abc.ABC):
         """Gradient with respect to the input."""
 
 
+def bias_gradient(upstream: Array, operands: str) -> Array:
+    """Sums of the columns of an upstream gradient, as a product with ones whose factors are in a format."""
+    if operands == FP32:
+        return column_sums(upstream)
+    sums: Array = product(np.ones((1, len(upstream)), upstream.dtype), upstream, operands=operands)[0]
+    return sums
+
+
 class Linear(Layer):
     """``bias + x @ weight.T``: each sum begins with its bias.
 
@@ -64,8 +72,8 @@ class Linear(Layer):
         operands_of(operands)
         self.inputs = inputs
         self.outputs = outputs
+        self.operands = operands
         self._product = functools.partial(product, operands=operands)
-        self._column_sums = column_sums if operands == FP32 else self._products_with_ones
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -82,12 +90,8 @@ class Linear(Layer):
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
         gradients["weight"][...] = self._product(upstream.T, cache)
-        gradients["bias"][...] = self._column_sums(upstream)
+        gradients["bias"][...] = bias_gradient(upstream, self.operands)
         return self._product(upstream, parameters["weight"])
-
-    def _products_with_ones(self, x: Array) -> Array:
-        sums: Array = self._product(np.ones((1, len(x)), x.dtype), x)[0]
-        return sums
 
 
 class ReLU(Layer):

@@ -36,6 +36,7 @@ from host.training.record import HOST, NODE, Training, TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import Classifier
 from host.transports.session import open_session
+from sim.golden.operands import FP32
 from sim.verilated.native import Arithmetic
 
 __all__ = ["RATE", "CentroidClassifier", "Row", "compare", "main", "nodes_for", "table"]
@@ -59,11 +60,13 @@ class CentroidClassifier(Classifier):
         Entries of a table.
     align : int
         Elements of which each layer takes a multiple.
+    operands : str
+        Format of the factors of products without centroids.
     """
 
     def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,
-                 align: int = 1):
-        super().__init__(data, hidden)
+                 align: int = 1, operands: str = FP32):
+        super().__init__(data, hidden, operands=operands)
         self._model.parameters[...] = parameters
         self._model = shared(self._model, centroids, align=align)
         self._centroids = centroids

@@ -10,11 +10,11 @@ from host.compute.factors import Array
 from host.tiling.costs import GatewareCost, ModelCost, WrongProductError, estimated, node_of, product
 from host.tiling.nest import Level, Nest, Plan
 from host.tiling.space import Space
-from sim.golden import summation
+from sim.golden import operands
 from tests.host.rings import CONFIGS, open_nodes
 
 CONFIG = CONFIGS["centroid"]
-ARRAY = Array(rows=CONFIG.compute, lanes=CONFIG.lanes)
+ARRAY = Array(rows=CONFIG.compute, lanes=CONFIG.lanes, operands=CONFIG.operands)
 
 
 def drawn(nest, count, seed):
@@ -41,7 +41,7 @@ def test_gateware():
                 a = ring.read_activations(0, 256)[0].view(np.float32).reshape(16, 16)
                 b = ring.read_weights(256)[0].view(np.float32).reshape(16, 16)
                 c = ring.read_gradients(256)[0].view(np.float32).reshape(16, 16)
-                assert (c == summation.product(a, b, None).astype(np.float32)).all()
+                assert (c == operands.product(a, b, operands=CONFIG.operands)).all()
                 # Another result is noticed.
                 cost.digest = "0" * 64
                 cost._known.clear()

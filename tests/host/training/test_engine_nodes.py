@@ -84,7 +84,8 @@ def test_tables(data, task):
     dense = Classifier(data, CONFIG.hidden)
     dense.initialize(2)
     few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
-    tables = CentroidClassifier(few, CONFIG.hidden, dense.parameters, align=GROUP)
+    tables = CentroidClassifier(few, CONFIG.hidden, dense.parameters, align=GROUP,
+                                operands=CONFIG.compute_format)
     assert tables.parameters.size < task.parameters.size / 4
     check_run(NODE, tables, CONFIG, nodes=NODES)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
@@ -167,7 +168,7 @@ def test_refused_list(task):
 def test_another_plan(task, monkeypatch):
     """Lists that are not the program of their memory plan are refused, as are others than those which were written
     with it, and no word is sent to a node."""
-    units = Array(rows=NODE.compute, lanes=NODE.lanes)
+    units = Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         computer = computer_of(ring, task, CONFIG)
         computer.prepare()
