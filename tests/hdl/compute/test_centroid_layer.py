@@ -112,6 +112,23 @@ def test_fixed_point():
         np.testing.assert_array_equal(flat[one.target.place][one.target.index()], dense.view(np.uint32), f"{seed=}")
 
 
+def test_begins_after_a_reset():
+    """A product that begins while sums are cleared waits for that, and is right."""
+    lanes, centroids, _ = UNITS[0]
+    generator = np.random.default_rng(2)
+    job = draw_job(generator, lanes=lanes, centroids=centroids, gradient=False, sizes=(9, 10, 6))
+    memories = memories_of(generator, "ordinary", lanes=lanes)
+    _, bench = _unit(*UNITS[0])
+    bench.load(memories)
+    bench.reset()
+    (begin,), (end,), _ = bench.run([job], cycles=2_000)
+    job.instruction.run(_flat(memories))
+    for found, wanted in zip(bench.contents(), memories, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    # The table comes long before the last of 8 * 16 cycles, and waits for it.
+    assert _cycles(UNITS[0], job) + 8 * centroids - 10 < end - begin <= _cycles(UNITS[0], job) + 8 * centroids
+
+
 def test_reset():
     """A reset at any point of a job leaves nothing of it, when sums are clear again."""
     lanes, centroids, _ = UNITS[1]
