@@ -34,8 +34,8 @@ help:
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
 	@echo "            for a real one)"
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
-	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, SYNTH=no to place nothing); it goes on"
-	@echo "            where an earlier one has ended"
+	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, COMPUTE_FORMATS=fp32,mx9 for formats of"
+	@echo "            products on nodes that compute, SYNTH=no to place nothing); it goes on where an earlier one has ended"
 	@echo "make tiling  searches for the factors of matrix products, by cycles that a node counts (FULL=1 for all states of"
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
@@ -104,7 +104,8 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare)))
 SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
-  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth))
+  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(call option,COMPUTE_FORMATS,--compute-formats) \
+  $(if $(filter 0 no,$(SYNTH)),--no-synth))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \

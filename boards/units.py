@@ -10,11 +10,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from boards.tools import SynthesisError
-from hdl.compression.block.shared_exponent import MX9
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
+from hdl.compute.operands import OPERANDS
 from hdl.ring.link import LinkSignature
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
@@ -204,8 +204,9 @@ UNITS = {
     "compute.multiply_accumulate": Unit("hdl.compute.multiply_accumulate:MultiplyAccumulate", {}),
     "compute.centroid_product": _centroid_table("CentroidProduct"),
     "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
-    "compute.array_bf16": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4, "operands": "bf16"}),
-    "compute.block_array": Unit("hdl.compute.block_array:BlockArray", {"rows": 4, "columns": 4, "codec": MX9}),
+    # By name of the format; ``gradring sweep`` shows the figures.
+    **{f"compute.operands_{name}": Unit("hdl.compute.arrays:make_array", {
+        "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in OPERANDS},
     "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
     "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
     "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),

@@ -15,6 +15,7 @@ from host.output import prepare
 from host.sweep import execution, page
 from host.sweep import plan as sweep
 from host.sweep.jobs import Job
+from host.sweep.tables import tables
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
 
@@ -88,7 +89,10 @@ def sweep_command(
         help=f"Epochs of digits. [default: {sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}]", show_default=False)] = None,
     steps: Annotated[int | None, typer.Option(
         help=f"Steps of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
-    synth: Annotated[bool, typer.Option(help="Place the codecs, for their area and speed.")] = True,
+    compute_formats: Annotated[str | None, typer.Option(
+        help="Formats of products to compare on nodes that compute, on digits, with commas between them. [default: "
+             "all, and none if --formats is given]", show_default=False)] = None,
+    synth: Annotated[bool, typer.Option(help="Place codecs and arrays, for their area and speed.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png, sweep.html and jobs. [default: "
                                                "build/sweep]",
                                           show_default=False)
@@ -102,10 +106,12 @@ def sweep_command(
         raise ValueError("Option --epochs is for workload digits, not text: leave it out")
     if steps is not None and workload is WorkloadName.DIGITS:
         raise ValueError("Option --steps is for workload text, not digits: leave it out")
+    if compute_formats is not None and workload is WorkloadName.TEXT:
+        raise ValueError("Option --compute-formats is for workload digits, not text: leave it out")
     config = sweep.SweepConfig(
         formats=_names(formats), nodes=_sizes(nodes),
         workloads=tuple(WorkloadName) if workload is None else (workload,), full=full, epochs=epochs, steps=steps,
-        synth=synth)
+        compute_formats=_names(compute_formats), synth=synth)
     count = (os.cpu_count() or 1) if jobs is None else jobs
     console = make_console()
     planned = sweep.plan(config)
@@ -113,7 +119,7 @@ def sweep_command(
     folder = prepare(output / "jobs")
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, count)
-    console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
+    console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"
                   + (f", {duration(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
     try:
         with _SweepProgress(console, len(left)) as progress:
@@ -123,12 +129,12 @@ def sweep_command(
         console.print("interrupted; jobs that are done are kept, and the same command goes on from there",
                       soft_wrap=True)
         raise typer.Exit(130) from None
-    rows = sweep.collect(planned, folder)
-    if rows:
-        for table in sweep.tables(rows):
+    rows, products = sweep.collect(planned, folder), sweep.products(planned, folder)
+    if rows or products:
+        for table in tables(rows, products):
             console.print(table)
-        written, picture = sweep.write(rows, output)
-        paths = (written, picture, page.write(rows, picture))
+        written, picture = sweep.write(rows, output, products=products)
+        paths = (written, picture, page.write(rows, picture, products=products))
         console.print(" · ".join(map(shown, paths)), soft_wrap=True)
     for failure in failures:
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)

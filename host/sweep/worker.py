@@ -1,4 +1,4 @@
-"""The process that does a sweep's jobs: builds, training runs and placements."""
+"""The process that does a sweep's jobs: builds, training runs, placements and counts of cells."""
 
 import importlib
 import json
@@ -17,10 +17,12 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.models.text import Text, topics
 from host.models.transformer import TransformerConfig
+from host.program.schedules import layers_of
 from host.sweep.jobs import Job, JobKind, SweepError
 from host.sweep.results import store
+from host.training.batches import Batches
 from host.training.optimizers import OptimizerName, create
-from host.training.record import Training, TrainingConfig, TrainingError
+from host.training.record import NODE, Training, TrainingConfig, TrainingError
 from host.training.trainer import train
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Masks, Workload, WorkloadName
 from sim.verilated import toolchain
@@ -65,8 +67,8 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
             max_steps=parameters["steps"], interval=parameters["interval"], batch=BATCH,
             optimizer=create(OptimizerName.ADAM, learning_rate=TEXT_LEARNING_RATES[OptimizerName.ADAM]))
     else:
-        training = TrainingConfig(epochs=parameters["epochs"])
-        task = Classifier(digits(), training.hidden)
+        training = TrainingConfig(epochs=parameters["epochs"], **parameters.get("training", {}))
+        task = Classifier(digits(), training.hidden, align=training.align, operands=training.compute_format)
     total, said = training.steps(task.examples), 0.0
 
     def show(so_far: Training) -> None:
@@ -80,7 +82,9 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
         return {**_figures(outcome), "parameters": task.parameters.size, "cycles": session.elapsed.simulated,
                 "port_cycles": session.elapsed.port_cycles,
                 "simulation_seconds": session.seconds, "configuration_hash": config.hash,
-                "bigram_loss": task.bigram_loss if isinstance(task, CharacterModel) else None}
+                "bigram_loss": task.bigram_loss if isinstance(task, CharacterModel) else None,
+                **(_engine_figures(outcome, task, training) if isinstance(task, Classifier)
+                   and training.compute == NODE else {})}
 
 
 def _figures(training: Training) -> dict[str, Any]:
@@ -95,18 +99,32 @@ def _figures(training: Training) -> dict[str, Any]:
             "bound_ratio": cycles / sum(step.bound for step in steps)}
 
 
-def _place(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
+def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
+    """Means over the steps of a run on nodes that compute, of the node that took longest; multiply-adds are those of
+    the largest share of each batch."""
+    batches, count = Batches(task.examples, training), len(outcome.steps)
+    shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]
+    each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)
+               for backward in (False, True))
+    return {"multiply_adds": each * sum(shares) / count,
+            "cycles_products": sum(step.gemm_cycles for step in outcome.steps) / count,
+            "cycles_functions": sum(step.vector_cycles for step in outcome.steps) / count}
+
+
+def _synthesise(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
+    """Place a unit, or count its cells if there are no seeds."""
     synth = importlib.import_module("boards.synth")
+    work = synth.measure if "seeds" in parameters else synth.count
+    options = {name: value for name, value in parameters.items() if name != "unit"}
     try:
-        found: dict[str, Any] = synth.measure(
-            parameters["unit"], seeds=parameters["seeds"],
-            progress=lambda text: announce(text.partition(": ")[2]))
+        found: dict[str, Any] = work(parameters["unit"], **options,
+                                     progress=lambda text: announce(text.partition(": ")[2]))
     except synth.SynthesisError as error:
         raise toolchain.ToolError(str(error)) from None
     return found
 
 
-_WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _place}
+_WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _synthesise, JobKind.COUNT: _synthesise}
 
 
 def _end_group() -> None:

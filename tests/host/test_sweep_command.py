@@ -46,6 +46,28 @@ class TestCommand:
         code, _, err = run("--formats", "raw", "--jobs", 0, "--no-synth")
         assert (code, err) == (1, "error: Jobs at a time must be between 1 and 1,024, not 0\n")
 
+    @pytest.mark.parametrize(("options", "message"), [
+        (("--workload", "text"), "Option --compute-formats is for workload digits, not text: leave it out"),
+        ((), "Compute format must be one of fp32, bf16, mx9, mx6, mx4, not 'mx5'")])
+    def test_compute_formats(self, run, options, message):
+        assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
+
+    def test_formats_of_products(self, run, monkeypatch, tmp_path):
+        """They have rows and tables of their own, and are in every result."""
+        config = SweepConfig(formats=("zero_value",), nodes=(2,), workloads=(WorkloadName.DIGITS,),
+                             compute_formats=("fp32", "mx9"))
+        store_all(sweep.plan(config), tmp_path / "jobs")
+        code, out, _ = run("--formats", "zero_value", "--nodes", 2, "--workload", "digits", "--compute-formats",
+                           "mx9,fp32")
+        assert code == 0
+        assert out.startswith("rows: 3; jobs to do: 0\n")
+        assert max(map(len, out.splitlines()[:-1])) <= 80
+        assert re.search(r"^ *mx9 +2 .* 8\.00 *$", out, re.MULTILINE)
+        written = json.loads((tmp_path / "sweep.json").read_text())
+        assert [row["compute_format"] for row in written["compute"]] == ["fp32", "mx9"]
+        assert len(written["rows"]) == 1
+        assert "reached/LUT" in (tmp_path / "sweep.html").read_text()
+
     def test_failures_end_with_1(self, run, monkeypatch, tmp_path):
         """Failures are printed after the rows that there are."""
         monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value",))

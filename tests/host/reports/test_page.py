@@ -16,6 +16,7 @@ from host.pytorch.jobs import Jobs, Operation, Options
 from host.reports import page, report, training_page
 from host.sweep import page as sweep_page
 from host.sweep import plan as sweep
+from host.sweep.tables import tables
 from tests import chromium
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text
 from tests.host.sweep.results_of_plan import store_all
@@ -81,11 +82,13 @@ def folders(tmp_path_factory):
         training_page.write(result, folder / name)
     (folder / "launch").mkdir()
     pytorch(folder / "launch")
-    planned = sweep.plan(sweep.SweepConfig(formats=("mx9",), nodes=(2, 4)))
+    planned = sweep.plan(sweep.SweepConfig(formats=("mx9",), nodes=(2, 4), compute_formats=("fp32", "mx9")))
     (folder / "jobs").mkdir()
     store_all(planned, folder / "jobs")
-    _, picture = sweep.write(sweep.collect(planned, folder / "jobs"), folder / "sweep")
-    sweep_page.write(json.loads((folder / "sweep" / "sweep.json").read_text())["rows"], picture)
+    _, picture = sweep.write(sweep.collect(planned, folder / "jobs"), folder / "sweep",
+                             products=sweep.products(planned, folder / "jobs"))
+    written = json.loads((folder / "sweep" / "sweep.json").read_text())
+    sweep_page.write(written["rows"], picture, products=written["compute"])
     return {name: folder / name for name in (*runs, "launch", "sweep")}
 
 
@@ -177,9 +180,9 @@ def test_figures_of_a_script(shown, folders):
 
 
 def test_figures_of_a_sweep(shown, folders):
-    rows = json.loads((folders["sweep"] / "sweep.json").read_text())["rows"]
+    written = json.loads((folders["sweep"] / "sweep.json").read_text())
     for one in shown["sweep"]:
-        for table in sweep.tables(rows):
+        for table in tables(written["rows"], written["compute"]):
             assert one["tables"][table.title] == [[str(column.header) for column in table.columns], *cells(table)]
 
 

@@ -1,6 +1,5 @@
 """Results of a plan that was not carried out, and a library that was not built."""
 
-from host.sweep import plan as sweep
 from host.sweep import results
 from host.sweep.jobs import JobKind
 from sim.verilated import toolchain
@@ -18,9 +17,11 @@ def store_all(plan, folder, *, without=()):
             continue
         if job.kind is JobKind.BUILD:
             result = {"library": str(built(folder / "built"))}
-        elif job.kind is JobKind.PLACE:
-            result = {name: 100 * number + place for place, name in enumerate(sweep.CELLS)}
-            result["fmax_mhz"] = {"median": 100.0 + number}
+        elif job.kind in (JobKind.PLACE, JobKind.COUNT):
+            result = {name: 100 * number + place for place, name in enumerate(results.CELLS)}
+            result["lut4_occupied"] = 160 * number
+            if job.kind is JobKind.PLACE:
+                result["fmax_mhz"] = {"median": 100.0 + number}
         else:
             words = 1000.0 * job.parameters["nodes"] / (1 if "raw+zero" in job.name else 2)
             result = {"steps": 12, "loss": 0.5 + number / 100, "measure": 0.9, "bit_exact": True, "words": words,
@@ -28,4 +29,6 @@ def store_all(plan, folder, *, without=()):
                       "bound_ratio": 1.03, "parameters": 4810, "cycles": 99, "port_cycles": 55,
                       "simulation_seconds": 1.5,
                       "configuration_hash": number, "bigram_loss": 2.5 if "text" in job.name else None}
+            if "training" in job.parameters:
+                result |= {"multiply_adds": 4000.0, "cycles_products": 500.0, "cycles_functions": 250.0}
         results.store(folder, job, result, 1.0)

@@ -57,8 +57,9 @@ class TestExecute:
         run = Job(kind=JobKind.RUN, name="run-odd", parameters={}, needs=("build-odd",))
         wrong = Job(kind=JobKind.RUN, name="run-wrong", parameters={})
         good = Job(kind=JobKind.PLACE, name="place-good", parameters={"unit": "stream.skid_buffer", "seeds": 1})
+        counted = Job(kind=JobKind.COUNT, name="count-good", parameters={"unit": "stream.skid_buffer"})
         told, states = [], []
-        failures = execution.execute([build, run, unplaced(0), wrong, good], tmp_path, processes=2,
+        failures = execution.execute([build, run, unplaced(0), wrong, good, counted], tmp_path, processes=2,
                                       ended=lambda job, seconds, error: told.append((job.name, error)),
                                       tick=states.append)
         messages = {failure.job.name: failure.message for failure in failures}
@@ -69,12 +70,13 @@ class TestExecute:
         assert re.fullmatch(r"Unit must be one of .*, not 'nothing\.0'", messages["place-0"])
         assert messages["run-wrong"] == "KeyError: 'configuration'"
         assert ("place-good", None) in told
-        assert results.load(tmp_path, good)["ff"] == 68
-        assert (states[0].done, states[0].total) == (0, 5)
-        assert all(0 <= state.done <= 5 and state.left >= 0 and len(state.running) <= 2 for state in states)
+        assert results.load(tmp_path, good)["ff"] == results.load(tmp_path, counted)["ff"] == 68
+        assert "fmax_mhz" not in results.load(tmp_path, counted)
+        assert (states[0].done, states[0].total) == (0, 6)
+        assert all(0 <= state.done <= 6 and state.left >= 0 and len(state.running) <= 2 for state in states)
         # Failed ones are not kept.
         jobs = [build, run, unplaced(0), wrong]
-        assert execution.pending([*jobs, good], tmp_path) == jobs
+        assert execution.pending([*jobs, good, counted], tmp_path) == jobs
 
     def test_a_process_that_dies(self, tmp_path):
         killed = []

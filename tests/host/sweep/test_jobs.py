@@ -15,4 +15,4 @@ def test_sources():
     assert not names & {"host/cli.py", "host/reports/training_picture.py", "host/reports/report.py",
                         "host/sweep/plan.py", "host/sweep/picture.py"}
     assert not {name for name in names if name.startswith(("tests", "boards"))}
-    assert len({sweep_jobs.sources(kind) for kind in JobKind}) == 3
+    assert len({sweep_jobs.sources(kind) for kind in JobKind}) == 4

@@ -15,6 +15,8 @@ from host.sweep import jobs as sweep_jobs
 from host.sweep import plan as sweep
 from host.sweep.jobs import JobKind
 from host.sweep.plan import BASE, Formats, SweepConfig
+from host.sweep.results import CELLS
+from host.sweep.tables import tables
 from host.training.workloads import WorkloadName
 from tests.host.sweep.results_of_plan import store_all
 
@@ -142,7 +144,7 @@ class TestRows:
         assert all(row["held_out_loss"] == 0.9 and row["accuracy"] is None for row in rows[4:])
         places = {job.name: 1 + number for number, job in enumerate(plan.jobs) if job.kind is JobKind.PLACE}
         zero_value, mx9 = places["place-gradient-zero_value"], places["place-weight-mx9"]
-        assert [rows[0][name] for name in (*sweep.CELLS, "fmax_mhz")] == [
+        assert [rows[0][name] for name in (*CELLS, "fmax_mhz")] == [
             *(100 * zero_value + place for place in range(6)), 100 + zero_value]
         assert [rows[2][name] for name in ("lut4", "bram", "fmax_mhz")] == [
             100 * (zero_value + mx9), 100 * (zero_value + mx9) + 10, 100 + min(zero_value, mx9)]
@@ -155,7 +157,7 @@ class TestRows:
         assert rows[0]["lut4"] is not None
         assert (rows[1]["lut4"], rows[1]["fmax_mhz"]) == (None, None)
         sweep.write(rows, tmp_path)
-        assert [table.row_count for table in sweep.tables(rows)] == [3, 3, 4, 4, 1]
+        assert [table.row_count for table in tables(rows)] == [3, 3, 4, 4, 1]
 
     def test_tables(self, plan, tmp_path):
         """Every figure is shown in 80 columns, with the longest names of formats, among them the bandwidth."""
@@ -164,7 +166,7 @@ class TestRows:
         rows = [row | {"weights": longest, "gradients": longest, "nodes": 16, "words": 123456, "accuracy": 0.9722,
                        "cycles_per_step": 12345.6} for row in sweep.collect(plan, tmp_path)]
         console = Console(width=80, file=io.StringIO())
-        for table in sweep.tables(rows):
+        for table in tables(rows):
             console.print(table)
         shown = console.file.getvalue()
         assert "…" not in shown
