@@ -52,6 +52,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def repeatable(self) -> bool:
+        """Whether a number that has been decoded comes through the format once more unchanged."""
+        ...
+
+    @property
     def sums_coded(self) -> bool:
         """Whether gradients are added in coded form, and not decoded, added and encoded again at each hop."""
         ...
@@ -119,7 +124,7 @@ class FixedCodec:
     encoder, decoder : classes
     parameters : mapping
         Arguments of both classes.
-    weights, gradients, exact : bool
+    weights, gradients, exact, repeatable : bool
     codebook : Codebook
     centroids : int
     """
@@ -133,6 +138,7 @@ class FixedCodec:
     weights: bool = True
     gradients: bool = True
     exact: bool = False
+    repeatable: bool = True
     codebook: Codebook = Codebook.NONE
     centroids: int = 0
 

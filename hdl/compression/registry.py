@@ -43,7 +43,7 @@ def _centroid_codec(code: int, centroids: int) -> FixedCodec:
 def _nvfp4_codec(code: int, format: NVFP4) -> FixedCodec:
     """Return the codec of NVFP4 with a tensor scale."""
     return FixedCodec(code=code, block=format.block, block_bits=format.block_bits, encoder=nvfp4.Encoder,
-                      decoder=nvfp4.Decoder, parameters={"codec": format})
+                      decoder=nvfp4.Decoder, parameters={"codec": format}, repeatable=False)
 
 
 #: All codecs by their names.

@@ -8,6 +8,7 @@ import typer
 from hdl.config import NodeConfig
 from host.topology.course import Course, Request, grid_size
 from host.topology.grid import Shape
+from host.topology.switching import check_weights
 from host.training.checkpoint import ADVICE, CheckpointError
 from host.training.record import TrainingConfig
 from host.training.run_check import check_run
@@ -53,6 +54,8 @@ def course_of(topology: str | None, *, disable: str | None, enable: str | None, 
 def check_stages(course: Course, node: NodeConfig, task: Workload, config: TrainingConfig) -> None:
     """Raise ``ValueError`` unless the nodes of every stage can do the run."""
     course.check(config.steps(task.examples))
+    for stage in course.stages:
+        check_weights(stage.plan, node)
     for nodes in sorted({len(stage.plan.active) for stage in course.stages}):
         check_run(node, task, config, nodes=nodes)
 

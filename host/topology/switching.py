@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compression.registry import WEIGHT_CODECS
+from hdl.config import NodeConfig
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.group import GROUP
 from hdl.ring.switched_link import seats_layout
@@ -35,7 +37,7 @@ from host.topology.grid import NodeSetting, Plan, Shape, Topology
 from host.topology.owners import owners
 from sim.golden.ring import block_indices
 
-__all__ = ["GridNodes", "GridRings", "operand"]
+__all__ = ["GridNodes", "GridRings", "check_weights", "operand"]
 
 
 def operand(setting: NodeSetting) -> int:
@@ -51,6 +53,13 @@ def operand(setting: NodeSetting) -> int:
     switch = {"sources": list(setting.outputs), "listens": listens}
     value = seats_layout().const({"switch": switch, "receives": receives, "sends": sends}).as_value().value
     return int(value)
+
+
+def check_weights(plan: Plan, config: NodeConfig) -> None:
+    """Raise ``ValueError`` if new weights would change on their way in two dimensions, where they are coded twice."""
+    if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weight_codec].repeatable:
+        raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
+                         f"{config.weight_codec}: take --shape {Shape.FLAT.value}")
 
 
 class GridNodes(RingCommands):
@@ -130,6 +139,8 @@ class GridRings(LocalCommands):
     def __init__(self, devices: Sequence[Device], plan: Plan, *, timeout: int = TIMEOUT):
         if len(devices) != len(plan.active):
             raise ValueError(f"Devices must be the {len(plan.active)} nodes of the plan, not {len(devices)}")
+        for device in devices:
+            check_weights(plan, device.config)
         super().__init__(devices, timeout=timeout)
         self._plan = plan
         self._seats = [plan.settings[node].seats for node in plan.active]

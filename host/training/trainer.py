@@ -430,8 +430,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     data : Dataset or Workload
         Workload; for a data set, a perceptron that classifies it.
     config : TrainingConfig
-    on_step, on_repeat : callable
-        See :class:`Run`.
+    on_step, on_repeat : as those of :class:`Run`
 
     Raises
     ------
@@ -442,9 +441,9 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     RingError
         A command has failed, and failed again each time that it was repeated.
     """
-    task = (Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
-            if isinstance(data, Dataset) else data)
-    run = Run(ring, task, config, on_step=on_step, on_repeat=on_repeat)
+    if isinstance(data, Dataset):
+        data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
+    run = Run(ring, data, config, on_step=on_step, on_repeat=on_repeat)
     run.begin()
     while not run.complete:
         run.advance()

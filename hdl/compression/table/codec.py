@@ -34,6 +34,7 @@ class TableCodec:
     exact = False
     sums_coded = False
     two_passes = True
+    repeatable = True
     block = GROUP
     codebook = Codebook.FRACTIONS
     encoder = Encoder

@@ -28,6 +28,7 @@ class ZeroValueCodec:
     exact = True
     sums_coded = True
     two_passes = False
+    repeatable = True
     block = GROUP
     codebook = Codebook.NONE
     centroids = 0

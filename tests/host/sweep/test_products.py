@@ -10,7 +10,7 @@ from boards.units import UNITS
 from hdl.compute import operands
 from hdl.compute.operands import OPERANDS
 from hdl.config import NodeConfig
-from host.compute.factors import FACTORS, Array
+from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.models.digits import digits
 from host.program.schedules import layers_of
@@ -83,9 +83,8 @@ class TestPlan:
         job = plan(nodes=(2,), compute_formats=("mx9",)).jobs[-2]
         node, training = NodeConfig(**job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
         task = Classifier(digits(), training.hidden, align=training.align)
-        compile_lists(layers_of(task.widths), array=Array(rows=node.compute, lanes=node.lanes),
-                      examples=-(-training.largest(task.examples) // 2), words=node.activation_words,
-                      factors=lambda *sizes, **options: dict.fromkeys(FACTORS, 0))
+        compile_lists(layers_of(task.widths), array=Array(rows=node.compute, lanes=node.lanes, operands=node.operands),
+                      examples=-(-training.largest(task.examples) // 2), words=node.activation_words)
         training.allocation(task.parameters.size).check(node, nodes=2)
 
     def test_others_are_as_without(self):

@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from hdl.config import NodeConfig
 from host.topology.course import Course, Request, grid_size
 from host.topology.grid import Part, Shape, Topology, TopologyError
+from host.topology.switching import check_weights
 
 
 def course_of(text, rows=2, columns=4, shape=None):
@@ -106,3 +108,15 @@ def test_both_at_once():
     with pytest.raises(TopologyError, match=r"^After step 4, enable card1 and disable card1: card1 must be disabled "
                                             r"to be enabled; nothing is$"):
         course_of("+card1@4 -card1@4")
+
+
+def test_weights_that_change_when_they_are_coded_twice():
+    """They are refused for rings in two dimensions, before anything is built, and not for a flat one."""
+    node = NodeConfig(weight_codec="nvfp4", ring_ports=2)
+    grid = course_of("").stages[0].plan
+    assert grid.shape is Shape.GRID
+    with pytest.raises(ValueError, match=r"^Weights of rings in two dimensions must be in a format that changes no "
+                                         r"number twice, not nvfp4: take --shape flat$"):
+        check_weights(grid, node)
+    check_weights(course_of("", shape=Shape.FLAT).stages[0].plan, node)
+    check_weights(grid, NodeConfig(weight_codec="mx9", ring_ports=2))
