@@ -83,8 +83,10 @@ class TestPlan:
         job = plan(nodes=(2,), compute_formats=("mx9",)).jobs[-2]
         node, training = NodeConfig(**job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
         task = Classifier(digits(), training.hidden, align=training.align)
-        compile_lists(layers_of(task.widths), array=Array(rows=node.compute, lanes=node.lanes, operands=node.operands),
-                      examples=-(-training.largest(task.examples) // 2), words=node.activation_words)
+        array = Array(rows=node.compute, lanes=node.lanes, operands=node.operands)
+        factors = {"tile": 2, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
+        compile_lists(layers_of(task.widths), array=array, examples=-(-training.largest(task.examples) // 2),
+                      words=node.activation_words, factors=lambda *sizes, **options: factors)
         training.allocation(task.parameters.size).check(node, nodes=2)
 
     def test_others_are_as_without(self):
