@@ -170,11 +170,10 @@ class SweepConfig:
 
     def area(self, compute_format: str) -> JobKind | None:
         """How the array of a format of products is measured: placed, but for that of binary32, which takes longest
-        and is counted alone unless the sweep is full or compute formats are named."""
+        and is counted alone unless the sweep is full."""
         if not self.synth:
             return None
-        asked = self.full or self.compute_formats is not None
-        return JobKind.PLACE if asked or compute_format != FP32 else JobKind.COUNT
+        return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
         """Length of a run, and the part of the data on which it is measured."""

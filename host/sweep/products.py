@@ -69,11 +69,11 @@ def plan_products(formats: Sequence[str], *, node: NodeConfig, nodes: Sequence[i
         engine = dataclasses.replace(node, compute=MACS // node.lanes, operands=name, queues=2,
                                      activation_words=ACTIVATION_WORDS)
         shape = {"configuration": dataclasses.asdict(engine)}
-        build = add(Job(kind=JobKind.BUILD, name=f"build-products-{name}", parameters=shape, estimate=70))
+        build = add(Job(kind=JobKind.BUILD, name=f"build-products-{name}", parameters=shape, estimate=50))
         runs = [(count, add(Job(
             kind=JobKind.RUN, name=f"run-products-{name}-n{count}-epochs{epochs}", needs=(build,),
             parameters={**shape, "workload": WorkloadName.DIGITS.value, "nodes": count, "epochs": epochs,
-                        "training": options}, estimate=3 + 6 * epochs))) for count in nodes]
+                        "training": options}, estimate=5 + 9 * epochs))) for count in nodes]
         array = None
         if (kind := area(name)) is not None:
             placed = kind is JobKind.PLACE
