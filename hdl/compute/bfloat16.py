@@ -124,14 +124,15 @@ class BFloat16Multiplier(wiring.Component):
             multiplier.a.eq(Cat(self.a.fraction, self.a.normal)),
             multiplier.b.eq(Cat(self.b.fraction, self.b.normal))]
 
-        # Significands of an exact number are multiplied by zero, so that its own bits are joined by OR.
+        # Significands of an exact number are multiplied by zero, so that its own fraction is joined by OR; the other
+        # factor's exponent and sign are zero, so that the sum of exponents is its own.
         added = register(
             m, "added",
             exponent=self.a.exponent + self.b.exponent, sign=self.a.sign ^ self.b.sign,
             zero=~(self.a.normal & self.b.normal), infinite=self.a.special | self.b.special,
             nan=self.a.nan | self.b.nan | (self.a.special & ~self.b.normal) | (self.b.special & ~self.a.normal),
             exact=self.b.exact,
-            number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction, self.b.exponent[:-1]), 0))
+            number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction), 0))
 
         # The exponent of a product whose highest bit is zero, and where it lies: a bit more may make it normal, or
         # infinite.
@@ -143,16 +144,15 @@ class BFloat16Multiplier(wiring.Component):
             edge=counts & (exponent == 0),
             infinite=added.infinite | (counts & ~added.zero & ~exponent[-1] & (exponent >= ones)),
             large=counts & ~added.zero & (exponent == ones - 1),
-            nan=added.nan, sign=added.sign, exact=added.exact, number=added.number)
+            nan=added.nan, sign=added.sign, number=added.number)
 
         highest = multiplier.o[-1]
         fraction = Mux(highest, multiplier.o[:-1], Cat(C(0, 1), multiplier.o[:-2]))
-        exponent = Mux(placed.exact, 0, (placed.exponent + highest)[:FP32.exponent_bits])
         result = Signal(FP32.layout, reset_less=True)
         m.d.comb += self.o.eq(result)
         m.d.sync += [
-            Cat(result.fraction, result.exponent).eq(
-                Cat(C(0, FP32.fraction_bits - len(fraction)), fraction, exponent) | placed.number),
+            result.fraction.eq(Cat(C(0, FP32.fraction_bits - len(fraction)), fraction) | placed.number),
+            result.exponent.eq(placed.exponent + highest),
             result.sign.eq(placed.sign & ~placed.nan)]
         with m.If(placed.infinite | (placed.large & highest)):
             m.d.sync += [result.exponent.eq(FP32.exponent_ones),
