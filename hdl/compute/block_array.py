@@ -7,8 +7,9 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.array import result_layout, term_layout
-from hdl.compute.block_former import TERMS, BlockFormer, factor_bits
-from hdl.compute.block_sums import BlockSums, total_bits
+from hdl.compute.block_form import form_of
+from hdl.compute.block_former import BlockFormer
+from hdl.compute.block_sums import BlockSums
 from hdl.streams.stream import connect_stream
 
 __all__ = ["BlockArray"]
@@ -21,10 +22,10 @@ class BlockArray(wiring.Component):
     adds them up, a term per cycle, and takes its turn after the unit before it: so one converter and one adder of
     binary32 serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
 
-    A block takes :data:`~hdl.compute.block_former.TERMS` cycles for each slot, also if it has fewer terms. With that,
-    and with a sink that is always ready, units are busy in every cycle; pauses of the source that are shorter than
-    what is held cost none. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the offer
-    of its first results, if nothing is under way.
+    A block takes as many cycles for each slot as the format's blocks have elements, also if it has fewer terms. With
+    that, and with a sink that is always ready, units are busy in every cycle; pauses of the source that are shorter
+    than what is held cost none. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the
+    offer of its first results, if nothing is under way.
 
     Parameters
     ----------
@@ -37,20 +38,14 @@ class BlockArray(wiring.Component):
     o : Out(stream of result_layout(rows, columns))
     """
 
-    #: Fewest rounds of a sum with which the array never holds its source: also their multiples.
-    shortest = TERMS
-
     def __init__(self, *, rows, columns, codec):
-        self._rows, self._columns, self._codec = rows, columns, codec
+        self._rows, self._columns, self._form = rows, columns, form_of(codec)
         self._former = BlockFormer(rows=rows, columns=columns, codec=codec)
         self._sums = BlockSums(rows=rows, columns=columns, codec=codec)
         super().__init__({
             "i": In(stream.Signature(term_layout(rows, columns))),
             "o": Out(stream.Signature(result_layout(rows, columns))),
         })
-
-    #: Cycles from the first factors of a slot to the dot product of the first unit.
-    _DOT = TERMS + 4
 
     @property
     def rows(self):
@@ -63,9 +58,19 @@ class BlockArray(wiring.Component):
         return self._columns
 
     @property
+    def shortest(self):
+        """Fewest rounds of a sum with which the array never holds its source: also their multiples."""
+        return self._form.block
+
+    @property
+    def _dot(self):
+        """Cycles from the first factors of a slot to the dot product of the first unit."""
+        return self._form.block + 4
+
+    @property
     def latency(self):
         """Cycles from the last beat of a tile to its first results."""
-        return 1 + self._former.latency + self._DOT + self._sums.latency + self._columns + 2
+        return 1 + self._former.latency + self._dot + self._sums.latency + self._columns + 2
 
     def elaborate(self, platform):
         m = Module()
@@ -90,20 +95,20 @@ class BlockArray(wiring.Component):
         b = [delays(f"b_{column}", former.b[column], (self._rows - 1) * columns + column + 1)
              for column in range(columns)]
         first = delays("first", former.first, units + 1)
-        start = delays("start", former.start, self._DOT)
+        start = delays("start", former.start, self._dot)
         totals = []
         for unit in range(units):
             row, column = divmod(unit, columns)
-            product = Signal(signed(2 * factor_bits(self._codec)), name=f"product_{unit}", reset_less=True)
-            total = Signal(signed(total_bits(self._codec)), name=f"total_{unit}", reset_less=True)
+            product = Signal(signed(2 * self._form.factor_bits), name=f"product_{unit}", reset_less=True)
+            total = Signal(signed(self._form.total_bits), name=f"total_{unit}", reset_less=True)
             m.d.sync += [product.eq(a[row][unit + 1] * b[column][unit + 1]),
                          total.eq(Mux(first[unit + 2], 0, total) + product)]
             totals.append(total)
         m.d.comb += sums.start.eq(start[-1])
 
         # The unit whose turn it is: first its column, then its row.
-        turn = Signal(range(TERMS))
-        m.d.sync += turn.eq(Mux(start[self._DOT - 3], 0, turn + 1))
+        turn = Signal(range(self._form.block))
+        m.d.sync += turn.eq(Mux(start[self._dot - 3], 0, turn + 1))
         column_bits = columns.bit_length() - 1
         chosen = []
         for row in range(self._rows):
@@ -123,7 +128,7 @@ class BlockArray(wiring.Component):
         m.d.comb += sums.total.eq(total)
 
         # Exponents of the unit's blocks, while its first factors pass.
-        passing = Signal(range(TERMS))
+        passing = Signal(range(self._form.block))
         m.d.sync += passing.eq(Mux(former.first, 1, passing + 1))
         now = Mux(former.first, 0, passing)
         left, right = Signal(8), Signal(8)
@@ -137,6 +142,6 @@ class BlockArray(wiring.Component):
                     m.d.comb += right.eq(former.b_exponents[column])
         added = Signal(10, reset_less=True)  # the sum, and whether one of them has all ones
         m.d.sync += added.eq((left + right) | ((left.all() | right.all()) << 9))
-        later = delays("added", added, self._DOT - 1)[-1]
+        later = delays("added", added, self._dot - 1)[-1]
         m.d.comb += [sums.exponent.eq(later[:9]), sums.nan.eq(later[9])]
         return m

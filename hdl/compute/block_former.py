@@ -5,23 +5,17 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.block.shared_exponent import SharedExponent
 from hdl.compute.array import TILES, check_units, term_layout
+from hdl.compute.block_form import SubsetRounder, form_of
 from hdl.compute.multiply_accumulate import SLOTS
 from hdl.compute.operands import MOST_BLOCK_UNITS
 from hdl.floating.format import FP32
-from hdl.floating.stages import register, shift_right
+from hdl.floating.stages import register
 
-__all__ = ["BANKS", "TERMS", "BlockFormer", "block_layout", "check_block_units", "factor_bits", "opening_layout"]
-
-#: Terms of a block.
-TERMS = 16
+__all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
 #: Tiles that have numbers on their way: their initial values, or sums.
 BANKS = 4
-
-#: Cycles of a block: those of all its terms in all slots.
-_CYCLES = TERMS * SLOTS
 
 
 def check_block_units(rows, columns, codec):
@@ -29,20 +23,12 @@ def check_block_units(rows, columns, codec):
     check_units(rows, columns)
     if rows * columns > MOST_BLOCK_UNITS:
         raise ValueError(f"Array of blocks must have at most {MOST_BLOCK_UNITS} units, not {rows} rows of {columns}")
-    if not isinstance(codec, SharedExponent) or (
-            codec.block, codec.subset, codec.exponent_bits, codec.difference_bits) != (TERMS, 2, 8, 1):
-        raise ValueError(f"Blocks must be of {TERMS} elements, with exponents of 8 bits and differences of one bit "
-                         f"for every two elements, not {codec!r}")
-
-
-def factor_bits(codec):
-    """Bits of a factor: a sign, a magnitude, and a place below it for elements of lower subsets."""
-    return codec.mantissa_bits + 2
+    form_of(codec)
 
 
 def block_layout():
-    """Marks of a block: the bank of its tile, whether it is the tile's first one or its last one, whether sums begin
-    with initial values, ``common`` ones for all rows, and the form of the tile."""
+    """Layout of a block's marks: the bank of its tile, whether it is the tile's first one or its last one, whether
+    sums begin with initial values, ``common`` ones for all rows, and the form of the tile."""
     return data.StructLayout({"bank": range(BANKS), "begins": 1, "ends": 1, "initial": 1, "common": 1,
                               "tile": range(TILES)})
 
@@ -57,9 +43,9 @@ def opening_layout(rows, columns):
 class BlockFormer(wiring.Component):
     """Round operands to blocks along k, and give the factors of each sum one after the other.
 
-    A block is of :data:`TERMS` elements of a row of A, or of a column of B, from the first term of a sum on; the last
+    A block is of 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last
     one may have fewer, and zeros in their place. Beats are stored while the largest exponent of every block is found.
-    Then they are read again: all terms of slot 0, then of slot 1, in :data:`TERMS` cycles each, however many there
+    Then they are read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, however many there
     are. Two blocks of each slot are held, so that the next ones come in while these are read.
 
     Factors are integers, of which one is the square root of 2 ** (exponents of both - 254 - 2 * mantissa bits), by
@@ -77,8 +63,8 @@ class BlockFormer(wiring.Component):
         Rows of units: 1, 2 or 4.
     columns : int
         Columns of units: 2, 4 or 8, of at most 16 units in all.
-    codec : SharedExponent
-        MX9 or another format with its block, exponent and differences.
+    codec : BlockCodec
+        A format for which :func:`~hdl.compute.block_form.form_of` finds a form.
 
     Members
     -------
@@ -97,12 +83,13 @@ class BlockFormer(wiring.Component):
         Held from ``start`` on.
     """
 
-    latency = 7
+    #: Cycles from the decision to read a block to its first factors: a rounder's, and three in front of it.
+    latency = SubsetRounder.latency + 3
 
     def __init__(self, *, rows, columns, codec):
         check_block_units(rows, columns, codec)
-        self._rows, self._columns, self._codec = rows, columns, codec
-        factor = signed(factor_bits(codec))
+        self._rows, self._columns, self._form = rows, columns, form_of(codec)
+        factor = signed(self._form.factor_bits)
         super().__init__({
             "i": In(stream.Signature(term_layout(rows, columns))),
             "room": In(1),
@@ -120,23 +107,29 @@ class BlockFormer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._rows + self._columns
-        width = FP32.exponent_bits + self._codec.mantissa_bits + 2
         m.submodules.elements = elements = Memory(
-            shape=data.ArrayLayout(width, lanes), depth=2 * _CYCLES, init=[], attrs={"no_rw_check": 1})
+            shape=data.ArrayLayout(self._form.element, lanes), depth=2 * self._form.block * SLOTS, init=[],
+            attrs={"no_rw_check": 1})
         write, read = elements.write_port(), elements.read_port()
         peaks = []
         for lane in range(lanes):
             m.submodules[f"peaks_{lane}"] = peak = Memory(
-                shape=8, depth=2 * SLOTS, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
+                shape=self._form.key_bits, depth=2 * SLOTS, init=[],
+                attrs={"no_rw_check": 1, "ram_style": "distributed"})
             peaks.append((peak.write_port(), peak.read_port(domain="comb"), peak.read_port(domain="comb")))
+        rounders = []
+        for lane in range(lanes):
+            m.submodules[f"rounder_{lane}"] = rounder = self._form.rounder()
+            rounders.append(rounder)
         filled, blocks = self._elaborate_input(m, write, peaks)
-        self._elaborate_reading(m, read, peaks, filled, blocks)
+        self._elaborate_reading(m, read, peaks, rounders, filled, blocks)
         return m
 
     def _elaborate_input(self, m, write, peaks):
         """Store beats; return for both halves of the memory whether it is full, its last term, and its block."""
         given = self.i.payload
-        slot, term, half = Signal(range(SLOTS)), Signal(range(TERMS)), Signal()
+        size = self._form.block
+        slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
         filled = Signal(2)
         taken, stores, complete = Signal(), Signal(), Signal()
         bank = Signal(range(BANKS))
@@ -147,9 +140,9 @@ class BlockFormer(wiring.Component):
             taken.eq(self.i.valid & self.i.ready),
             stores.eq(taken & ~given.initial),
             ending.eq((slot == SLOTS - 1) & given.last),
-            complete.eq(stores & (slot == SLOTS - 1) & ((term == TERMS - 1) | given.last)),
+            complete.eq(stores & (slot == SLOTS - 1) & ((term == size - 1) | given.last)),
         ]
-        blocks = [(Signal(range(TERMS), name=f"terms_{number}", reset_less=True),
+        blocks = [(Signal(range(size), name=f"terms_{number}", reset_less=True),
                    Signal(block_layout(), name=f"block_{number}", reset_less=True)) for number in range(2)]
         with m.If(taken):
             m.d.sync += slot.eq(slot + 1)
@@ -176,26 +169,25 @@ class BlockFormer(wiring.Component):
             opening.slot.eq(slot), opening.row.eq(Mux(given.rows.all(), 0, row) if self._rows > 1 else 0)]
 
         m.d.comb += [write.en.eq(stores), write.addr.eq(Cat(slot, term, half))]
-        kept = self._codec.mantissa_bits
-        for lane, element in enumerate((*(given.a[row] for row in range(self._rows)),
-                                        *(given.b[column] for column in range(self._columns)))):
-            opened = data.View(FP32.layout, element)
-            lost = FP32.fraction_bits - kept
-            m.d.comb += write.data[lane].eq(Cat(
-                opened.fraction[:lost].any(), opened.fraction[lost:], opened.sign, opened.exponent))
+        for lane, number in enumerate((*(given.a[row] for row in range(self._rows)),
+                                       *(given.b[column] for column in range(self._columns)))):
+            opened = data.View(FP32.layout, number)
+            key = Signal(self._form.key_bits, name=f"key_{lane}")
+            m.d.comb += [write.data[lane].eq(self._form.store(opened)), key.eq(self._form.key(opened))]
             store, known, _ = peaks[lane]
             m.d.comb += [
                 known.addr.eq(Cat(slot, half)), store.addr.eq(Cat(slot, half)), store.en.eq(stores),
-                store.data.eq(Mux((term == 0) | (opened.exponent > known.data), opened.exponent, known.data))]
+                store.data.eq(Mux((term == 0) | (key > known.data), key, known.data))]
         return filled, blocks
 
-    def _elaborate_reading(self, m, read, peaks, filled, blocks):
-        """Read blocks again, and round them in six stages."""
+    def _elaborate_reading(self, m, read, peaks, rounders, filled, blocks):
+        """Read blocks again, and have them rounded."""
         active, half = Signal(), Signal()
-        count = Signal(range(_CYCLES))
-        term, slot = count[:TERMS.bit_length() - 1], count[TERMS.bit_length() - 1:]
+        size = self._form.block
+        count = Signal(range(size * SLOTS))
+        term, slot = count[:size.bit_length() - 1], count[size.bit_length() - 1:]
         chosen = Signal(block_layout(), name="chosen")
-        terms, reading = Signal(range(TERMS), reset_less=True), Signal(block_layout(), reset_less=True)
+        terms, reading = Signal(range(size), reset_less=True), Signal(block_layout(), reset_less=True)
         current, final, go = Signal(), Signal(), Signal()
         m.d.comb += [
             final.eq(count.all()), chosen.eq(Mux(half, blocks[1][1], blocks[0][1])),
@@ -210,21 +202,13 @@ class BlockFormer(wiring.Component):
             m.d.sync += active.eq(0)
         # The next beat is written behind the last read at the earliest, to another address.
         for number in range(2):
-            with m.If(active & (count == _CYCLES - 2) & (current == number)):
+            with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
         m.d.comb += [read.en.eq(1), read.addr.eq(Cat(slot, term, current))]
 
-        # 0: the element is read. 1: with the first one of a slot, the exponents of its blocks.
-        lanes = len(peaks)
-        shared = [Signal(8, name=f"shared_{lane}", reset_less=True) for lane in range(lanes)]
+        # The element is read, and with the first one of a slot, the keys of its blocks.
         asked = register(m, "asked", address=Cat(slot, current), opens=term == 0, present=term <= terms, odd=term[0])
-        for lane, (_, _, known) in enumerate(peaks):
-            m.d.comb += known.addr.eq(asked.address)
-            with m.If(asked.opens):
-                m.d.sync += shared[lane].eq(known.data)
         came = register(m, "came", present=asked.present, odd=asked.odd, elements=read.data)
-        present, odd = came.present, came.odd
-        width = len(came.elements) // lanes
         opens = [active & (term == 0), active & (count == 0)]
         marks = []
         for name, mark in zip(("first", "start"), opens, strict=True):
@@ -236,47 +220,21 @@ class BlockFormer(wiring.Component):
             marks.append(delayed)
         first, start = marks
         m.d.comb += [self.first.eq(first[-1]), self.start.eq(start[-1])]
-
-        kept = self._codec.mantissa_bits
-        factors = []
-        for lane in range(lanes):
-            # 2: whether the element has the block's exponent.
-            given = came.elements[lane * width:(lane + 1) * width]
-            sticky, fraction, sign, exponent = given[0], given[1:kept + 1], given[kept + 1], given[kept + 2:]
-            here = Signal(name=f"here_{lane}")
-            m.d.comb += here.eq(present & (exponent == shared[lane]))
-            opened = register(m, f"opened_{lane}", rest=Cat(sticky, fraction), sign=sign, exponent=exponent, top=here,
-                              zero=~present | ~exponent.any(), shared=shared[lane], odd=odd)
-            before = register(m, f"before_{lane}", top=opened.top)
-            # 3: the difference is none where one of a pair of elements has it; how far to shift.
-            lower = ~(opened.top | Mux(opened.odd, before.top, here))
-            right = Signal(9, name=f"right_{lane}")
-            m.d.comb += right.eq((Cat(C(0, 1), opened.shared) - Cat(lower, opened.exponent))[1:])
-            places = (kept + 1).bit_length()
-            aimed = register(m, f"aimed_{lane}", amount=right[:places],
-                             zero=opened.zero | right[places:8].any(), rest=opened.rest, sign=opened.sign,
-                             lower=lower)
-            # 4: shift magnitude and guard bit.
-            window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
-            shifted = register(m, f"shifted_{lane}", window=Mux(aimed.zero, 0, window),
-                               sticky=~aimed.zero & (lost.any() | aimed.rest[0]), sign=aimed.sign, lower=aimed.lower)
-            # 5: round, unless that would take one bit more, and move to the place of the subset.
-            magnitude = Signal(kept, name=f"magnitude_{lane}")
-            up = shifted.window[0] & (shifted.sticky | shifted.window[1]) & ~shifted.window[1:].all()
-            m.d.comb += magnitude.eq(shifted.window[1:] + up)
-            moved = Mux(shifted.lower, magnitude, Cat(C(0, 1), magnitude))
-            factor = Signal(signed(kept + 2), name=f"factor_{lane}", reset_less=True)
-            m.d.sync += factor.eq((Cat(moved, C(0, 1)) ^ shifted.sign.replicate(kept + 2)) + shifted.sign)
-            factors.append(factor)
-        exponents = [Signal(8, name=f"exponent_{lane}", reset_less=True) for lane in range(lanes)]
+        elements = data.View(read.data.shape(), came.elements)
+        for (_, _, known), rounder, element in zip(peaks, rounders, elements, strict=True):
+            m.d.comb += [
+                known.addr.eq(asked.address), rounder.opens.eq(asked.opens), rounder.key.eq(known.data),
+                rounder.element.eq(element), rounder.present.eq(came.present), rounder.odd.eq(came.odd)]
+        exponents = [Signal(8, name=f"exponent_{lane}", reset_less=True) for lane in range(len(rounders))]
         block = Signal(block_layout(), reset_less=True)
         with m.If(first[-2]):
-            m.d.sync += [later.eq(now) for later, now in zip(exponents, shared, strict=True)]
+            m.d.sync += [exponent.eq(rounder.exponent)
+                         for exponent, rounder in zip(exponents, rounders, strict=True)]
         with m.If(start[-2]):
             m.d.sync += block.eq(reading)
         m.d.comb += self.block.eq(block)
         for row in range(self._rows):
-            m.d.comb += [self.a[row].eq(factors[row]), self.a_exponents[row].eq(exponents[row])]
+            m.d.comb += [self.a[row].eq(rounders[row].factor), self.a_exponents[row].eq(exponents[row])]
         for column in range(self._columns):
-            m.d.comb += [self.b[column].eq(factors[self._rows + column]),
+            m.d.comb += [self.b[column].eq(rounders[self._rows + column].factor),
                          self.b_exponents[column].eq(exponents[self._rows + column])]

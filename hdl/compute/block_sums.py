@@ -8,32 +8,28 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.array import TILES, result_layout
-from hdl.compute.block_former import BANKS, TERMS, block_layout, check_block_units, opening_layout
+from hdl.compute.block_form import form_of
+from hdl.compute.block_former import BANKS, block_layout, check_block_units, opening_layout
 from hdl.compute.multiply_accumulate import SLOTS
+from hdl.compute.operands import MOST_BLOCK_UNITS
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
 from hdl.floating.stages import leading_zeros, register, shift_left
 from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
-__all__ = ["BlockSums", "total_bits"]
+__all__ = ["BlockSums"]
 
-_CYCLES = TERMS * SLOTS
+_UNIT_BITS = MOST_BLOCK_UNITS.bit_length() - 1
 #: Cycles from a dot product to its number, and from there to its sum in the memory.
 _CONVERT = 4
 _ADD = FloatAdder.latency
 
 
-def total_bits(codec):
-    """Bits of a dot product of two blocks, with its sign."""
-    largest = ((1 << codec.mantissa_bits) - 1) << 1
-    return (TERMS * largest * largest).bit_length() + 1
-
-
 class BlockSums(wiring.Component):
     """Add up numbers that come as integers with exponents, and give the sums of tiles.
 
-    In each cycle from ``start`` on comes a dot product, unit by unit, row by row, and slot by slot, each slot in
-    :data:`~hdl.compute.block_former.TERMS` cycles of which those beyond the last unit have none. It is a number of
+    In each cycle from ``start`` on comes a dot product, unit by unit, row by row, and slot by slot, each slot in as
+    many cycles as a block has elements, of which those beyond the last unit have none. It is a number of
     binary32 without rounding, or a zero or infinity of its sign if it is too small to be normal or too large, and is
     added to the sum of its slot and unit, which begins at +0.0 or at an initial value. All sums are in a memory that
     has room for :data:`~hdl.compute.block_former.BANKS` tiles; ``room`` says that another one can begin.
@@ -65,22 +61,26 @@ class BlockSums(wiring.Component):
     o : Out(stream of result_layout(rows, columns))
     """
 
-    #: Cycles from ``start`` of the last block of a tile to the cycle in which its first element is read.
-    latency = _CYCLES + _CONVERT + _ADD
-
     def __init__(self, *, rows, columns, codec):
         check_block_units(rows, columns, codec)
-        self._rows, self._columns, self._codec = rows, columns, codec
+        self._rows, self._columns, self._form = rows, columns, form_of(codec)
+        self._cycles = self._form.block * SLOTS
         super().__init__({
-            "start": In(1), "block": In(block_layout()), "total": In(signed(total_bits(codec))), "exponent": In(9),
-            "nan": In(1), "begins": In(1), "room": Out(1), "opening": In(opening_layout(rows, columns)),
+            "start": In(1), "block": In(block_layout()), "total": In(signed(self._form.total_bits)),
+            "exponent": In(9), "nan": In(1), "begins": In(1), "room": Out(1),
+            "opening": In(opening_layout(rows, columns)),
             "o": Out(stream.Signature(result_layout(rows, columns))),
         })
+
+    @property
+    def latency(self):
+        """Cycles from ``start`` of the last block of a tile to the cycle in which its first element is read."""
+        return self._cycles + _CONVERT + _ADD
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.sums = sums = Memory(
-            shape=FP32.width, depth=BANKS * _CYCLES, init=[], attrs={"no_rw_check": 1})
+            shape=FP32.width, depth=BANKS * SLOTS * MOST_BLOCK_UNITS, init=[], attrs={"no_rw_check": 1})
         m.submodules.openings = openings = Memory(
             shape=data.ArrayLayout(FP32.width, self._columns), depth=BANKS * SLOTS * self._rows, init=[],
             attrs={"no_rw_check": 1})
@@ -102,7 +102,7 @@ class BlockSums(wiring.Component):
         counted = register(m, "counted", magnitude=split.magnitude, amount=amount, none=none, sign=split.sign,
                            exponent=split.exponent, nan=split.nan)
         # 3: normalise, and find the field of the exponent.
-        offset = width - 1 - FP32.bias - 2 * self._codec.mantissa_bits
+        offset = width - 1 - FP32.bias - 2 * self._form.places
         field = Signal(signed(len(counted.exponent) + 2))
         m.d.comb += field.eq(counted.exponent + offset - counted.amount)
         placed = register(m, "placed", fraction=shift_left(m, counted.magnitude, counted.amount)[:-1], field=field,
@@ -121,11 +121,16 @@ class BlockSums(wiring.Component):
 
     def _positions(self, m, name, start):
         """Whether there is a dot product of a block that begins with ``start``, its slot, and its unit."""
-        following, running = Signal(range(_CYCLES), name=f"{name}_following"), Signal(name=f"{name}_running")
-        position, there = Signal(range(_CYCLES), name=f"{name}_position"), Signal(name=f"{name}_there")
+        following, running = Signal(range(self._cycles), name=f"{name}_following"), Signal(name=f"{name}_running")
+        position, there = Signal(range(self._cycles), name=f"{name}_position"), Signal(name=f"{name}_there")
         m.d.comb += [position.eq(Mux(start, 0, following)), there.eq(start | running)]
         m.d.sync += [following.eq(position + 1), running.eq(there & ~position.all())]
         return there, position
+
+    def _split(self, position):
+        """Slot and unit of a dot product, of which there are fewer than cycles."""
+        place = self._form.block.bit_length() - 1
+        return position[place:], position[:place]
 
     def _elaborate_sums(self, m, adder, sums, openings):
         """Sums, as they are read, and written again; return the forms of tiles, and that one is complete."""
@@ -142,11 +147,11 @@ class BlockSums(wiring.Component):
         with m.If(starts[_CONVERT - 4]):
             m.d.sync += block.eq(self.block)
         _, position = self._positions(m, "read", starts[_CONVERT - 3])
-        slot, unit = position[TERMS.bit_length() - 1:], position[:TERMS.bit_length() - 1]
+        slot, unit = self._split(position)
         column_bits, row_bits = self._columns.bit_length() - 1, self._rows.bit_length() - 1
         column, row = unit[:column_bits], unit[column_bits:column_bits + row_bits]
         m.d.comb += [
-            read.addr.eq(Cat(position, block.bank)),
+            read.addr.eq(Cat(unit[:_UNIT_BITS], slot, block.bank)),
             first.addr.eq(Cat(Mux(block.common, 0, row)[:row_bits], slot, block.bank))]
         asked = register(m, "asked", begins=block.begins, initial=block.initial, column=column)
         chosen = register(m, "chosen", **vars(asked), known=read.data, initials=first.data)
@@ -168,9 +173,10 @@ class BlockSums(wiring.Component):
         with m.If(starts[_CONVERT + _ADD - 1]):
             m.d.sync += written.eq(block)
         there, position = self._positions(m, "write", starts[_CONVERT + _ADD])
-        units = self._rows * self._columns
-        used = position[:TERMS.bit_length() - 1] < units
-        m.d.comb += [write.en.eq(there & used), write.addr.eq(Cat(position, written.bank)), write.data.eq(adder.o)]
+        slot, unit = self._split(position)
+        m.d.comb += [
+            write.en.eq(there & (unit < self._rows * self._columns)), write.data.eq(adder.o),
+            write.addr.eq(Cat(unit[:_UNIT_BITS], slot, written.bank))]
         complete = Signal()
         m.d.comb += complete.eq(there & position.all() & written.ends)
         tiles = [Signal(range(TILES), name=f"tile_{number}", reset_less=True) for number in range(BANKS)]
@@ -218,7 +224,7 @@ class BlockSums(wiring.Component):
                         slot.eq(Cat(rest[:group_bits], rest[group_bits + row_bits:])),
                         row.eq(rest[group_bits:group_bits + row_bits])]
         read = sums.read_port()
-        unit = Signal(TERMS.bit_length() - 1)
+        unit = Signal(_UNIT_BITS)
         m.d.comb += [unit.eq(Cat(column, row[:row_bits])), read.en.eq(move), read.addr.eq(Cat(unit, slot, bank))]
 
         there, whole = Signal(), Signal()

@@ -8,8 +8,8 @@ from typing import Any
 
 from amaranth.hdl import unsigned
 
-from hdl.compression.block import shared_exponent
-from hdl.compression.block.shared_exponent import SharedExponent
+from hdl.compression.block import microscaling, shared_exponent
+from hdl.compression.block.format import BlockCodec
 from hdl.compute.bfloat16 import BFloat16Multiplier, BFloat16Rounder, factor_layout
 from hdl.floating.format import FP32 as BINARY32
 from hdl.floating.multiply import FloatMultiplier
@@ -77,10 +77,11 @@ class BlockOperands(Operands):
 
     Parameters
     ----------
-    codec : SharedExponent
+    codec : BlockCodec
+        A format for which :func:`~hdl.compute.block_form.form_of` finds a form.
     """
 
-    codec: SharedExponent
+    codec: BlockCodec
 
     @property
     def terms(self):
@@ -97,6 +98,8 @@ OPERANDS = {
     "mx9": BlockOperands(code=2, codec=shared_exponent.MX9),
     "mx6": BlockOperands(code=3, codec=shared_exponent.MX6),
     "mx4": BlockOperands(code=4, codec=shared_exponent.MX4),
+    "mxfp4_e2m1": BlockOperands(code=5, codec=microscaling.MXFP4_E2M1),
+    "mxfp4_e2m1_up": BlockOperands(code=6, codec=microscaling.MXFP4_E2M1_UP),
 }
 
 

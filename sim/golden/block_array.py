@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating
+from sim.golden.block_format import BlockFormat
 from sim.golden.mac_array import SLOTS, Beats, MacArray, Results
 from sim.golden.operands import block_numbers, block_terms, operands_of
-from sim.golden.shared_exponent import SharedExponent
 from sim.golden.stream import Feed, Trace
 
-__all__ = ["BANKS", "TERMS", "BlockArray", "BlockUnits"]
+__all__ = ["BANKS", "BlockArray", "BlockUnits"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Terms of a block, and tiles that have sums.
-TERMS, BANKS = 16, 4
+#: Tiles that have sums.
+BANKS = 4
 
 
 class BlockUnits:
@@ -30,6 +30,8 @@ class BlockUnits:
     ----------
     rows, columns : int
         Parameters of the gateware.
+    block : int
+        Elements of a block.
 
     Members
     -------
@@ -37,12 +39,12 @@ class BlockUnits:
         Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
     """
 
-    #: Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
-    CYCLES = TERMS * SLOTS
-    COMPLETE = 7 + TERMS + 4 + CYCLES + 4 + 7
     SKID = 2
 
-    def __init__(self, rows: int, columns: int) -> None:
+    def __init__(self, rows: int, columns: int, block: int) -> None:
+        # Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
+        self._block, self._cycles = block, block * SLOTS
+        self._to_complete = 7 + block + 4 + self._cycles + 4 + 7
         self.leaving: deque[int] = deque()
         self._columns, self._elements = columns, SLOTS * rows * columns
         self._slot, self._term, self._begun = 0, 0, False
@@ -77,7 +79,7 @@ class BlockUnits:
                 self._number = 0 if ends else self._number + 1
                 self._waiting -= ends
                 self._held -= ends
-        final, frees = self._count == self.CYCLES - 1, self._count == self.CYCLES - 2
+        final, frees = self._count == self._cycles - 1, self._count == self._cycles - 2
         following = self._filled[self._reads]
         go = (self._count is None or final) and following is not None and (held < BANKS or not following[0])
         current = self._current
@@ -87,7 +89,7 @@ class BlockUnits:
             self._count, self._current, self._reads = 0, self._reads, 1 - self._reads
             self._held += following[0]
             if following[1]:
-                self._complete.append(cycle + self.COMPLETE)
+                self._complete.append(cycle + self._to_complete)
         if frees:
             self._filled[current] = None
         return ready
@@ -98,7 +100,7 @@ class BlockUnits:
         if initial or not ends:
             return
         self._term += 1
-        if self._term == TERMS or last:
+        if self._term == self._block or last:
             self._filled[self._writes] = not self._begun, last
             self._begun, self._writes, self._term = not last, 1 - self._writes, 0
 
@@ -120,7 +122,7 @@ class BlockArray:
     operands: str
 
     @property
-    def _model(self) -> SharedExponent:
+    def _model(self) -> BlockFormat:
         model = operands_of(self.operands).block
         if model is None:
             raise ValueError(f"Operands of an array of blocks must have blocks, not {self.operands}")
@@ -154,16 +156,16 @@ class BlockArray:
         total = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
         initial = beats.initial.reshape(-1, SLOTS)[:, 0]
         a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))
-        for opening in np.flatnonzero(initial):
-            total = np.where(taken[opening][:, :, None], b[opening][:, None, :], total)
+        for number in np.flatnonzero(initial):
+            total = np.where(taken[number][:, :, None], b[number][:, None, :], total)
         a, b = (np.moveaxis(x[~initial], 0, -1) for x in (a, b))  # (slots, rows or columns, terms)
         (left, left_exponents), (right, right_exponents) = (block_terms(self._model, np.ascontiguousarray(x))
                                                             for x in (a, b))
         for block in range(left.shape[-2]):
             totals = left[..., block, :] @ np.swapaxes(right[..., block, :], -1, -2)
-            number = block_numbers(self._model, totals, left_exponents[..., :, None, block],
-                                   right_exponents[..., None, :, block])
-            total = floating.add(number.view(np.uint32), total)
+            numbers = block_numbers(self._model, totals, left_exponents[..., :, None, block],
+                                    right_exponents[..., None, :, block])
+            total = floating.add(numbers.view(np.uint32), total)
         return total
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
@@ -174,8 +176,8 @@ class BlockArray:
         willing, ready : array of bool
             Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
         """
-        feed, units = Feed(len(beats), willing), BlockUnits(self.rows, self.columns)
-        sink = np.asarray(ready, np.bool_)
+        feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
+        units = BlockUnits(self.rows, self.columns, self._model.block)
         offered = np.full(feed.end, -1, np.int64)
         count, row = 0, 0
         for cycle in range(feed.end):

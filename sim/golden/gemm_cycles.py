@@ -61,9 +61,10 @@ class GemmCycles:
 
     def units(self) -> MacUnits | BlockUnits:
         """The array, at rest."""
-        if operands_of(self.operands).block is None:
+        form = operands_of(self.operands)
+        if form.block is None:
             return MacUnits(self.rows, self.product)
-        return BlockUnits(self.rows, self.lanes)
+        return BlockUnits(self.rows, self.lanes, form.terms)
 
     def legal(self, job: GemmJob) -> bool:
         """Whether the panels of a job fit, and begin with rows of memory."""

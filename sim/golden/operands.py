@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import conversion, floating, summation
-from sim.golden.shared_exponent import MX4, MX6, MX9, SharedExponent
+from sim.golden.block_format import BlockFormat
+from sim.golden.microscaling import MXFP4_E2M1, MXFP4_E2M1_UP
+from sim.golden.shared_exponent import MX4, MX6, MX9
 
 __all__ = ["BF16", "FP32", "OPERANDS", "Operands", "bfloat16", "block_numbers", "block_terms", "exact", "operands_of",
            "product", "rounded"]
@@ -47,26 +49,33 @@ def _multiply_bfloat16(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
     return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))
 
 
-def block_terms(model: SharedExponent, bits: Bits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _guard(model: BlockFormat) -> int:
+    """Places by which elements of the highest subsets stand above those of the lowest ones."""
+    return (1 << model.difference_bits) - 1
+
+
+def block_terms(model: BlockFormat, bits: Bits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Integers and exponents of vectors along the last axis, cut into blocks: (…, blocks, elements), (…, blocks)."""
     count = -(-bits.shape[-1] // model.block)
     padded = np.zeros((*bits.shape[:-1], count * model.block), np.uint32)
     padded[..., :bits.shape[-1]] = bits
     blocks = model.quantise(padded.ravel())
-    guard = (1 << model.difference_bits) - 1
-    numbers = model.integers(blocks.codes) << guard - np.repeat(blocks.differences, model.subset, axis=1)
+    numbers = model.integers(blocks.codes) << _guard(model)
+    if model.difference_bits:
+        numbers >>= np.repeat(blocks.differences, model.subset, axis=1)
     shape = (*bits.shape[:-1], count)
     return numbers.astype(np.float64).reshape(*shape, model.block), blocks.exponents.reshape(shape)
 
 
-def block_numbers(model: SharedExponent, totals: npt.NDArray[np.float64], left: npt.ArrayLike,
+def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt.ArrayLike,
                   right: npt.ArrayLike) -> Array:
     """Dot products of blocks in binary32: totals of integers, and the exponents of both blocks.
 
     Totals have no more bits than binary32. What is below 2^-126 is a zero of its sign, and what is 2^128 or more an
     infinity; a block that is NaN makes a NaN.
     """
-    place = np.asarray(left) + np.asarray(right) - 2 * (_BIAS + model.mantissa_bits)
+    one = _BIAS - model.lowest + model.top_field - 1 + model.fraction_bits + _guard(model)
+    place = np.asarray(left) + np.asarray(right) - 2 * one
     exact = np.ldexp(totals + 0.0, place)  # an integer has no -0.0
     found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact)
     with np.errstate(over="ignore"):
@@ -75,7 +84,7 @@ def block_numbers(model: SharedExponent, totals: npt.NDArray[np.float64], left: 
     return np.where(nan, np.float32(np.nan), numbers)
 
 
-def _block_product(model: SharedExponent, a: Array, b: Array, initial: Array | None) -> Array:
+def _block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None) -> Array:
     """Matrix products whose factors are rounded to blocks along k; dot products of blocks are added one by one."""
     left, right = (np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (a, np.swapaxes(b, -1, -2)))
     (rows, row_exponents), (columns, column_exponents) = (block_terms(model, x) for x in (left, right))
@@ -100,14 +109,14 @@ class Operands:
         Encodings rounded to the format, one by one.
     multiply : callable
         Products of encodings that are rounded to the format first, as encodings.
-    block : SharedExponent or None
+    block : BlockFormat or None
         Format of blocks along k that are multiplied as a whole; elements of such a format are not rounded alone.
     """
 
     code: int
     round: Callable[[npt.ArrayLike], Bits] = np.asarray
     multiply: Callable[[npt.ArrayLike, npt.ArrayLike], Bits] = floating.multiply
-    block: SharedExponent | None = None
+    block: BlockFormat | None = None
 
     @property
     def terms(self) -> int:
@@ -117,7 +126,8 @@ class Operands:
 
 #: Formats by their names.
 OPERANDS = {FP32: Operands(0), BF16: Operands(1, bfloat16, _multiply_bfloat16), "mx9": Operands(2, block=MX9),
-            "mx6": Operands(3, block=MX6), "mx4": Operands(4, block=MX4)}
+            "mx6": Operands(3, block=MX6), "mx4": Operands(4, block=MX4),
+            "mxfp4_e2m1": Operands(5, block=MXFP4_E2M1), "mxfp4_e2m1_up": Operands(6, block=MXFP4_E2M1_UP)}
 
 
 def operands_of(name: str) -> Operands:

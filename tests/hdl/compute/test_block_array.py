@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+import dataclasses
 import functools
 import re
 from fractions import Fraction
@@ -6,11 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from hdl.compression.block.format import Rounding
 from hdl.compression.block.microscaling import MXINT8
-from hdl.compression.block.shared_exponent import BFP8, MX4, MX6, MX9
+from hdl.compression.block.shared_exponent import BFP8, MX4, MX9
+from hdl.compute import operands as formats
 from hdl.compute.array import TILES, result_layout
 from hdl.compute.block_array import BlockArray
-from hdl.compute.block_former import TERMS
 from hdl.compute.multiply_accumulate import SLOTS
 from sim import formal
 from sim.golden import block_array as model
@@ -23,17 +25,16 @@ from tests.hdl.compute.terms import KINDS, tile_of
 from tests.hdl.compute.test_array import rows_of
 
 #: Rows, columns and formats of the arrays that are simulated.
-ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"))
-CODECS = {"mx9": MX9, "mx6": MX6, "mx4": MX4}
+ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"), (2, 4, "mxfp4_e2m1_up"))
 
 
 @functools.cache
 def _array(rows, columns, name):
-    component = BlockArray(rows=rows, columns=columns, codec=CODECS[name])
+    component = BlockArray(rows=rows, columns=columns, codec=formats.operands_of(name).codec)
     return component, Unit(component), model.BlockArray(rows=rows, columns=columns, operands=name)
 
 
-def _tiles(generator, rows, columns, *, count, longest=40):
+def _tiles(generator, rows, columns, *, count, longest=70):
     return mac_array.concatenate([
         tile_of(generator, KINDS[number % len(KINDS)], rows=rows, columns=columns,
                 rounds=int(generator.integers(1, longest + 1)), initial=generator.random() < 0.3,
@@ -63,10 +64,10 @@ def _check(array, beats, source, sink, *, seed):
     ({"rows": 3}, "Row count must be 1, 2 or 4, not 3"),
     ({"columns": 5}, "Column count must be 2, 4 or 8, not 5"),
     ({"rows": 4, "columns": 8}, "Array of blocks must have at most 16 units, not 4 rows of 8"),
-    ({"codec": BFP8}, f"Blocks must be of 16 elements, with exponents of 8 bits and differences of one bit for every "
-                      f"two elements, not {BFP8!r}"),
-    ({"codec": MXINT8}, f"Blocks must be of 16 elements, with exponents of 8 bits and differences of one bit for "
-                        f"every two elements, not {MXINT8!r}"),
+    *(({"codec": codec}, "Blocks must be of 16 elements with exponents of 8 bits and differences of one bit for "
+                         f"every two elements, or of elements of E2M1, not {codec!r}") for codec in (BFP8, MXINT8)),
+    ({"codec": dataclasses.replace(MX9, rounding=Rounding.STOCHASTIC)},
+     f"Rounding of operands must be to nearest even, not {Rounding.STOCHASTIC!r}"),
 ])
 def test_parameters(parameters, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -121,8 +122,8 @@ def test_sums_of_decoded_numbers(array):
         for column in range(columns):
             of_column = decoded(beats.b.reshape(terms, SLOTS, columns)[:, slot[number], column])
             total = np.float32(0)
-            for begin in range(0, terms, TERMS):
-                part = slice(begin, begin + TERMS)
+            for begin in range(0, terms, codec.block):
+                part = slice(begin, begin + codec.block)
                 exact = sum(Fraction(float(x)) * Fraction(float(y))
                             for x, y in zip(of_row[part], of_column[part], strict=True))
                 assert Fraction(float(np.float32(float(exact)))) == exact  # fits
@@ -130,21 +131,9 @@ def test_sums_of_decoded_numbers(array):
             assert total == got[number, column]
 
 
-@pytest.mark.parametrize(("a", "b", "initial", "want"), [
-    ([1.0] * 16, [1.0] * 16, None, 16.0),
-    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # 16 + 2^-24 is rounded, and so is the next sum
-    ([0.0] * 3, [-1.0] * 3, -0.0, 0.0),
-    ([1e-30] * 16, [1e-30] * 16, None, 0.0),
-    ([3e38] * 16, [3e38] * 16, None, np.inf),
-    ([3e38], [-3e38], 1.0, -np.inf),
-    ([1.0, np.inf], [0.0, 0.0], None, np.nan),
-    ([np.nan], [1.0], None, np.nan),
-    ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
-    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # lost below the block's exponent
-])
-def test_known_answers(a, b, initial, want):
-    """Sums of one row and column in all places of a tile."""
-    rows, columns, _ = array = ARRAYS[0]
+def _known(array, a, b, initial, want):
+    """Sums of one row and column in all places of a tile, and of the golden model."""
+    rows, columns, _ = array
     _, unit, golden = _array(*array)
     starts = 0 if initial is None else rows
     count = starts + len(a)
@@ -163,6 +152,38 @@ def test_known_answers(a, b, initial, want):
     bits = 0x7FC0_0000 if np.isnan(want) else int(np.float32(want).view(np.uint32))
     assert {int(one) for one in got.ravel()} == {bits}
     assert {int(one) for one in golden.results(beats).elements.ravel()} == {bits}
+
+
+@pytest.mark.parametrize(("a", "b", "initial", "want"), [
+    ([1.0] * 16, [1.0] * 16, None, 16.0),
+    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # 16 + 2^-24 is rounded, and so is the next sum
+    ([0.0] * 3, [-1.0] * 3, -0.0, 0.0),
+    ([1e-30] * 16, [1e-30] * 16, None, 0.0),
+    ([3e38] * 16, [3e38] * 16, None, np.inf),
+    ([3e38], [-3e38], 1.0, -np.inf),
+    ([1.0, np.inf], [0.0, 0.0], None, np.nan),
+    ([np.nan], [1.0], None, np.nan),
+    ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
+    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # lost below the block's exponent
+])
+def test_known_answers(a, b, initial, want):
+    _known(ARRAYS[0], a, b, initial, want)
+
+
+@pytest.mark.parametrize(("a", "b", "initial", "want"), [
+    ([6.0] * 32, [0.5] * 32, None, 96.0),
+    ([1.0] * 33, [1.0] * 33, None, 33.0),
+    ([7.0] * 32, [1.0] * 32, None, 256.0),  # rounded up, and not down to 6: 8 of a scale of 2
+    ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # halfway to the smallest element, which is odd
+    ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # halfway to 1, which is even
+    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6 and 1 of a scale of 2
+    ([1e-20] * 32, [-1e-20] * 32, -0.0, -0.0),
+    ([3e38] * 2, [3e38] * 2, 1.0, np.inf),
+    ([0.0] * 31 + [np.inf], [0.0] * 32, None, np.nan),
+    ([2.0**-126] * 32, [2.0**120] * 32, 0.5, 0.5 + 2.0**-1),
+])
+def test_known_answers_of_minifloats(a, b, initial, want):
+    _known(ARRAYS[3], a, b, initial, want)
 
 
 def test_common_initial_values():

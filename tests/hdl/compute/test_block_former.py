@@ -17,7 +17,7 @@ from tests.hdl.compute.terms import KINDS, tile_of
 from tests.hdl.compute.test_array import rows_of
 
 #: Rows, columns and formats of the units that are simulated.
-FORMERS = ((2, 2, "mx9"),)
+FORMERS = ((2, 2, "mx9"), (1, 2, "mxfp4_e2m1"), (1, 2, "mxfp4_e2m1_up"))
 NAN = 255
 
 
@@ -171,7 +171,7 @@ def test_reset(former):
     cycles = SLOTS * model.block
     for cut in (3, cycles // 2 + 1, cycles + 9, 2 * cycles + 30):
         unit.reset()
-        _run(former, _tiles(generator, former, [40, 50, 60]), cycles=cut)
+        _run(former, _tiles(generator, former, [80, 50, 60]), cycles=cut)
         unit.reset()
         tiles = _tiles(generator, former, [5, model.block + 3])
         trace, _ = _run(former, tiles, seed=cut)

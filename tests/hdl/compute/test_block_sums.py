@@ -17,9 +17,9 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Unit
 
 #: Rows, columns and formats of the units that are simulated.
-SUMS = ((2, 4, "mx9"),)
+SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"))
 #: Sum of both exponents with which a total of 1 is the number 1.
-ONE = {"mx9": 254 + 14}
+ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
 

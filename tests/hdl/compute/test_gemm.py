@@ -55,7 +55,7 @@ def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
     ({"lanes": 2}, "Row count must be at most the lane count 2, not 4"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
     ({"blocks": 6}, "Block count must be a power of two between 2 and 512, not 6"),
-    ({"operands": "fp8"}, "Operands must be one of fp32, bf16, mx9, mx6, mx4, not 'fp8'"),
+    ({"operands": "fp8"}, "Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, not 'fp8'"),
     ({"memory_rows": 1}, "Memory row count must be an integer of at least 2, not 1"),
 ])
 def test_parameters(parameters, message):

@@ -1,0 +1,124 @@
+# amaranth: UnusedElaboratable=no
+import functools
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from amaranth.lib import data
+
+from hdl.compression.block.format import Rounding
+from hdl.compression.block.microscaling import MXFP4_E2M1, MXFP6_E2M3, Element, Microscaling
+from hdl.compression.block.shared_exponent import MX4, MX6, MX9
+from hdl.compute.block_form import SubsetRounder, form_of
+from hdl.compute.operands import operands_of
+from hdl.floating.format import FP32
+from sim.golden import operands as golden
+from sim.verilated.vectors import Unit
+
+FORMATS = ("mx4", "mxfp4_e2m1", "mxfp4_e2m1_up")
+
+
+@functools.cache
+def _rounder(name):
+    form = form_of(operands_of(name).codec)
+    return form, Unit(form.rounder()), golden.operands_of(name).block
+
+
+def _opened(bits):
+    """Fields of numbers, as the former sees them."""
+    return bits >> 31, bits >> 23 & 0xFF, bits & 0x7F_FFFF
+
+
+def _run(name, bits):
+    """Factors and exponents of whole blocks of numbers, one after the other."""
+    form, unit, model = _rounder(name)
+    sign, exponent, fraction = _opened(bits.astype(np.int64))
+    lost = FP32.fraction_bits - form.kept
+    element = (fraction & (1 << lost) - 1 > 0) | fraction >> lost << 1
+    element |= (sign | exponent << 1) << form.kept + 1
+    assert form.element.size == form.kept + 10
+    keys = exponent
+    if model.above is not None:
+        keys = exponent << 1 | (fraction > model.above)
+    keys = keys.reshape(-1, form.block).max(axis=1)
+    count = len(bits)
+    opens, key = np.zeros(count + 1, bool), np.zeros(count + 1, np.int64)
+    opens[:count:form.block], key[:count:form.block] = True, keys
+    latency = SubsetRounder.latency
+    trace = unit.run({"opens": opens, "key": key, "element": np.append(0, element), "present": 1,
+                      "odd": np.append(0, np.arange(count) % 2)}, drain=latency)
+    factors = trace["factor"][1 + latency:].astype(np.int64)
+    factors -= factors >> form.factor_bits - 1 << form.factor_bits
+    return factors.reshape(-1, form.block), trace["exponent"][1:count + 1:form.block]
+
+
+def _edges(model, generator, *, peak):
+    """Blocks below a peak whose other elements are around the places where a rounded number changes."""
+    places = np.arange(1, 256) / 16
+    found = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
+    near = found.astype(np.float32).view(np.uint32)
+    near = np.concatenate([near, near + 1, near - 1]) | generator.integers(0, 2, 3 * len(near)) << 31
+    near = generator.permutation(near)[:len(near) // (model.block - 2) * (model.block - 2)]
+    blocks = np.zeros((len(near) // (model.block - 2), model.block), np.uint32)
+    blocks[:, 1:-1] = near.reshape(len(blocks), -1)
+    fractions = np.array([0, 0x3F_FFFF, 0x40_0000, 0x40_0001, 0x7F_FFFF])
+    blocks[:, 0] = peak << 23 | generator.choice(fractions, len(blocks))
+    return blocks.ravel()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rounding(name):
+    """Factors and exponents are those of the golden codec: around every step, of any bits, at both ends."""
+    _, _, model = _rounder(name)
+    generator = np.random.default_rng(1)
+    for peak in (1, 2, 3, 4, 5, 127, 253, 254):
+        edges = _edges(model, generator, peak=peak)
+        spread = generator.integers(1 << 32, size=64 * model.block, dtype=np.uint32).reshape(-1, model.block)
+        fields = np.maximum(peak - generator.integers(0, 8, spread.shape), 0)
+        close = (spread & 0x807F_FFFF | fields << 23).astype(np.uint32).ravel()
+        for bits in (edges, close):
+            factors, exponents = _run(name, bits)
+            terms, shared = golden.block_terms(model, bits)
+            np.testing.assert_array_equal(exponents, shared + model.lowest, f"{peak=}")
+            np.testing.assert_array_equal(factors, terms, f"{peak=}")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_special(name):
+    """Zeros and subnormal numbers are zeros, and a block with an infinity or a NaN has an exponent of ones."""
+    _, _, model = _rounder(name)
+    zeros = np.resize(np.array([0, 1 << 31, 1, 0x807F_FFFF], np.uint32), model.block)
+    special = zeros.copy()
+    special[3] = 0xFF80_0000
+    factors, exponents = _run(name, np.concatenate([zeros, special, zeros]))
+    assert exponents.tolist() == [model.lowest, 255, model.lowest]
+    assert not factors[[0, 2]].any()
+
+
+def test_magnitudes():
+    """Elements of E2M1 are the numbers of the specification, in units of half the block's scale."""
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    for name in ("mxfp4_e2m1", "mxfp4_e2m1_up"):
+        form, _, model = _rounder(name)
+        factors, exponents = _run(name, np.resize(numbers, model.block).view(np.uint32))
+        assert factors[0, :8].tolist() == [0, 1, 2, 3, 4, 6, 8, 12]
+        one = Fraction(2) ** (int(exponents[0]) - 127 - form.places)
+        assert [one * int(factor) for factor in factors[0, :8]] == numbers.tolist()
+
+
+@pytest.mark.parametrize(("codec", "widths"), [(MX9, (9, 21)), (MX6, (6, 15)), (MX4, (4, 11)), (MXFP4_E2M1, (5, 14))])
+def test_widths(codec, widths):
+    form = form_of(codec)
+    assert (form.factor_bits, form.total_bits) == widths
+    assert isinstance(form.element, data.StructLayout)
+
+
+def test_codecs():
+    message = ("Blocks must be of 16 elements with exponents of 8 bits and differences of one bit for every two "
+               f"elements, or of elements of E2M1, not {MXFP6_E2M3!r}")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        form_of(MXFP6_E2M3)
+    message = f"Rounding of operands must be to nearest even, not {Rounding.STOCHASTIC!r}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        form_of(Microscaling(element=Element.FP4_E2M1, rounding=Rounding.STOCHASTIC))
