@@ -149,7 +149,8 @@ class TestOverlap:
         """Nodes that compute go on after an interruption with the cycles of each step that they had taken."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         arguments = ("train", "--nodes", 3, "--hidden", "8", "--batch", 24, "--steps", 4, "--weights", "centroid16",
-                     "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node", "--overlap", "layers")
+                     "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node",
+                     "--compute-format", "bf16", "--overlap", "layers")
         assert run(*arguments, "--output", whole)[::2] == (0, "")
         signalled(signal.SIGINT, 2)
         assert run(*arguments, "--output", broken)[::2] == (130, "")
