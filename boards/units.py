@@ -10,6 +10,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from boards.tools import SynthesisError
+from hdl.compression.block.microscaling import MXFP4_E2M1, MXFP4_E2M1_UP
 from hdl.compression.block.shared_exponent import MX9
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
@@ -206,6 +207,10 @@ UNITS = {
     "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
     "compute.array_bf16": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4, "operands": "bf16"}),
     "compute.block_array": Unit("hdl.compute.block_array:BlockArray", {"rows": 4, "columns": 4, "codec": MX9}),
+    "compute.block_array_mxfp4": Unit(
+        "hdl.compute.block_array:BlockArray", {"rows": 4, "columns": 4, "codec": MXFP4_E2M1}),
+    "compute.block_array_mxfp4_up": Unit(
+        "hdl.compute.block_array:BlockArray", {"rows": 4, "columns": 4, "codec": MXFP4_E2M1_UP}),
     "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
     "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
     "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),

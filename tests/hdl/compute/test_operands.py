@@ -23,5 +23,6 @@ def test_unknown(find):
 
 
 def test_latencies():
-    assert {(name, dsps): one.product_latency(dsps) for name, one in OPERANDS.items() if one.terms == 1 for dsps in (4, 1)} == {
+    assert {(name, dsps): one.product_latency(dsps)
+            for name, one in OPERANDS.items() if one.terms == 1 for dsps in (4, 1)} == {
         ("fp32", 4): 6, ("fp32", 1): 7, ("bf16", 4): 4, ("bf16", 1): 4}
