@@ -15,7 +15,7 @@ from hdl.compute.operands import scalar_of
 from hdl.floating.format import FP32
 from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
-__all__ = ["ONE", "TILES", "MacArray", "check_units", "result_layout", "term_layout"]
+__all__ = ["ONE", "TILES", "MacArray", "check_units", "delays", "result_layout", "term_layout"]
 
 #: Encoding of 1.0.
 ONE = FP32.bias << FP32.fraction_bits
@@ -56,7 +56,7 @@ def result_layout(rows, columns):
         "group": range(SLOTS), "last": 1})
 
 
-def _delays(m, name, value, count, *, reset_less=True):
+def delays(m, name, value, count, *, reset_less=True):
     """Value after 0, 1, … ``count`` - 1 registers."""
     delayed = [value]
     for number in range(1, count):
@@ -209,15 +209,15 @@ class MacArray(wiring.Component):
         diagonals = self._rows + self._columns - 1
         # These have a reset, and the multipliers' registers of factors have none, so that synthesis does not make one
         # of two: each unit has registers of its own beside its multiplier.
-        a = [_delays(m, f"a_{row}", self._factor(m, f"row_{row}", operands.a[row], operands.initial, exact=False),
+        a = [delays(m, f"a_{row}", self._factor(m, f"row_{row}", operands.a[row], operands.initial, exact=False),
                      row + self._columns, reset_less=False) for row in range(self._rows)]
-        b = [_delays(m, f"b_{column}",
+        b = [delays(m, f"b_{column}",
                      self._factor(m, f"column_{column}", operands.b[column], operands.initial, exact=True),
                      column + self._rows, reset_less=False) for column in range(self._columns)]
-        bubble = [_delays(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency + diagonals)
+        bubble = [delays(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency + diagonals)
                   for row in range(self._rows)]
-        first = _delays(m, "first", issue & operands.first, self.product_latency + diagonals)
-        negative = _delays(m, "negative", operands.initial, self.product_latency + diagonals)
+        first = delays(m, "first", issue & operands.first, self.product_latency + diagonals)
+        negative = delays(m, "negative", operands.initial, self.product_latency + diagonals)
         # Sums are stored in the order of their beats, so that a counter has their places.
         latency = self._latencies[1]
         stores = Signal(latency + diagonals - 1)
@@ -227,7 +227,7 @@ class MacArray(wiring.Component):
         with m.If(stores[latency - 1]):
             m.d.sync += place.eq(place + 1)
         m.d.comb += complete.eq(stores[latency - 1] & place[:-1].all())
-        places = _delays(m, "place", place, diagonals)
+        places = delays(m, "place", place, diagonals)
         for row, units in enumerate(self._units):
             for column, unit in enumerate(units):
                 diagonal = row + column

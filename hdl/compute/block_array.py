@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.array import result_layout, term_layout
+from hdl.compute.array import delays, result_layout, term_layout
 from hdl.compute.block_form import form_of
 from hdl.compute.block_former import BlockFormer
 from hdl.compute.block_sums import BlockSums
@@ -81,21 +81,13 @@ class BlockArray(wiring.Component):
         m.d.comb += [former.room.eq(sums.room), sums.begins.eq(former.begins), sums.opening.eq(former.opening),
                      sums.block.eq(former.block)]
 
-        def delays(name, value, count):
-            delayed = [value]
-            for number in range(1, count + 1):
-                later = Signal(value.shape(), name=f"{name}_{number}", reset_less=name != "start")
-                m.d.sync += later.eq(delayed[-1])
-                delayed.append(later)
-            return delayed
-
         # Unit (row, column) is row * columns + column cycles behind the first one.
         columns, units = self._columns, self._rows * self._columns
-        a = [delays(f"a_{row}", former.a[row], (row + 1) * columns) for row in range(self._rows)]
-        b = [delays(f"b_{column}", former.b[column], (self._rows - 1) * columns + column + 1)
+        a = [delays(m, f"a_{row}", former.a[row], (row + 1) * columns + 1) for row in range(self._rows)]
+        b = [delays(m, f"b_{column}", former.b[column], (self._rows - 1) * columns + column + 2)
              for column in range(columns)]
-        first = delays("first", former.first, units + 1)
-        start = delays("start", former.start, self._dot)
+        first = delays(m, "first", former.first, units + 2)
+        start = delays(m, "start", former.start, self._dot + 1, reset_less=False)
         totals = []
         for unit in range(units):
             row, column = divmod(unit, columns)
@@ -142,6 +134,6 @@ class BlockArray(wiring.Component):
                     m.d.comb += right.eq(former.b_exponents[column])
         added = Signal(10, reset_less=True)  # the sum, and whether one of them has all ones
         m.d.sync += added.eq((left + right) | ((left.all() | right.all()) << 9))
-        later = delays("added", added, self._dot - 1)[-1]
+        later = delays(m, "added", added, self._dot)[-1]
         m.d.comb += [sums.exponent.eq(later[:9]), sums.nan.eq(later[9])]
         return m

@@ -1,5 +1,6 @@
 """Formats of blocks as the array multiplies them: what is compared, what is stored, and elements as integers."""
 
+import abc
 import dataclasses
 import itertools
 
@@ -22,7 +23,7 @@ _NOTHING = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockForm:
+class BlockForm(abc.ABC):
     """Format of blocks with an exponent, of which elements are integers beside a power of two.
 
     A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``).
@@ -55,9 +56,9 @@ class BlockForm:
         return self.codec.top_field - 1 + self.codec.fraction_bits + self.guard
 
     @property
+    @abc.abstractmethod
     def largest(self):
         """The largest factor."""
-        raise NotImplementedError
 
     @property
     def factor_bits(self):
@@ -88,9 +89,9 @@ class BlockForm:
         """Key of a number; the largest one of a block tells its exponent."""
         return opened.exponent
 
+    @abc.abstractmethod
     def rounder(self):
         """Make the unit that rounds the elements of a lane."""
-        raise NotImplementedError
 
 
 class SubsetForm(BlockForm):

@@ -20,7 +20,7 @@ __all__ = ["Chain", "Event", "Map", "Policies", "Policy", "Run", "run"]
 
 
 class Policy(enum.IntEnum):
-    """What becomes of a map between its forward and its backward."""
+    """Treatment of a map between its forward and its backward."""
 
     KEEP = 0
     SWAP = 1
@@ -100,7 +100,7 @@ class Chain:
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """What reads a map last before backward: a forward, or the loss."""
+        """Last reader of a map before backward: a forward, or the loss."""
         readers = [later for later, one in enumerate(self.maps) if number in _before(later, one.sources)]
         return ("forward", max(readers)) if readers else ("loss", len(self.maps) - 1)
 

@@ -13,7 +13,7 @@ __all__ = ["chain_of", "layers_chain"]
 
 
 class _Saved:
-    """What a program saves, and who writes and reads it."""
+    """Maps that a program saves, and the steps that write and read them."""
 
     def __init__(self, program: StepProgram, turn: str):
         self.steps = program.steps

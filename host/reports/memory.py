@@ -1,4 +1,4 @@
-"""What the planner and the timeline of memory find, in parts that are kept: the results of `make memory`.
+"""Findings of the planner and of the timeline of memory, in parts that are kept: the results of `make memory`.
 
 Words and plans are those of programs; cycles are modelled (:mod:`host.memory.chain`, :mod:`host.memory.steps`).
 """
@@ -222,7 +222,7 @@ class Results:
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:
-        """What should hold of the results, and does not."""
+        """Statements that should hold of the results, and do not."""
         checks, ratios = self.parts["checks"], self.ratios
         text = next(row for row in self.parts["programs"] if row["program"] == "text, normals scaled again")
         found = {

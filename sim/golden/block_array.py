@@ -4,6 +4,7 @@ Mirrors :mod:`hdl.compute.block_former`, :mod:`hdl.compute.block_sums` and :mod:
 """
 
 import dataclasses
+import itertools
 from collections import deque
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from sim.golden import floating
 from sim.golden.block_format import BlockFormat
-from sim.golden.mac_array import SLOTS, Beats, MacArray, Results
+from sim.golden.mac_array import SLOTS, Beats, Results, results_of, tile_order
 from sim.golden.operands import block_numbers, block_terms, operands_of
 from sim.golden.stream import Feed, Trace
 
@@ -129,27 +130,18 @@ class BlockArray:
         return model
 
     def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Row in the tile, group of columns and slot of each row of results, in the order in which they leave."""
-        return MacArray(rows=self.rows, columns=self.columns).order(tile)
+        """Order of the results of a tile: see :func:`~sim.golden.mac_array.tile_order`."""
+        return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
         """Results of all tiles that are complete."""
-        rounds = len(beats) // SLOTS
-        found: list[tuple[npt.NDArray, ...]] = []
-        begin = 0
-        for number in range(rounds):
-            if not beats.last[number * SLOTS]:
-                continue
-            part = slice(begin * SLOTS, (number + 1) * SLOTS)
-            totals = self._tile(Beats(**{field.name: getattr(beats, field.name)[part]
-                                         for field in dataclasses.fields(Beats)}))
-            row, group, slot = self.order(int(beats.tile[number * SLOTS]))
-            found.append((totals[slot, row % self.rows], row, group, np.arange(len(row)) == len(row) - 1))
-            begin = number + 1
-        if not found:
-            empty = np.zeros(0, np.int64)
-            return Results(np.zeros((0, self.columns), np.uint32), empty, empty, empty.astype(np.bool_))
-        return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        ends = np.flatnonzero(beats.last.reshape(-1, SLOTS)[:, 0]) + 1
+        found: list[tuple[Bits, int]] = []
+        for begin, end in itertools.pairwise((0, *ends)):
+            part = slice(begin * SLOTS, end * SLOTS)
+            mine = Beats(**{field.name: getattr(beats, field.name)[part] for field in dataclasses.fields(Beats)})
+            found.append((self._tile(mine), int(mine.tile[0])))
+        return results_of(found, rows=self.rows, columns=self.columns)
 
     def _tile(self, beats: Beats) -> Bits:
         """Sums of a tile, of (slots, rows, columns)."""

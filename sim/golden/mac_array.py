@@ -5,6 +5,7 @@ Mirrors :mod:`hdl.compute.multiply_accumulate` and :mod:`hdl.compute.array`.
 
 import dataclasses
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,8 @@ from sim.golden import floating
 from sim.golden.operands import FP32, operands_of
 from sim.golden.stream import Feed, Trace, first_from
 
-__all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate"]
+__all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate", "results_of",
+           "tile_order"]
 
 #: Sums that a unit holds, and beats of a round.
 SLOTS = 8
@@ -90,6 +92,32 @@ class Results:
     row: npt.NDArray[np.int64]
     group: npt.NDArray[np.int64]
     last: Flags
+
+
+def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Row in the tile, group of columns and slot of each row of results, in the order in which they leave an array of
+    so many rows."""
+    groups = SLOTS >> tile
+    row, group = (grid.ravel() for grid in np.indices((rows << tile, groups)))
+    return row, group, row // rows * groups + group
+
+
+def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
+    """Results of tiles that leave an array one after the other.
+
+    Parameters
+    ----------
+    tiles : iterable of (array of uint32, int)
+        Sums of each tile, in shape (slots, rows, columns), and its form.
+    rows, columns : int
+        Those of the array.
+    """
+    empty = np.zeros(0, np.int64)
+    found = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
+    for totals, tile in tiles:
+        row, group, slot = tile_order(rows, tile)
+        found.append((totals[slot, row % rows], row, group, np.arange(len(row)) == len(row) - 1))
+    return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 class MacUnits:
@@ -178,16 +206,14 @@ class MacArray:
     STORE = SLOTS
 
     def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Row in the tile, group of columns and slot of each row of results, in the order in which they leave."""
-        groups = SLOTS >> tile
-        row, group = (grid.ravel() for grid in np.indices((self.rows << tile, groups)))
-        return row, group, row // self.rows * groups + group
+        """Order of the results of a tile: see :func:`tile_order`."""
+        return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
         """Results of all tiles that are complete."""
         rounds = len(beats) // SLOTS
         totals = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
-        found: list[tuple[npt.NDArray, ...]] = []
+        found: list[tuple[Bits, int]] = []
         for start in range(0, rounds * SLOTS, SLOTS):
             part = slice(start, start + SLOTS)
             initial = beats.initial[part, None, None]
@@ -195,13 +221,8 @@ class MacArray:
                 totals, beats.a[part, :, None], beats.b[part, None, :], first=beats.first[part, None, None],
                 negative=initial, initial=initial, bubble=~beats.rows[part, :, None], operands=self.operands)
             if beats.last[start]:
-                row, group, slot = self.order(int(beats.tile[start]))
-                ends = np.arange(len(row)) == len(row) - 1
-                found.append((totals[slot, row % self.rows], row, group, ends))
-        if not found:
-            empty = np.zeros(0, np.int64)
-            return Results(np.zeros((0, self.columns), np.uint32), empty, empty, empty.astype(np.bool_))
-        return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
+                found.append((totals, int(beats.tile[start])))
+        return results_of(found, rows=self.rows, columns=self.columns)
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
         """Trace every cycle, from reset.

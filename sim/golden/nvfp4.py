@@ -51,7 +51,8 @@ def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
 
 @functools.cache
 def _tables(power: int) -> tuple[Integers, Integers, Integers]:
-    """Where scales change, where elements change by scale, and numbers by scale and element, in bits of binary32."""
+    """Places where scales change, those where elements change by scale, and numbers by scale and element, in bits of
+    binary32."""
     scales = _steps(_SCALES, 6, power - 10)
     elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
     numbers = [[_binary32(scale * element, power - 10) for element in _ELEMENTS] for scale in _SCALES]

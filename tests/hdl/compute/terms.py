@@ -1,9 +1,11 @@
-"""Operands for tests of multiply-accumulate units, and beats of whole tiles."""
+"""Operands for tests of multiply-accumulate units, beats of whole tiles, and what arrays make of them."""
 
 import numpy as np
 
+from hdl.compute.array import result_layout, term_layout
 from hdl.floating.format import FP32
 from sim.golden.mac_array import SLOTS, Beats
+from sim.payload import pack, unpack
 from tests.hdl.floating import operands
 
 KINDS = ("ordinary", "corners", "bits", "cancelling")
@@ -41,3 +43,22 @@ def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.
     return Beats(a=draw(generator, kind, beats, rows), b=draw(generator, kind, beats, columns),
                  rows=taken.reshape(beats, rows), tile=np.full(beats, tile),
                  **{name: values.repeat(SLOTS) for name, values in marks.items()})
+
+
+def rows_of(beats):
+    """Beats as payloads of an array."""
+    layout = term_layout(beats.a.shape[1], beats.b.shape[1])
+    rows = (beats.rows << np.arange(beats.rows.shape[1])).sum(axis=1)
+    return pack(layout, {"a": beats.a, "b": beats.b, "rows": rows, "initial": beats.initial, "first": beats.first,
+                         "last": beats.last, "tile": beats.tile})
+
+
+def check_ports(trace, want, results, shape, *, seed):
+    """Compare every cycle of both ports of an array, of so many rows and columns, with its model's, and every result
+    on offer."""
+    for port in ("i_valid", "i_ready", "o_valid"):
+        np.testing.assert_array_equal(trace[port.replace("_", "__")], getattr(want, port), f"{port}, {seed=}")
+    offers = np.flatnonzero(want.o_valid)
+    got = unpack(result_layout(*shape), trace["o__payload"][offers])
+    for name in ("elements", "row", "group", "last"):
+        np.testing.assert_array_equal(got[name], getattr(results, name)[want.offered[offers]], f"{name}, {seed=}")

@@ -21,8 +21,7 @@ from sim.golden.operands import operands_of
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
-from tests.hdl.compute.terms import KINDS, tile_of
-from tests.hdl.compute.test_array import rows_of
+from tests.hdl.compute.terms import KINDS, check_ports, rows_of, tile_of
 
 #: Rows, columns and formats of the arrays that are simulated.
 ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"), (2, 4, "mxfp4_e2m1_up"))
@@ -50,13 +49,8 @@ def _check(array, beats, source, sink, *, seed):
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(rows_of(beats), willing)}, sinks={"o": ready}, seed=seed)
     want = golden.trace(beats, willing=willing, ready=ready)
-    for port in ("i_valid", "i_ready", "o_valid"):
-        np.testing.assert_array_equal(trace[port.replace("_", "__")], getattr(want, port), f"{port}, {seed=}")
-    offers = np.flatnonzero(want.o_valid)
-    got = unpack(result_layout(*array[:2]), trace["o__payload"][offers])
     results = golden.results(beats)
-    for name in ("elements", "row", "group", "last"):
-        np.testing.assert_array_equal(got[name], getattr(results, name)[want.offered[offers]], f"{name}, {seed=}")
+    check_ports(trace, want, results, array[:2], seed=seed)
     return trace, want, results
 
 

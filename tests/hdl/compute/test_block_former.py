@@ -13,8 +13,7 @@ from sim.golden import operands as golden
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
-from tests.hdl.compute.terms import KINDS, tile_of
-from tests.hdl.compute.test_array import rows_of
+from tests.hdl.compute.terms import KINDS, rows_of, tile_of
 
 #: Rows, columns and formats of the units that are simulated.
 FORMERS = ((2, 2, "mx9"), (1, 2, "mxfp4_e2m1"), (1, 2, "mxfp4_e2m1_up"))

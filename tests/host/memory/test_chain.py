@@ -38,7 +38,7 @@ def test_events():
 
 
 def test_maps_between_are_made_again_once():
-    """Of three maps that are not kept, each is made again once, in front of the first backward that needs one."""
+    """Each of three maps that are not kept is made again once, in front of the first backward that needs one."""
     found = run(Chain("five", FOUR.maps + FOUR.maps[:1]), [KEEP, REMAKE, REMAKE, REMAKE, KEEP], budget=500)
     assert [(event.kind, event.number) for event in found.events][5:] == [
         ("loss", 4), ("remake", 1), ("remake", 2), ("remake", 3), ("backward", 4), ("backward", 3), ("backward", 2),
@@ -77,7 +77,7 @@ def test_errors(options, message):
 
 
 def check(chain, policies, found, budget, rate):
-    """What holds of every timeline, from its events alone."""
+    """Rules of every timeline, from its events alone."""
     near, taken, there = [], {}, set()
     for event in found.events:
         if event.kind in ("forward", "remake", "back"):

@@ -74,7 +74,7 @@ def test_same_bits(config, lengths, name):
 
 
 def test_too_few_words():
-    """Where two buffers overlap, numbers are others."""
+    """Numbers are others where two buffers overlap."""
     model = Transformer(SMALL)
     model.initialize(0)
     gradients = []

@@ -75,7 +75,7 @@ def test_parts_are_kept(monkeypatch, tmp_path):
     (lambda parts: parts["chains 0"].append(1.07), "greedy plans that are not those of an exhaustive search"),
 ], ids=lambda one: one if isinstance(one, str) else "")
 def test_failures(tmp_path, change, failure):
-    """What should hold, and that it is reported where it does not."""
+    """Each statement that does not hold is reported."""
     results = Results(tmp_path / "memory.json")
     run = {"cycles": 11, "peak": 100}
     results.parts = {

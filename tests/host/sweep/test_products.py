@@ -142,7 +142,7 @@ class TestRows:
             assert sweep.write([], tmp_path / name, products=few)[1].stat().st_size > 10_000
 
     def test_counted(self, tmp_path):
-        """What is counted has LUTs, and no speed."""
+        """An array that is counted has LUTs, and no speed."""
         planned = plan(nodes=(4,), compute_formats=("fp32",))
         assert [job.name for job in planned.jobs if job.kind is JobKind.COUNT] == ["count-operands-fp32"]
         store_all(planned, tmp_path)
