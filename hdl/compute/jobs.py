@@ -5,7 +5,7 @@ from amaranth.lib import data
 from hdl.compute.gemm_job import matrix_layout
 from hdl.compute.loop_nest import SIZE_BITS
 
-__all__ = ["centroid_job_layout", "place_layout", "vector_job_layout"]
+__all__ = ["centroid_job_layout", "place_layout", "row_job_layout", "vector_job_layout"]
 
 #: Bits of a stride in a list, in elements.
 _STRIDE_BITS = 16
@@ -59,3 +59,26 @@ def centroid_job_layout(rows):
         **dict.fromkeys(("rows", "columns", "outputs"), SIZE_BITS),
         **dict.fromkeys(("gradient", "initial", "relu", "gated"), 1), "table": place_layout(rows),
         **{name: matrix_layout(rows) for name in ("target", "x", "indices", "start", "gate")}})
+
+
+def row_job_layout(rows, lanes):
+    """Payload of a function of the rows of a sequence: its fields in :func:`~hdl.compute.layer_list.row_layout`.
+
+    Sizes are 1 to 4,095. ``y_lane`` is the place in its row of the first number of a row of the table. Strides are in
+    rows of memory, but for ``stride_numbers``, that of ``y`` in elements.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    lanes : int
+    """
+    stride = _STRIDE_BITS - (lanes.bit_length() - 1)
+    return data.StructLayout({
+        "function": 8, "started": 1, "rows": SIZE_BITS, "columns": SIZE_BITS, "count": SIZE_BITS,
+        **{name: place_layout(rows) for name in
+           ("x", "y", "start", "scale", "shift", "deviation", "target", "second", "third")},
+        "y_lane": range(lanes), "stride_numbers": _STRIDE_BITS,
+        **{f"stride_{name}": stride for name in ("x", "y", "start", "target", "second", "third")},
+        "factor": 32, "epsilon": 32,
+    })

@@ -7,8 +7,9 @@ from amaranth.lib import data
 
 from hdl.masking.mask import GENERATED, INDEX_BITS
 
-__all__ = ["CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "Initial", "Kind", "Place",
-           "VectorProgram", "centroid_layout", "gemm_layout", "instruction_layout", "operand_layout", "vector_layout"]
+__all__ = ["CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "PADDING", "Initial", "Kind",
+           "Place", "RowFunction", "VectorProgram", "centroid_layout", "gemm_layout", "instruction_layout",
+           "operand_layout", "row_layout", "vector_layout"]
 
 INSTRUCTION_WORDS = 16
 """Words of an instruction in the activation memory (:func:`instruction_layout`)."""
@@ -33,6 +34,7 @@ class Kind(enum.IntEnum):
     GEMM = 1
     VECTOR = 2
     CENTROID = 3
+    ROWS = 4
 
 
 class Place(enum.IntEnum):
@@ -57,6 +59,34 @@ class VectorProgram(enum.IntEnum):
     """Function of rows of a matrix."""
 
     CROSS_ENTROPY = 0
+    SOFTMAX = 1
+    """Exponentials of each row, times the reciprocal of their sum."""
+
+
+PADDING = 0xFFFF_FFFF
+"""Label of a row of padding: its gradient is +0.0, and it adds nothing to the loss."""
+
+
+class RowFunction(enum.IntEnum):
+    """Function of the rows of a sequence, see :func:`row_layout`."""
+
+    ADD = 0
+    """target = x + start."""
+    SCALE = 1
+    """target = x · scale + shift."""
+    NORM = 2
+    """third = x, or start + x; deviation = 1 / its deviation; second = its normal rows; target = second · scale +
+    shift."""
+    NORM_BACK = 3
+    """second = x · y; target = gradient of the layer norm, or start + that."""
+    SOFTMAX_BACK = 4
+    """target = gradient of scores, times the factor."""
+    GATHER = 5
+    """target = rows of x that y names, or start + those."""
+    SCATTER = 6
+    """Rows of x are added to the rows of target that y names."""
+    CLEAR = 7
+    """target = +0.0."""
 
 
 def operand_layout():
@@ -152,4 +182,28 @@ def centroid_layout():
         "stride_indices": 16, "stride_start": 16,
         "stride_gate": 16, "reserved_12": 16,
         "reserved_13": 96,
+    })
+
+
+def row_layout():
+    """Layout of a function of the rows of a sequence, in sixteen words.
+
+    ``function`` is one of :class:`RowFunction`, whose numbers are those of :mod:`sim.golden.row_functions`. A size of
+    0 is the length of the command. Matrices have ``rows`` rows and ``columns`` columns, with strides in elements from
+    row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has an element for each row, one behind the
+    other. ``start`` is used if ``started`` is set.
+
+    Of GATHER, ``x`` is a table of ``count`` rows, and of SCATTER ``target``; ``y`` has one number of a row of the table
+    for each row, ``stride_y`` elements apart and at any address.
+    """
+    return data.StructLayout({
+        "kind": 4, "function": 8, "started": 1, "reserved_0": 3, "count": 16,
+        "rows": 16, "columns": 16,
+        **{name: operand_layout() for name in
+           ("x", "y", "start", "scale", "shift", "deviation", "target", "second", "third")},
+        "stride_x": 16, "stride_y": 16,
+        "stride_start": 16, "stride_target": 16,
+        "stride_second": 16, "stride_third": 16,
+        "factor": 32,
+        "epsilon": 32,
     })
