@@ -26,7 +26,7 @@ _REDUCED = {
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
-_LATER, _EVERY = {"centroids": 0, "operands": OPERANDS_FP32}, object()
+_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -80,6 +80,9 @@ class NodeConfig:
         4, at most the lanes, of which there are two or more then. 0 in a node without.
     activation_words : int
         Capacity in elements of the activation memory, as those above; without effect in a node without LAYERS.
+    far_words : int
+        Capacity in elements of the far memory of a node with LAYERS and a port to one: docs/far.md. A multiple of 32,
+        or 0 in a node without.
     scale_mask : bool
         Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
     operands : str
@@ -89,7 +92,8 @@ class NodeConfig:
         Centroids of a table, 4, 8 or 16, of a node whose LAYERS have products with weights that are indices of them:
         docs/compute/centroid_layer.md. 0 in a node without; without effect in a node without LAYERS.
     queues : int
-        Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
+        Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each, or 3
+        for one more that moves activations to a far memory and back. Only with 2 do commands wait for other nodes.
     versions : bool
         Whether the updates of regions of weights are counted, and a command refused that would compute with others
         than it must; without effect in a node with one queue.
@@ -140,6 +144,7 @@ class NodeConfig:
     stand_in: bool = False
     compute: int = 0
     activation_words: int = 8192
+    far_words: int = 0
     scale_mask: bool = False
     operands: str = OPERANDS_FP32
     centroids: int = 0
@@ -191,8 +196,14 @@ class NodeConfig:
                              f"{self.compute} rows of {self.lanes}")
         if isinstance(self.centroids, bool) or self.centroids not in (0, 4, 8, 16):
             raise ValueError(f"Centroid count must be 0, 4, 8 or 16, not {self.centroids!r}")
-        if self.queues not in (1, 2):
-            raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
+        if isinstance(self.far_words, bool) or not isinstance(self.far_words, int) or self.far_words % 32 or not (
+                0 <= self.far_words <= 1 << 24):
+            raise ValueError(f"far_words must be 0, or a multiple of 32 up to 16777216, not {self.far_words!r}")
+        if self.far_words and not self.compute:
+            raise ValueError("Node with a far memory must have rows of multiply-accumulate units, since it moves "
+                             "their activations")
+        if isinstance(self.queues, bool) or self.queues not in (1, 2, 3):
+            raise ValueError(f"Queue count must be 1, 2 or 3, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:
             raise ValueError(f"Program depth must be between 1 and {_MOST_COMMANDS}, not {self.program_depth!r}")
         if self.weight_codec not in WEIGHT_CODECS:
@@ -256,8 +267,11 @@ class NodeConfig:
 
     @property
     def has_signals(self):
-        """Whether the node has control words: it tells others what it has done, and that it computes."""
-        return self.replay and self.queues > 1
+        """Whether the node has control words: it tells others what it has done, and that it computes.
+
+        With three queues both pairs of waits of a command are about queues of its own node.
+        """
+        return self.replay and self.queues == 2
 
     @property
     def codebook_words(self):

@@ -3,6 +3,7 @@
 from hdl.compute import description as compute
 from hdl.control import latched_settings
 from hdl.control.engine import operations_of
+from hdl.far import description as far
 from hdl.int16_node import description as int16_node
 from hdl.masking import description as masking
 from hdl.quantization import description as quantization
@@ -13,7 +14,7 @@ __all__ = ["engines", "operations"]
 
 #: Makers of descriptions for a full node, in order of priority at the memories. The first carries out collectives.
 _DESCRIPTIONS = (ring.describe, rounds.describe, masking.describe, quantization.describe, compute.describe_stand_in,
-                 compute.describe_layers, latched_settings.describe)
+                 compute.describe_layers, far.describe, latched_settings.describe)
 
 
 def engines(config):

@@ -5,6 +5,7 @@ import operator
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
 
 from hdl.control.command_queue import CommandQueue
 from hdl.control.engine import at, check_engines, operations_of
@@ -15,6 +16,7 @@ from hdl.control.protocol import EventStatus, Operation
 from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
 from hdl.engines import engines as engines_of
+from hdl.far.port import far_signature
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
 from hdl.ring.ports import port_members
@@ -47,6 +49,8 @@ class Node(wiring.Component):
     ring_i, ring_o : In, Out(link_signature(config))
         Links from the predecessor and to the successor. With two ports, those of the second are ``ring_1_i`` and
         ``ring_1_o``.
+    far : Out(far_signature(rows, lanes))
+        Port to the far memory, of a node with one.
     """
 
     def __init__(self, config, engines=None):
@@ -59,6 +63,8 @@ class Node(wiring.Component):
             {
                 **host_members(),
                 **port_members(config, config.ring_ports),
+                **({"far": Out(far_signature(config.far_words // config.lanes, config.lanes))}
+                   if config.far_words else {}),
             }
         )
 

@@ -4,7 +4,7 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.engine import BASES, Reach
+from hdl.control.engine import BASES, FAR, Reach
 from hdl.control.protocol import EventStatus, command_layout
 from hdl.control.registers import register
 from hdl.control.sequencer import place_layout
@@ -135,7 +135,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def _words(self):
-        return {space.name: space.words for space in self._config.memories}
+        return {**{space.name: space.words for space in self._config.memories}, FAR: self._config.far_words}
 
     @property
     def _room_bits(self):

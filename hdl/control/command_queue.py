@@ -8,7 +8,7 @@ from hdl.control.command_checker import RULE, checked_layout
 from hdl.control.command_control import CommandControl
 from hdl.control.command_loader import CommandLoader
 from hdl.control.event_queue import EventQueue
-from hdl.control.program_memory import ProgramMemory, program_word_layout
+from hdl.control.program_memory import ProgramMemory, check_queues, program_word_layout
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.region_versions import RegionVersions
@@ -38,7 +38,7 @@ def program_status_layout():
 class CommandQueue(wiring.Component):
     """Queue commands, start each of them when it may run, and queue their events.
 
-    There are one or two queues. Commands of one queue run strictly one after the other, and those of two queues
+    There are one to three queues. Commands of one queue run strictly one after the other, and those of two queues
     beside each other; events come in the order in which commands end, one per command. A pushed command is for the
     queue of its operation. While a command runs, the next of its queue is loaded and checked
     (:class:`~hdl.control.command_checker.CommandChecker`); what does not pass is not run, and its event says why. A
@@ -47,9 +47,9 @@ class CommandQueue(wiring.Component):
     ``EventStatus.OK``, the flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles
     ends with ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
 
-    With two queues each has a program, which ``run`` plays for a number of passes, behind the commands that were
+    With several queues each has a program, which ``run`` plays for a number of passes, behind the commands that were
     pushed before; those pushed later wait until the program of their queue is over. A command of a program also
-    waits for those of the other program that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end
+    waits for those of the other programs that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end
     in time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
     with OK ends the run: what is not offered to an engine by then is not started, and has no event.
 
@@ -117,15 +117,15 @@ class CommandQueue(wiring.Component):
         First word of the latest event that was not OK.
     queue_status : Out(queue_status_layout())
         Of all queues together.
-    program : In(stream of program_word_layout()), with two queues
+    program : In(stream of program_word_layout()), with several queues
         Words of programs, always ready; see :class:`~hdl.control.program_memory.ProgramMemory`. Not during a run.
-    run : In(stream of run_layout()), with two queues
+    run : In(stream of run_layout()), with several queues
         Ready unless a run is on.
-    weight_stride : In(32), with two queues
+    weight_stride : In(32), with several queues
         Distance of the weights of odd passes, for commands with ``alternate``.
-    program_status : Out(program_status_layout()), with two queues
-    trace : In(read_signature(512 // lanes, lanes)), with two queues
-    node_time, trace_pointer : Out(32), with two queues
+    program_status : Out(program_status_layout()), with several queues
+    trace : In(read_signature(512 // lanes, lanes)), with several queues
+    node_time, trace_pointer : Out(32), with several queues
         See :class:`~hdl.control.trace.Trace`.
     signals : Out(signals_signature(queues)), in a node with control words
     """
@@ -137,8 +137,7 @@ class CommandQueue(wiring.Component):
     def __init__(self, *, config, operations, depth=QUEUE_DEPTH, queues=1, program_depth=64):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
-        if queues not in (1, 2):
-            raise ValueError(f"Queue count must be 1 or 2, not {queues!r}")
+        check_queues(queues)
         self._config = config
         self._operations = operations
         self._depth = depth
@@ -371,12 +370,14 @@ class CommandQueue(wiring.Component):
                 ]
 
         def after(n):
-            """Detail of a dependency that was not met: of both, that on this node."""
+            """Detail of a dependency that was not met: of two, that on this node, or on the lower queue."""
             head = loader.heads[n]
-            (other,) = others(n, self._queues)
-            here = Cat(head.after_0, head.lag_0, Const(0, 6), Const(other, 8))
+            here = [Cat(head[f"after_{place}"], head[f"lag_{place}"], Const(0, 6), Const(other, 8))
+                    for place, other in enumerate(others(n, self._queues))]
             there = Cat(head.after_1, head.lag_1, Const(1, 1), Const(0, 1), head.unit[:4], head.unit_queue)
-            return Mux(scoreboard.holds[n], there, here) if self._has_signals else here
+            if self._has_signals:
+                return Mux(scoreboard.holds[n], there, here[0])
+            return here[0] if len(here) == 1 else Mux(scoreboard.missing[n][0], *here)
 
         self._reject(m, controls, loader, ended, after, stale)
 
@@ -388,7 +389,7 @@ class CommandQueue(wiring.Component):
             m.d.comb += [control.right.eq(1) for control in controls]
             return Const((1 << self._queues) - 1, self._queues), Const(0, 32), traced
         m.submodules.versions = versions = RegionVersions()
-        computing, updating = controls[0], controls[-1]
+        computing, updating = controls[0], controls[1]
         counted = Signal()  # the update that runs
 
         def region(n):
@@ -398,10 +399,10 @@ class CommandQueue(wiring.Component):
         m.d.comb += [
             versions.clear.eq(taken & (self.run.payload.first == 0)),
             *(versions.head[name].eq(value) for name, value in region(0)),
-            *(versions.update[name].eq(value) for name, value in region(-1)),
+            *(versions.update[name].eq(value) for name, value in region(1)),
             versions.number.eq(sequencers[0].current.number),
-            versions.begun.eq(updating.started & updating.head_of_program & (loader.heads[-1].region != 0)
-                              & (loader.heads[-1].operation == Operation.FUSED_UPDATE)),
+            versions.begun.eq(updating.started & updating.head_of_program & (loader.heads[1].region != 0)
+                              & (loader.heads[1].operation == Operation.FUSED_UPDATE)),
             versions.ended.eq(updating.done & counted),
             computing.right.eq(versions.right | ~computing.head_of_program),
             *(control.right.eq(1) for control in controls[1:]),

@@ -15,11 +15,14 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import command_layout
 
-__all__ = ["BASES", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
+__all__ = ["BASES", "FAR", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
            "gate_signature", "operations_of"]
 
 #: Fields of a command that are bases in memories, in the order in which they are checked.
 BASES = ("gradient_base", "weight_base", "state_base")
+
+#: Memory of an extent that is not one of the node's, but behind its far port.
+FAR = "far"
 
 
 class Reach(enum.Enum):
@@ -42,7 +45,7 @@ class Extent:
     base : str
         Field of the command with the base: one of :data:`BASES`, each of which an operation names once at most.
     memory : str
-        Name of a space of the node's :class:`~hdl.memory_map.MemoryMap`.
+        Name of a space of the node's :class:`~hdl.memory_map.MemoryMap`, or :data:`FAR`.
     reach : Reach
     packs : bool
         Whether a word holds two elements while state is packed.
@@ -145,7 +148,7 @@ class EngineDescription:
         Path of the gate that it has between a queue and the engines, by the number of the queue
         (:func:`gate_signature`); one gate at most for each.
     links : mapping of str to str
-        Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on.
+        Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on, and ``far``.
     """
 
     name: str
@@ -217,7 +220,7 @@ def check_engines(engines, memories):
                              f"{' and '.join(map(str, sorted(queues)))}")
         used = {*engine.reads, *engine.writes,
                 *(extent.memory for operation in engine.operations for extent in operation.extents)}
-        missing = sorted(used - set(memories.names))
+        missing = sorted(used - {*memories.names, FAR})
         if missing:
             raise ValueError(f"Memory of engine {engine.name} must be one of {', '.join(memories.names)}, not "
                              f"{missing[0]!r}")

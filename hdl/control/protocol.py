@@ -81,6 +81,8 @@ class Operation(enum.IntEnum):
     LAYERS = 11
     SWITCH = 12
     FOLD = 13
+    MOVE_OUT = 14
+    MOVE_IN = 15
 
 
 class EventStatus(enum.IntEnum):
@@ -115,6 +117,7 @@ class EventStatus(enum.IntEnum):
     BAD_UNIT = 26
     STALE = 27
     CLOSE_TIMEOUT = 28
+    FAR_TIMEOUT = 30
 
 
 class EventFlag(enum.IntFlag):

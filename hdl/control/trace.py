@@ -31,7 +31,7 @@ class Trace(wiring.Component):
     Parameters
     ----------
     queues : int
-        Queues; 1 or 2.
+        Queues; between 1 and 3.
     lanes : int
         Words in a row of the memory space: 1, 2, 4 or 8.
 
@@ -53,8 +53,6 @@ class Trace(wiring.Component):
 
     def __init__(self, *, queues, lanes):
         check_queues(queues)
-        if queues > 2:
-            raise ValueError(f"Queue count of a trace must be 1 or 2, not {queues!r}")
         check_lanes(lanes)
         self._queues = queues
         self._lanes = lanes

@@ -105,7 +105,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     memories: Sequence[str] = getattr(node, "memories", ())
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
-    harness[PORTS] = describe_ports(port.name for port in design.ports)
+    harness[PORTS] = describe_ports({port.name: port.width for port in design.ports})
     functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
     patch = toolchain.text(_HERE / "batch.py") if batched else ""
     patch += toolchain.text(_HERE / "members.py")

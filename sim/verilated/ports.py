@@ -1,7 +1,7 @@
-"""Ports of the ring among the ports of a Verilated node, for the harness."""
+"""Ports of the ring, and of a far memory, among the ports of a Verilated node, for the harness."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 __all__ = ["HEADER", "describe_ports"]
 
@@ -12,17 +12,19 @@ HEADER = "ports.h"
 _WIRE = re.compile(r"(?P<port>ring(?:_[1-9]\d*)?)_o__(?P<wire>\w+)")
 
 
-def describe_ports(names: Iterable[str]) -> str:
+def describe_ports(names: Mapping[str, int]) -> str:
     """Make ``ports.h`` for a node.
 
     ``RING_PORTS`` is the number of its ports, ``RING_EACH_PORT(f)`` is ``f(number, in, out)`` for each of them, and
     ``RING_REPLAY`` says whether its links have the wires of :class:`~hdl.ring.replay.ReplayLinkSignature`.
+    ``RING_FAR_LANES`` is the number of lanes of its far memory, or 0, ``RING_EACH_FAR_LANE(f)`` is ``f(lane)`` for
+    each of them, and ``RING_FAR_ROW_BITS`` the width of the number of a row.
 
     Parameters
     ----------
-    names : iterable of str
-        Ports of the node's Verilog. ``ring_i`` and ``ring_o`` are the first port of the ring, ``ring_1_i`` and
-        ``ring_1_o`` the second one.
+    names : mapping of str to int
+        Ports of the node's Verilog, and their widths. ``ring_i`` and ``ring_o`` are the first port of the ring,
+        ``ring_1_i`` and ``ring_1_o`` the second one, and ``far`` is that of :func:`~hdl.far.port.far_signature`.
     """
     wires: dict[str, set[str]] = {}
     for name in names:
@@ -34,5 +36,10 @@ def describe_ports(names: Iterable[str]) -> str:
         raise ValueError(f"Ports of a node must be ring_i, ring_o, ring_1_i, ring_1_o and so on, with links of one "
                          f"kind, not {', '.join(sorted(wires)) or 'none'}")
     uses = " ".join(f"f({number}, {port}_i, {port}_o)" for number, port in enumerate(ports))
+    lanes = sum(name.startswith("far__answer__") for name in names)
+    far = f"#define RING_FAR_LANES {lanes}\n"
+    if lanes:
+        far += (f"#define RING_FAR_ROW_BITS {names['far__row']}\n"
+                f"#define RING_EACH_FAR_LANE(f) {' '.join(f'f({lane})' for lane in range(lanes))}\n")
     return (f"#pragma once\n#define RING_PORTS {len(ports)}\n#define RING_REPLAY {int(*kinds)}\n"
-            f"#define RING_EACH_PORT(f) {uses}\n")
+            f"#define RING_EACH_PORT(f) {uses}\n{far}")

@@ -284,6 +284,25 @@ void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status) {
                from.input.taken, from.output.put, from.waits, from.last_taken, from.last_given};
 }
 
+int32_t ring_far() { return RING_FAR_LANES; }
+
+void ring_far_speed([[maybe_unused]] Ring* ring, [[maybe_unused]] uint32_t node, [[maybe_unused]] uint32_t latency,
+                    [[maybe_unused]] uint32_t numerator, [[maybe_unused]] uint32_t denominator) {
+#if RING_FAR_LANES
+    ring->nodes[node]->far.configure(latency, numerator, denominator);
+#endif
+}
+
+void ring_far_memory([[maybe_unused]] const Ring* ring, [[maybe_unused]] uint32_t node,
+                     [[maybe_unused]] RingMemory* memory, [[maybe_unused]] uint64_t* words) {
+#if RING_FAR_LANES
+    auto& far = ring->nodes[node]->far;
+    *memory = {far.data(), far.bytes(), sizeof(uint32_t)};
+    words[0] = far.words_read;
+    words[1] = far.words_written;
+#endif
+}
+
 uint32_t ring_memories(const Ring* ring) { return static_cast<uint32_t>(ring->nodes.front()->memories().size()); }
 
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory) {

@@ -90,6 +90,10 @@ int64_t ring_packet_length(const Ring* ring, uint32_t node);
 void ring_receive(Ring* ring, uint32_t node, uint32_t* words);
 void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status);
 
+int32_t ring_far(void);  // lanes of the far memory that each node has; 0 without
+void ring_far_speed(Ring* ring, uint32_t node, uint32_t latency, uint32_t numerator, uint32_t denominator);
+void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64_t* words);  // read, and written
+
 uint32_t ring_memories(const Ring* ring);  // of each node, by space; 0 where the host port is the only way to them
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
 

@@ -16,6 +16,7 @@ import ctypes
 import dataclasses
 import hashlib
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -108,6 +109,8 @@ class VerilatedRing:
         Ports of each node.
     replay : bool
         Whether links have the wires of replay.
+    far_lanes : int
+        Elements in a row of each node's far memory; 0 without.
     batched : bool
         Whether the nodes of a thread are evaluated together, function by function.
     links : tuple of RingLink
@@ -127,6 +130,7 @@ class VerilatedRing:
         self._library = _load(library.path)
         self.ports: int = self._library.ring_ports()
         self.replay = bool(self._library.ring_replay())
+        self.far_lanes: int = self._library.ring_far()
         check_wiring(wiring, nodes=nodes, ports=self.ports)
         self.batched = bool(self._library.ring_batched())
         ends = [number for link in wiring for end in link for number in end]
@@ -255,6 +259,44 @@ class VerilatedRing:
         content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
+    def set_far_speed(self, *, latency: int, rate: Fraction | float = 1, node: int | None = None) -> None:
+        """Latency and rate of the far memory of a node, or of all nodes, at the end of each cycle.
+
+        Parameters
+        ----------
+        latency : int
+            Cycles from a request of a row to its answer; at least 1. It is 16 after the ring was made.
+        rate : Fraction or float
+            Words per cycle, read and written ones together; 1 after the ring was made. With 0 the memory says
+            nothing.
+        node : int, optional
+        """
+        if not self.far_lanes:
+            raise ValueError("Nodes must have far memories")
+        share = Fraction(rate).limit_denominator(1 << 16)
+        if not 1 <= latency < 1 << 32:
+            raise ValueError(f"Latency of a far memory must be at least 1 cycle, not {latency!r}")
+        if not 0 <= share <= self.far_lanes:
+            raise ValueError(f"Rate of a far memory must be between 0 and {self.far_lanes} words per cycle, not "
+                             f"{rate!r}")
+        if node is not None:
+            self._check_node(node)
+        for one in range(self.nodes) if node is None else [node]:
+            self._library.ring_far_speed(self._ring, one, latency, share.numerator, share.denominator)
+
+    def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
+        """View of a node's far memory as uint32, and the words that were read from it and written to it since reset.
+
+        The array must not be used after :meth:`close`.
+        """
+        self._check_node(node)
+        if not self.far_lanes:
+            raise ValueError("Nodes must have far memories")
+        memory, words = _Memory(), (ctypes.c_uint64 * 2)()
+        self._library.ring_far_memory(self._ring, node, ctypes.byref(memory), words)
+        content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
+        return np.frombuffer(content, np.uint32), words[0], words[1]
+
     def counters(self, node: int) -> np.ndarray | None:
         """Present counters of a node, in the order of their registers, as uint32.
 
@@ -316,6 +358,9 @@ def _load(path: Path) -> ctypes.CDLL:
         "error": (ctypes.c_char_p, []),
         "ports": (u32, []),
         "replay": (i32, []),
+        "far": (i32, []),
+        "far_speed": (None, [ring, node, u32, u32, u32]),
+        "far_memory": (None, [ring, node, ctypes.c_void_p, ctypes.c_void_p]),
         "create": (ring, [u32, u32, words, u32]),
         "destroy": (None, [ring]),
         "reset": (None, [ring]),

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ring.h"
+#include "ring_far.h"
 #include "ring_link.h"
 #include "ring_queue.h"
 #include "Vnode.h"
@@ -113,6 +114,9 @@ public:
         input = {};
         output = {};
         waits = last_taken = last_given = 0;
+#if RING_FAR_LANES
+        far.clear();
+#endif
     }
 
     // Makes this node's context that of the calling thread, as it must be where gateware stops the simulation.
@@ -130,9 +134,12 @@ public:
             m_model->host_i___05Fpayload = last << 32 | input.words.front();
         }
 
+        show_far(cycle);
+
         m_model->clk = 0;
         m_model->eval();
 
+        see_far(cycle);
         each_port([&](uint32_t port, const Wires& in, const Wires& out) {
             if (Link* const to = m_to[port]) to->put(cycle, out.valid, out.word());
             if (Link* const from = m_from[port]) from->put_back(cycle, in.back);
@@ -194,6 +201,9 @@ public:
         input.save(os);
         output.save(os);
         os << waits << last_taken << last_given;
+#if RING_FAR_LANES
+        far.save(os);
+#endif
         save_model(os);
     }
 
@@ -201,6 +211,9 @@ public:
         input.restore(is);
         output.restore(is);
         is >> waits >> last_taken >> last_given;
+#if RING_FAR_LANES
+        far.restore(is);
+#endif
         restore_model(is);
     }
 
@@ -209,8 +222,40 @@ public:
     uint64_t waits = 0;
     uint64_t last_taken = 0;
     uint64_t last_given = 0;
+#if RING_FAR_LANES
+    FarMemory<RING_FAR_LANES> far{std::size_t{1} << RING_FAR_ROW_BITS};
+#endif
 
 private:
+    // The far memory's side of its port before the evaluation of a cycle.
+    void show_far([[maybe_unused]] uint64_t cycle) {
+#if RING_FAR_LANES
+        m_model->far___05Fready = far.ready();
+        const auto* const answer = far.answer(cycle);
+        m_model->far___05Fresponse = answer != nullptr;
+        if (answer) {
+#define RING_LANE(lane) m_model->far___05Fanswer___05F##lane = (*answer)[lane];
+            RING_EACH_FAR_LANE(RING_LANE)
+#undef RING_LANE
+        }
+#endif
+    }
+
+    // What the node asks of it.
+    void see_far([[maybe_unused]] uint64_t cycle) {
+#if RING_FAR_LANES
+        const bool taken = m_model->far___05Fvalid && m_model->far___05Fready;
+        if (taken && m_model->far___05Fwrite) {
+#define RING_LANE(lane) m_model->far___05Felements___05F##lane,
+            far.write(m_model->far___05Frow, {RING_EACH_FAR_LANE(RING_LANE)}, m_model->far___05Fkeep);
+#undef RING_LANE
+        } else if (taken) {
+            far.read(cycle, m_model->far___05Frow);
+        }
+        far.pass(cycle);
+#endif
+    }
+
     // Calls a function with the number of each port, its wires in and its wires out.
     template <typename Call> void each_port(const Call& call) {
 #define RING_PORT(number, in, out) call(number, RING_WIRES(in), RING_WIRES(out));

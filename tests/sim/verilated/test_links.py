@@ -369,4 +369,8 @@ def test_ports():
     for names, found in [(["clk"], "none"), (["ring_1_o__valid"], "ring_1"),
                          (["ring_o__valid", "ring_1_o__check"], "ring, ring_1")]:
         with pytest.raises(ValueError, match=rf"with links of one kind, not {found}$"):
-            describe_ports(names)
+            describe_ports(dict.fromkeys(names, 1))
+    assert "#define RING_FAR_LANES 0\n" in describe_ports({"ring_o__valid": 1})
+    found = describe_ports({"ring_o__valid": 1, "far__row": 12, "far__answer__0": 32, "far__answer__1": 32})
+    assert found.endswith("#define RING_FAR_LANES 2\n#define RING_FAR_ROW_BITS 12\n"
+                          "#define RING_EACH_FAR_LANE(f) f(0) f(1)\n")
