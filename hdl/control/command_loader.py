@@ -23,7 +23,7 @@ class CommandLoader(wiring.Component):
 
     One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
     is ``wanted`` by an idle loader is ``granted`` in the same cycle, and its words are asked for from the next cycle
-    on. Words of a command of a program change on their way: in the last queue, which has the ring, the pass adds to
+    on. Words of a command of a program change on their way: in the second queue, which has the ring, the pass adds to
     the number of the collective, and in odd passes ``weight_stride`` is added to the weight base of a command with
     ``alternate``.
 
@@ -196,9 +196,9 @@ class CommandLoader(wiring.Component):
         with m.If(of_program):
             with m.If((following == layout["weight_base"].offset // 32) & alternate & odd):
                 m.d.sync += addend.eq(self.weight_stride)
-            # Only the last queue has collectives.
-            with m.If((following == layout["collective"].offset // 32) & chosen[-1]):
-                m.d.sync += addend.eq(self.passes[-1].collective << layout["collective"].offset % 32)
+            # Only the second queue has collectives.
+            with m.If((following == layout["collective"].offset // 32) & chosen[1]):
+                m.d.sync += addend.eq(self.passes[1].collective << layout["collective"].offset % 32)
             if self._config.rounds:
                 number = Signal(16)
                 for queue, current in enumerate(self.passes):

@@ -256,6 +256,8 @@ _MEANINGS: dict[EventStatus, str] = {
                        "check its waits, or the number of the run's first pass",
     EventStatus.CLOSE_TIMEOUT: "rank 0 did not close round {event.low}, and nobody was at work for {event.cycles} "
                                "cycles; check QUORUM and DEADLINE, that all nodes have the program, or raise TIMEOUT",
+    EventStatus.FAR_TIMEOUT: "the far memory said nothing for TIMEOUT cycles, after {event.detail} elements were "
+                             "moved; check that it is there, or raise TIMEOUT",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.

@@ -101,10 +101,17 @@ class RingPrograms(LocalCommands):
         ProgramRunningError
             A program runs.
         ValueError
-            Commands wait for other nodes, which cannot tell, or whose programs have other lengths.
+            Commands wait for other nodes, which cannot tell, or whose programs have other lengths; or a program has
+            more queues than nodes with several of them.
         """
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
+        queues = self._config.queues
+        if queues > 1:
+            most = max(map(len, programs))
+            if most > queues:
+                raise ValueError(f"Program must be one of at most the {queues} queues that nodes have, not of {most}")
+            programs = [[*program, *([[]] * (queues - len(program)))] for program in programs]
         if _waits_for_nodes(programs):
             if not self._config.has_signals:
                 raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")

@@ -50,6 +50,7 @@ class Queue(enum.IntEnum):
 
     COMPUTE = 0
     COMMUNICATE = 1
+    MOVE = 2
 
 
 class Program:

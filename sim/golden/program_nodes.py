@@ -68,12 +68,12 @@ class Nodes:
     segment : int
     engine : Engine, optional
         Compute engine, for LAYERS.
-    activation_words : int
-        Elements of the activation memory.
+    activation_words, far_words : int
+        Elements of the activation memory, and of the far one.
 
     Members
     -------
-    gradients, residuals, weights, activations : array of shape (nodes, words)
+    gradients, residuals, weights, activations, far : array of shape (nodes, words)
     masters : array of shape (nodes, words)
         Of each node's own blocks; nobody reads those of nodes that have none.
     state : list of array of shape (nodes, words)
@@ -89,10 +89,12 @@ class Nodes:
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
                  weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE],
-                 mastered: bool = False, segment: int = 256, engine: Engine | None = None, activation_words: int = 0):
+                 mastered: bool = False, segment: int = 256, engine: Engine | None = None, activation_words: int = 0,
+                 far_words: int = 0):
         self.nodes = nodes
         self._engine = engine
-        self.activations = np.zeros((nodes, activation_words), dtype=np.uint32)
+        self.activations, self.far = (np.zeros((nodes, words), dtype=np.uint32)
+                                      for words in (activation_words, far_words))
         self._weight_codec = weight_codec
         self._mastered = mastered or weight_codec is not CODECS[RAW]
         self._gradient_codec = gradient_codec
@@ -152,6 +154,13 @@ class Nodes:
             case "LAYERS":
                 for rank in ranks:
                     self._compute(rank, fields[rank])
+            case "MOVE_OUT" | "MOVE_IN":
+                for rank in ranks:
+                    near, far = (_place(fields[rank], base) for base in ("weight_base", "state_base"))
+                    if command.operation == "MOVE_OUT":
+                        self.far[rank, far] = self.activations[rank, near]
+                    else:
+                        self.activations[rank, near] = self.far[rank, far]
             case "LATCH":
                 self._latched = self.settings
             case "FUSED_UPDATE":

@@ -50,7 +50,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
                                r"mxfp4_e2m1_up, not 'fp8'$"),
         ({"operands": "mx9", "compute": 4, "lanes": 8}, r"^Units that multiply in mx9 must be at most 16, not 4 rows "
                                                         r"of 8$"),
-        ({"queues": 3}, r"^Queue count must be 1 or 2, not 3$"),
+        ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
@@ -114,11 +114,13 @@ def test_hash_covers_every_parameter():
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
                "masters": True, "versions": True, "centroids": 16}
+    far = NodeConfig(compute=1)
+    assert far.hash != dataclasses.replace(far, far_words=64).hash
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
-    assert {*changed, "element", "rounds"} == {field.name for field in dataclasses.fields(NodeConfig)}
+    assert {*changed, "element", "rounds", "far_words"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(centroids=0, operands="fp32").hash

@@ -101,14 +101,15 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 def test_engines_of_a_configuration():
     """Every operation is in one engine, and those that a node lacks are in none."""
-    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2, ring_ports=2, replay=True, rounds=True)
+    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2, ring_ports=2, replay=True, rounds=True,
+                      far_words=64)
     assert [engine.name for engine in engines(full)] == [
-        "engine", "rounds", "masking", "inference", "stand_in", "compute", "latched_settings"]
-    assert [engine.queue for engine in engines(full)] == [1, 1, 0, 0, 0, 0, 1]
+        "engine", "rounds", "masking", "inference", "stand_in", "compute", "mover", "latched_settings"]
+    assert [engine.queue for engine in engines(full)] == [1, 1, 0, 0, 0, 0, 2, 1]
     assert [operation.code for operation in operations(full)] == list(Operation)
     assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
     lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS,
-               Operation.SWITCH, Operation.FOLD}
+               Operation.SWITCH, Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 

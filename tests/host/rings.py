@@ -36,12 +36,12 @@ with mx5.registered():
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
                             error_feedback=False, stand_in=True, queues=2, program_depth=32),
-        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, programs and an
-        # engine with products of indices.
+        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, an engine with
+        # products of indices, and programs of three queues, with a far memory.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
-                               error_feedback=False, stand_in=True, queues=2, versions=True, program_depth=20,
-                               compute=1, operands="bf16", activation_words=2048, centroids=16, ring_ports=2),
+                               error_feedback=False, stand_in=True, queues=3, versions=True, program_depth=20,
+                               far_words=4096, compute=1, operands="bf16", activation_words=2048, centroids=16, ring_ports=2),
         # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
         # repeat words.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,

@@ -1,4 +1,4 @@
-"""Random programs of nodes with two queues, and golden nodes with random contents to run them on."""
+"""Random programs of nodes with two or three queues, and golden nodes with random contents to run them on."""
 
 import copy
 import dataclasses
@@ -100,6 +100,19 @@ def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object
     return {"operation": operation, "reads": reads, "writes": writes, "fields": fields, "collective": True}
 
 
+def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
+    """A QUIESCE, or a MOVE_OUT or MOVE_IN."""
+    if generator.random() < 0.1:
+        return {"operation": "QUIESCE"}
+    operation = str(generator.choice(["MOVE_OUT", "MOVE_IN"]))
+    (near, length), (far, other) = _part(generator), _part(generator)
+    length = min(length, other)
+    places = [Region("activations", near, length), Region("far", far, length)]
+    reads, writes = places if operation == "MOVE_OUT" else reversed(places)
+    return {"operation": operation, "reads": [reads], "writes": [writes], "duration": 8 * length,
+            "fields": {"weight_base": near, "state_base": far, "length": length}}
+
+
 def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: list[Task], nodes: int) -> None:
     """Have a command of some nodes wait for one of other nodes, mostly for one that stands before it."""
     one, other = sorted(int(place) for place in generator.integers(0, len(tasks), 2))
@@ -126,12 +139,13 @@ def _with_node_waits(generator: np.random.Generator, program: Program, tasks: li
 
 def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool) -> CompiledProgram:
     """A program with the waits that it needs, and some more."""
-    program = Program(depth=int(config.program_depth), nodes=nodes if remote else None)
+    program = Program(queues=config.queues, depth=int(config.program_depth), nodes=nodes if remote else None)
+    makers = _compute, _communicate, _move
     tasks: list[Task] = []
     for place in range(int(generator.integers(1, MOST + 1))):
-        queue = Queue(int(generator.integers(2)))
-        make = _compute if queue is Queue.COMPUTE else _communicate
-        tasks.append(program.add(f"command {place}", queue=queue, **make(generator, nodes)))  # type: ignore[arg-type]
+        queue = Queue(int(generator.integers(config.queues)))
+        tasks.append(program.add(f"command {place}", queue=queue,
+                                 **makers[queue](generator, nodes)))  # type: ignore[arg-type]
     for _ in range(int(generator.integers(0, 4))):
         one, other = sorted(int(place) for place in generator.integers(0, len(tasks), 2))
         lag = int(generator.integers(0, 4))
@@ -168,12 +182,14 @@ def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, 
     codec, centroids = WEIGHT_CODECS[config.weight_codec], centroids_of(config)
     golden = Nodes(nodes, gradient_words=ELEMENTS, planes=config.state_planes, weights=np.zeros(GROUP, np.uint32),
                    weight_codec=codec if centroids is None else codec.bind(centroids),
-                   gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment)
+                   gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
+                   activation_words=ELEMENTS, far_words=ELEMENTS)
     golden.weight_stride = ELEMENTS
     golden.gradients = _random(generator, (nodes, ELEMENTS))
     golden.residuals = _random(generator, (nodes, ELEMENTS)) * np.uint32(config.has_residual)
     golden.weights = _random(generator, (nodes, 2 * ELEMENTS))
     golden.masters = _random(generator, (nodes, ELEMENTS + 4 * GROUP))
+    golden.activations, golden.far = (_random(generator, (nodes, ELEMENTS)) for _ in range(2))
     golden.state = [_random(generator, golden.masters.shape) for _ in golden.state]
     golden.settings = ring.settings(rule, **scalars)
     golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # a run begins with what the registers hold

@@ -2,6 +2,7 @@
 
 import random
 import time
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class MismatchError(AssertionError):
 def _memories(golden: Nodes) -> dict[str, Any]:
     """The golden contents of each memory, by its name."""
     return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
-            "masters": golden.masters, **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
+            "masters": golden.masters, "activations": golden.activations, **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
 
 
 def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:
@@ -38,6 +39,9 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
         link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
         link.set_rate(*choose.choice([(1, 1), (1, 1), (3, 4), (1, 2), (1, 5)]))
+    if simulation.far_lanes:
+        rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(simulation.far_lanes)])
+        simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
     if ring.devices[0].config.replay:  # which begins anew on wires of another length
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
@@ -61,9 +65,11 @@ def _check_order(program: CompiledProgram, found: list[Span]) -> int:
     for span in found:
         node, queue = span.node, program.queues[span.queue]
         before = ends.get((node, span.queue, *divmod(span.number * len(queue) + span.place - 1, len(queue))), 0)
-        (wait,), remote = queue[span.place].waits, remote_of(queue[span.place].remotes, node)
-        awaited = ends[node, 1 - span.queue, span.number - wait.lag, wait.after - 1] if (
-            wait.after and span.number >= wait.lag) else 0
+        waits, remote = queue[span.place].waits, remote_of(queue[span.place].remotes, node)
+        others = [other for other in range(len(program.queues)) if other != span.queue]
+        awaited = max((ends[node, other, span.number - wait.lag, wait.after - 1]
+                       for other, wait in zip(others, waits, strict=True) if wait.after and span.number >= wait.lag),
+                      default=0)
         if remote is not None and span.number >= remote.lag:
             awaited = max(awaited, ends[remote.unit, remote.queue, span.number - remote.lag, remote.after - 1])
             remotes += remote.unit != node
@@ -85,6 +91,8 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
                 if name in ring.devices[0].config.memories}
     for name, memory in memories.items():
         ring._write(name, list(memory))
+    for rank, row in enumerate(golden.far if simulation.far_lanes else ()):
+        simulation.far_memory(rank)[0][:len(row)] = row
     ring.write_settings(case.settings)
     ring._write_register("WEIGHT_STRIDE", golden.weight_stride)
     ring.load_programs([program.commands(rank, nodes) for rank in range(nodes)])
@@ -108,6 +116,9 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
             raise MismatchError("; ".join(
                 f"{space.title} of node {node}, element {element}: 0x{found[node, element]:08x} in place of "
                 f"0x{memory[node, element]:08x}" for node, element in wrong))
+    for rank, row in enumerate(golden.far if simulation.far_lanes else ()):
+        if wrong := np.argwhere(simulation.far_memory(rank)[0][:len(row)] != row)[:4, 0].tolist():
+            raise MismatchError(f"far memory of node {rank}, elements {wrong}")
     return sum(memory.size for memory in memories.values()), remotes
 
 

@@ -28,7 +28,8 @@ def verdict(command, config, rule, packed, place=None):
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
         (Operation.INFER, config.quantization), (Operation.COMPUTE, config.stand_in),
         (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
-        (Operation.SWITCH, config.ring_ports > 1), (Operation.FOLD, config.rounds)) if not there]
+        (Operation.SWITCH, config.ring_ports > 1), (Operation.FOLD, config.rounds),
+        (Operation.MOVE_OUT, config.far_words), (Operation.MOVE_IN, config.far_words)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
     stray = None
@@ -51,14 +52,17 @@ def verdict(command, config, rule, packed, place=None):
     outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
     on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE,
-                                Operation.FOLD)
+                                Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN)
     if on_ring and outside:
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
     turn, stride = command["turn"], command["stride"]
     if on_ring and (turn >= size or stride == 0):
         return EventStatus.BAD_STRIDE, turn | stride << 8
     memories = []
-    if operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
+    if operation in (Operation.MOVE_OUT, Operation.MOVE_IN):
+        memories = [(command["weight_base"], config.activation_words, 1),
+                    (command["state_base"], config.far_words, 1)]
+    elif operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
         memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
     if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))

@@ -21,7 +21,7 @@ from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 CHECKED = 600
 #: Parameters of a node with every local operation, and without.
-COMPUTE = {True: {"compute": 1, "activation_words": 192}, False: {}}
+COMPUTE = {True: {"compute": 1, "activation_words": 192, "far_words": 224}, False: {}}
 #: A number that register OPTIMIZER can hold, and that is no rule.
 NO_RULE = 9
 

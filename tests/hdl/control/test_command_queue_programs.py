@@ -439,7 +439,7 @@ def test_programs(start, sink, trials, seed):
     ], parameters={"start": start, "sink": sink, "trials": trials, "seed": seed, "depth": DEPTH})
 
 
-@pytest.mark.parametrize("queues", [0, 3, "2"])
+@pytest.mark.parametrize("queues", [0, 4, "2"])
 def test_queue_count_is_checked(queues):
-    with pytest.raises(ValueError, match=f"Queue count must be 1 or 2, not {queues!r}"):
+    with pytest.raises(ValueError, match=f"Queue count must be between 1 and 3, not {queues!r}"):
         CommandQueue(config=CONFIG, operations=OPERATIONS, queues=queues)

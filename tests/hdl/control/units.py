@@ -42,6 +42,7 @@ class Units(wiring.Component):
             "remote": RemoteAfter(queues=QUEUES),
             "remote_3": RemoteAfter(queues=3),
             **{f"trace_{lanes}": Trace(queues=QUEUES, lanes=lanes) for lanes in (1, 2, 8)},
+            "trace_4": Trace(queues=3, lanes=4),
         }
         super().__init__({name: Out(unit.signature) for name, unit in self._units.items()})
 
