@@ -49,8 +49,8 @@ class CommandQueue(wiring.Component):
 
     With several queues each has a program, which ``run`` plays for a number of passes, behind the commands that were
     pushed before; those pushed later wait until the program of their queue is over. A command of a program also
-    waits for those of the other programs that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end
-    in time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
+    waits for those of others that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end in time;
+    the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
     with OK ends the run: what is not offered to an engine by then is not started, and has no event.
 
     In a node with control words a command of a program may wait for those of a queue of another node as well
@@ -374,9 +374,9 @@ class CommandQueue(wiring.Component):
             head = loader.heads[n]
             here = [Cat(head[f"after_{place}"], head[f"lag_{place}"], Const(0, 6), Const(other, 8))
                     for place, other in enumerate(others(n, self._queues))]
-            there = Cat(head.after_1, head.lag_1, Const(1, 1), Const(0, 1), head.unit[:4], head.unit_queue)
             if self._has_signals:
-                return Mux(scoreboard.holds[n], there, here[0])
+                there = Cat(head.after_1, head.lag_1, Const(1, 1), Const(0, 1), head.unit[:4], head.unit_queue)
+                here = [Mux(scoreboard.holds[n], there, here[0])]
             return here[0] if len(here) == 1 else Mux(scoreboard.missing[n][0], *here)
 
         self._reject(m, controls, loader, ended, after, stale)

@@ -12,7 +12,7 @@ from hdl.control.protocol import EventStatus, Operation, command_layout, event_l
 from hdl.far.port import far_signature
 from hdl.memory import read_signature, write_signature
 from hdl.row_transfer import RowReader, RowWriter
-from hdl.streams.stream import Queue, beat_layout, connect_stream
+from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["OUTSTANDING", "Mover", "counts_layout"]
 

@@ -44,7 +44,7 @@ from host.program.region import Region
 from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
 from sim.golden.compute import Engine, pack
 
-__all__ = ["MOST_SIZE", "Activations", "Lists", "compile_lists"]
+__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "compile_lists"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -274,9 +274,9 @@ def _at(place: Place, base: int) -> dict[str, int]:
 
 
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
-              factors: Callable[..., Mapping[str, int]]) -> "_Compiler":
+              factors: Callable[..., Mapping[str, int]]) -> "ListCompiler":
     """All lists of even passes (0) or of odd ones (1)."""
-    compiler = _Compiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
+    compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
         compiler.forward(layer)
     for layer in reversed(places.layers):
@@ -284,14 +284,34 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
     return compiler
 
 
-class _Compiler:
-    """Lists, one behind the other."""
+class ListCompiler:
+    """Lists, one behind the other.
+
+    Parameters
+    ----------
+    array : Array
+    places : Activations
+        Places of the buffers; lists lie behind them.
+    copies : Copies
+    odd : int
+        Whether they are those of odd passes.
+    factors : callable
+        Gives the factors of a product.
+
+    Members
+    -------
+    words : list of array
+        Words of the lists.
+    commands : list of Work
+        Their commands.
+    """
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,
                  factors: Callable[..., Mapping[str, int]]):
         self._factors = factors
         self._array = array
         self._places = places
+        self._base = places.lists
         self._copies = copies
         self._odd = odd
         self._count = len(places.layers)
@@ -300,6 +320,10 @@ class _Compiler:
         shared = [layer for layer in places.layers if isinstance(layer, Shared)]
         self._indices = {(layer.number, transposed): self._add(index_words(layer, array.lanes, transposed=transposed))
                          for layer in shared for transposed in (False, True) if layer.number > 1 or not transposed}
+
+    def move(self, places: Activations) -> None:
+        """Have buffers of further lists at other places. Lists lie where they did."""
+        self._places = places
 
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
         """Operand that lies in a region of activations or weights, in the passes of these lists."""
@@ -316,7 +340,7 @@ class _Compiler:
 
     def _add(self, words: Words) -> Region:
         """Add words behind those that there are; return their region."""
-        base = self._places.lists + sum(map(len, self.words))
+        base = self._base + sum(map(len, self.words))
         self.words.append(words)
         return self._given(Region("activations", base, len(words)))
 

@@ -163,12 +163,12 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """A command that computes.
+    """A command that computes, or moves what was computed.
 
     Members
     -------
     name : str
-        ``forward`` or ``backward``, and the number of the layer.
+        ``forward`` or ``backward``, and the number of the layer; or another name.
     operation : str
         Name of the operation.
     reads, writes : list of Region
@@ -176,6 +176,9 @@ class Work:
         Multiply-adds for each example.
     fields : dict
         Fields of the command's descriptor that depend on the layer.
+    queue : Queue
+    duration : int, optional
+        Cycles, where they do not follow from multiply-adds.
     """
 
     name: str
@@ -184,6 +187,8 @@ class Work:
     writes: list[Region]
     multiplications: int
     fields: dict[str, int]
+    queue: Queue = Queue.COMPUTE
+    duration: int | None = None
 
 
 def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = None) -> list[Work]:
@@ -246,9 +251,9 @@ class _Builder:
     def compute(self, commands: Sequence[Work], lengths: Sequence[int] | None) -> None:
         """All forward and backward commands."""
         for one in commands:
-            duration = self.costs.compute(one.multiplications)
-            given = {} if lengths is None else {"length": lengths}
-            self.program.add(one.name, operation=one.operation, queue=Queue.COMPUTE, reads=one.reads,
+            duration = self.costs.compute(one.multiplications) if one.duration is None else one.duration
+            given = {} if lengths is None or one.queue is not Queue.COMPUTE else {"length": lengths}
+            self.program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads,
                              writes=one.writes, duration=duration,
                              fields={**one.fields, **given, "duration": duration})
 
@@ -360,7 +365,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
         if staged is None:
             raise ValueError("Staged gradients must have a place where no engine computes")
         commands = modelled(layers, staged=staged, copies=copies)
-    program = Program(depth=depth)
+    program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
     builder = _Builder(program, layers, nodes, costs, copies)
     builder.compute(commands, lengths)
     builder.latch()

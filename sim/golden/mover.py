@@ -122,7 +122,7 @@ class Mover:
 
     @property
     def _back(self) -> bool:
-        return self._command["operation"] == Operation.MOVE_IN
+        return bool(self._command["operation"] == Operation.MOVE_IN)
 
     @property
     def _rows(self) -> int:

@@ -30,7 +30,8 @@ class MismatchError(AssertionError):
 def _memories(golden: Nodes) -> dict[str, Any]:
     """The golden contents of each memory, by its name."""
     return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
-            "masters": golden.masters, "activations": golden.activations, **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
+            "masters": golden.masters, "activations": golden.activations,
+            **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
 
 
 def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:

@@ -1,0 +1,251 @@
+"""Lists of a perceptron whose outputs do not all stay in the activation memory, and the moves to far memory and back.
+
+Maps are the outputs of all layers but the last. One is kept, swapped or made again, as its plan says
+(:mod:`host.memory.chain`): its first version lives from its forward list on; that which comes back, or is made again,
+is a version of its own, with a place of its own. The order of lists and moves, and the times in which versions live,
+are those of the timeline; places follow from these (:mod:`host.memory.plan`). Lists are commands of the computing
+queue and moves of the moving one, and their waits follow from the regions that they touch: so a program whose times
+are others than those of the timeline has the same bits.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.group import GROUP
+from host.compute.factors import Array, best_factors
+from host.compute.lists import Activations, ListCompiler
+from host.memory.chain import Chain, Map, Policy
+from host.memory.plan import Plan, PlanError, search
+from host.memory.policy_search import Decision
+from host.memory.profile import Lifetime
+from host.memory.steps import product_cycles
+from host.program.program import Queue
+from host.program.region import Region
+from host.program.schedules import Copies, Dense, Work
+
+__all__ = ["FarLists", "compile_far", "layers_chain_of"]
+
+Words = npt.NDArray[np.uint32]
+#: A version of a map: 0 for the first, 1 for the one that is moved back or made again.
+_Version = tuple[int, int]
+
+
+def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
+                    cycles: Mapping[str, int] | None = None) -> Chain:
+    """Chain of a perceptron's lists.
+
+    Map n is the output of layer n + 1. It is read by the forward list of the next layer, and freed by the backward
+    list of that layer. The first layer's backward list, which reads the inputs, counts to that of map 0, and all
+    lists of the last layer are the loss.
+
+    Parameters
+    ----------
+    layers : sequence of Dense
+    examples, lanes : int
+    cycles : mapping of str to int, optional
+        Cycles of lists, such as ``forward 1``; by default those of a model (:func:`product_cycles`).
+    """
+    def of(name: str, layer: Dense) -> int:
+        if cycles is not None:
+            return cycles[f"{name} {layer.number}"]
+        count = 1 if name == "forward" or layer.number == 1 else 2
+        return product_cycles(examples, layer.inputs, layer.outputs, count=count)
+
+    maps = []
+    for number, (layer, following) in enumerate(itertools.pairwise(layers)):
+        maps.append(Map(
+            name=f"output {layer.number}", words=_words(layer, examples, lanes), forward=of("forward", layer),
+            backward=of("backward", following) + (of("backward", layer) if number == 0 else 0),
+            multiplications=examples * layer.inputs * layer.outputs, reads=()))
+    return Chain(f"{len(maps)} maps, batch {examples}", tuple(maps), loss=of("forward", layers[-1]))
+
+
+def _words(layer: Dense, examples: int, lanes: int) -> int:
+    return Activations(layers=[layer], examples=examples, lanes=lanes).size(layer.outputs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class FarLists:
+    """Lists and moves of a step.
+
+    Members
+    -------
+    chain : Chain
+    decision : Decision
+        Policies of the maps, and their timeline.
+    places : Activations
+        Places of what is not a map: inputs, labels, the loss, and gradients of outputs.
+    words : array of uint32
+        Words of all lists, which are written from ``places.lists`` on.
+    commands : list of Work
+        Lists and moves of a pass, in the order of the timeline.
+    budget : int
+        Words of maps, which are those from 0 on.
+    far : int
+        Words of far memory that are used.
+    """
+
+    chain: Chain
+    decision: Decision
+    places: Activations
+    words: Words
+    commands: list[Work]
+    budget: int
+    far: int
+
+    @property
+    def end(self) -> int:
+        """Words of the activation memory that are used."""
+        return self.places.lists + len(self.words)
+
+
+class _Versions:
+    """Versions of maps, when they live, and their places."""
+
+    def __init__(self, chain: Chain, decision: Decision):
+        self._policies = decision.policies
+        self._times = {(event.kind, event.number): event for event in decision.run.events}
+        self.lifetimes: dict[_Version, Lifetime] = {}
+        for number, one in enumerate(chain.maps):
+            policy, freed = self._policies[number], self._times["backward", number].end
+            left = self._times[chain.reader(number)].end
+            if policy is Policy.SWAP:
+                left = max(left, self._times["out", number].end)
+            self._add(number, 0, self._times["forward", number].start, freed if policy is Policy.KEEP else left, one)
+            if policy is not Policy.KEEP:
+                kind = "back" if policy is Policy.SWAP else "remake"
+                self._add(number, 1, self._times[kind, number].start, freed, one)
+
+    def _add(self, number: int, version: int, first: int, end: int, one: Map) -> None:
+        self.lifetimes[number, version] = Lifetime(first, end, one.words, f"{one.name}, version {version}")
+
+    def latest(self, number: int) -> _Version:
+        """The version that backward lists read."""
+        return number, int(self._policies[number] is not Policy.KEEP)
+
+    def places(self, budget: int) -> dict[_Version, int]:
+        """First word of each version.
+
+        Raises
+        ------
+        PlanError
+            No places were found within the budget.
+        """
+        found = search(list(self.lifetimes.values()))
+        top = max((place + one.words for place, one in zip(found, self.lifetimes.values(), strict=True)), default=0)
+        if top > budget:
+            raise PlanError(f"Saved maps must have places within {budget:,} words, not {top:,}: take a larger budget")
+        return dict(zip(self.lifetimes, found, strict=True))
+
+
+def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: int, far_words: int, chain: Chain,
+                decision: Decision, budget: int,
+                factors: Callable[..., Mapping[str, int]] = best_factors) -> FarLists:
+    """Make the lists and the moves of a perceptron, by a plan of its maps.
+
+    Parameters
+    ----------
+    layers : sequence of Dense
+        Two or more.
+    array : Array
+    examples : int
+        Most examples of a node in a step.
+    words, far_words : int
+        Elements of the activation memory, and of the far one.
+    chain : Chain
+        That of :func:`layers_chain_of`.
+    decision : Decision
+    budget : int
+        Words of the maps that are in the activation memory at a time.
+    factors : callable
+        Gives the factors of a product.
+
+    Raises
+    ------
+    PlanError
+        Maps, or what is swapped, have no room.
+    """
+    versions = _Versions(chain, decision)
+    placed = versions.places(budget)
+    fixed = _fixed(layers, examples, array.lanes, -(-budget // GROUP) * GROUP)
+    swapped = [number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP]
+    ends = list(itertools.accumulate((chain.maps[one].words for one in swapped), initial=0))
+    far, used = dict(zip(swapped, ends, strict=False)), ends[-1]
+    if used > far_words:
+        raise PlanError(f"Maps that are swapped must fit into the {far_words:,} words of the far memory, not take "
+                        f"{used:,}")
+
+    def activations(*there: _Version) -> Activations:
+        """Places, with those of some versions of maps; of others they mean nothing."""
+        return _activations(layers, examples, array.lanes, {
+            **fixed, **{f"output {number + 1}": placed[number, version] for number, version in there}})
+
+    places = activations()
+    compiler = ListCompiler(array=array, places=places, copies=Copies(), odd=0, factors=functools.cache(factors))
+    commands: list[Work] = []
+
+    def listed(name: str, layer: Dense, direction: Callable[[Dense], None], duration: int, *there: _Version) -> None:
+        compiler.move(activations(*there))
+        direction(layer)
+        commands.append(dataclasses.replace(compiler.commands[-1], name=name, duration=duration))
+
+    def before(number: int, version: Callable[[int], _Version]) -> list[_Version]:
+        return [version(number - 1)] if number else []
+
+    for event in decision.run.events:
+        number, duration = event.number, event.end - event.start
+        match event.kind:
+            case "forward":
+                listed(f"forward {number + 1}", layers[number], compiler.forward, duration,
+                       *before(number, lambda one: (one, 0)), (number, 0))
+            case "loss":
+                listed(f"forward {number + 2}", layers[-1], compiler.forward, duration, (number, 0))
+            case "remake":
+                listed(f"remake {number + 1}", layers[number], compiler.forward, duration,
+                       *before(number, versions.latest), (number, 1))
+            case "backward":
+                listed(f"backward {number + 2}", layers[number + 1], compiler.backward, duration,
+                       versions.latest(number))
+                if number == 0:
+                    listed("backward 1", layers[0], compiler.backward, 0)
+            case kind:
+                commands.append(_move(kind, number, chain.maps[number].words, duration, far[number],
+                                      placed[number, int(kind == "back")]))
+    lists = FarLists(chain=chain, decision=decision, places=places, words=np.concatenate(compiler.words),
+                     commands=commands, budget=budget, far=used)
+    if lists.end > words:
+        raise PlanError(f"Maps, other buffers and lists must take at most the {words:,} elements of a node's "
+                        f"activation memory, not {lists.end:,}")
+    return lists
+
+
+def _move(kind: str, number: int, words: int, duration: int, far: int, near: int) -> Work:
+    """A move of a map, out or back."""
+    places = [Region("activations", near, words), Region("far", far, words)]
+    if kind == "back":
+        places.reverse()
+    return Work(name=f"{kind} {number + 1}", operation="MOVE_OUT" if kind == "out" else "MOVE_IN", reads=places[:1],
+                writes=places[1:], multiplications=0, queue=Queue.MOVE, duration=duration,
+                fields={"weight_base": near, "state_base": far, "length": words})
+
+
+def _activations(layers: Sequence[Dense], examples: int, lanes: int, places: Mapping[str, int]) -> Activations:
+    return Activations(layers=layers, examples=examples, lanes=lanes,
+                       plan=Plan(digest="", method="timeline", words={}, places=places, lifetimes=()))
+
+
+def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dict[str, int]:
+    """Places of what is not a map, from an address on: gradients of outputs take turns in two of them."""
+    apart = Activations(layers=layers, examples=examples, lanes=lanes)
+    largest = max(apart.rooms[f"gradient {layer.number}"].words for layer in layers)
+    last = f"output {layers[-1].number}"
+    places = {f"output {layer.number}": 0 for layer in layers[:-1]}
+    for name in ("inputs", "labels", "loss", last):
+        places[name] = base
+        base += apart.rooms[name].words
+    return places | {f"gradient {layer.number}": base + layer.number % 2 * largest for layer in layers}
