@@ -31,7 +31,7 @@ def memory_command(
         for name in results.complete():
             progress.stage(f"memory: {name}")
     console.width = max(_WIDTH, console.width)
-    for table in (_programs(results.parts["programs"]), _far(results.parts["far"])):
+    for table in (_programs(results.parts["programs"]), _far(results.parts["far"]), _nodes(results.parts["nodes"])):
         console.print(table)
     checks, bits, ratios = results.parts["checks"], results.parts["bits"], results.ratios
     console.print(f"overlaps: of {checks['injected']} put into plans, {checks['overlaps']} found by lifetimes and "
@@ -42,7 +42,8 @@ def memory_command(
                       f"the host's bits", soft_wrap=True)
     console.print(f"greedy plans of {len(ratios)} random chains: {sum(ratio == 1 for ratio in ratios)} are as fast "
                   f"as the best, the slowest takes {max(ratios):.3f} of its cycles", soft_wrap=True)
-    console.print("cycles, products and passes of these chains, and far memory: modelled", soft_wrap=True)
+    console.print("cycles, products and passes of chains, and far memory: modelled, but for the steps on a simulated "
+                  "node, whose far memory alone is", soft_wrap=True)
     console.print(shown(output / "memory.json"), soft_wrap=True)
     failures = results.failures()
     for failure in failures:
@@ -83,4 +84,17 @@ def _far(rows: Sequence[dict[str, Any]]) -> Table:
         plan = "".join(policy[0] for policy in mixed["policies"])  # keep, swap or remake
         table.add_row(row["chain"], f"{row['budget']:,} ({row['share']:.0%})", f"1/{1 / row['rate']:.0f}", *factors,
                       plan, f"{mixed['far_words']:,}", f"{mixed['multiplications']:,}")
+    return table
+
+
+def _nodes(rows: Sequence[dict[str, Any]]) -> Table:
+    """Steps on a simulated node."""
+    names = ", ".join(dict.fromkeys(row["chain"] for row in rows))
+    table = _table(f"steps on a simulated node, and the timelines of their plans: {names}", (
+        "plan", "", "budget", "rate", "cycles", "of keep", "of timeline", "moved words", "more products", "bits"))
+    for row in rows:
+        plan = "".join(policy[0] for policy in row["policies"])
+        table.add_row(row["kind"], plan, f"{row['budget']:,}", f"1/{1 / row['rate']:.0f}", f"{row['cycles']:,}",
+                      f"{row['factor']:.3f}", f"{row['cycles'] / row['timeline']:.4f}", f"{row['far_words']:,}",
+                      f"{row['multiplications']:,}", "right" if row["same"] else "WRONG")
     return table

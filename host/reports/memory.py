@@ -1,9 +1,11 @@
 """Findings of the planner and of the timeline of memory, in parts that are kept: the results of `make memory`.
 
-Words and plans are those of programs; cycles are modelled (:mod:`host.memory.chain`, :mod:`host.memory.steps`).
+Words and plans are those of programs. Cycles are modelled (:mod:`host.memory.chain`, :mod:`host.memory.steps`), but
+for those of part ``nodes``, which a simulated node takes.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -29,11 +31,12 @@ from host.models.text_steps import CONFIG, text_chain, text_program
 from host.models.transformer import Transformer
 from host.output import write_json
 from host.program.schedules import layers_of
+from host.training.far_steps import far_steps
 from sim.arithmetic.functions import column_sums
 from sim.golden.compute import Engine
 
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Results", "bits", "chains", "checks", "differentiated", "far",
-           "programs"]
+           "nodes", "programs"]
 
 #: Overlaps that are put into plans, passes of plans that are right, and random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
@@ -53,6 +56,10 @@ _TEXT: Mapping[str, dict[str, Any]] = {
 #: Chains, budgets as shares of the saved words, and words per cycle of far memory.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
+#: Budgets and rates of steps on a simulated node, of the second perceptron.
+_NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
+#: Part of the cycles of a timeline by which those of a node may differ.
+_NEAR = 0.03
 
 
 def _name(widths: tuple[int, ...]) -> str:
@@ -159,6 +166,17 @@ def far() -> list[dict[str, Any]]:
     return rows
 
 
+def nodes() -> list[dict[str, Any]]:
+    """Steps of a perceptron on a simulated node with a far memory, under each policy."""
+    rows: list[dict[str, Any]] = []
+    for share, rate in _NODES:
+        steps = far_steps(_WIDTHS[1], examples=_EXAMPLES, share=share, rate=rate)
+        rows += [{"chain": _name(_WIDTHS[1]), "share": share, "rate": rate, **dataclasses.asdict(step),
+                  "policies": [policy.name.lower() for policy in step.policies],
+                  "factor": step.cycles / steps[0].cycles} for step in steps]
+    return rows
+
+
 def chains(seed: int) -> list[float]:
     """Cycles of greedy plans in terms of exhaustive ones, of random chains that some plan fits."""
     generator = np.random.default_rng(seed)
@@ -173,15 +191,15 @@ def chains(seed: int) -> list[float]:
 
 #: Parts of the results, by name.
 PARTS: Mapping[str, Callable[[], Any]] = {
-    "programs": programs, "checks": checks, "bits": bits, "far": far,
+    "programs": programs, "checks": checks, "bits": bits, "far": far, "nodes": nodes,
     **{f"chains {seed}": functools.partial(chains, seed) for seed in range(CHAINS // _CHAINS)}}
 
 
 def _digest() -> str:
     """SHA-256 of the modules whose results are kept."""
     folder = Path(__file__).parents[1]
-    files = [Path(__file__), *(path for name in ("memory", "compute", "models")
-                               for path in sorted((folder / name).glob("*.py")))]
+    files = [Path(__file__), folder / "training" / "far_steps.py",
+             *(path for name in ("memory", "compute", "models") for path in sorted((folder / name).glob("*.py")))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
@@ -238,6 +256,10 @@ class Results:
                 for row in self.parts["far"]),
             "a plan above its budget": any(row[kind]["peak"] > row["budget"] for row in self.parts["far"]
                                            for kind in ("swap", "recompute", "mixed") if row[kind]),
+            "a step on a node with other bits than the host's": any(not row["same"] for row in self.parts["nodes"]),
+            "a step on a node that is not its plan": any(
+                row["far_words"] != row["planned"] or row["peak"] > row["budget"]
+                or abs(row["cycles"] - row["timeline"]) > _NEAR * row["timeline"] for row in self.parts["nodes"]),
             "greedy plans that are not those of an exhaustive search": (
                 sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
         return [name for name, failed in found.items() if failed]

@@ -5,74 +5,34 @@ import pytest
 
 from hdl.control.protocol import Operation
 from hdl.group import GROUP
-from host.compute.factors import Array
-from host.compute.far_lists import compile_far, layers_chain_of
 from host.driver.command import Command
-from host.memory.policy_search import decide
 from host.models.layers import perceptron
 from host.program.schedules import layers_of
+from host.training.far_steps import run_policies
 from tests.host import rings
-from tests.host.compute.test_far_lists import EXAMPLES, WIDTHS, batch, program_of
+from tests.host.compute.test_far_lists import WIDTHS, batch
 
 CONFIG = rings.CONFIGS["centroid"]
-ARRAY = Array(rows=CONFIG.compute, lanes=CONFIG.lanes, operands=CONFIG.operands)
-NODES, RATE, SHARE = 2, 1 / 16, 0.6
-LAYERS = layers_of(WIDTHS)
-LATENCY = 40
-
-
-def lists_of(kind, cycles=None):
-    chain = layers_chain_of(LAYERS, examples=EXAMPLES, lanes=CONFIG.lanes, cycles=cycles)
-    budget = chain.words if kind == "keep" else int(SHARE * chain.words)
-    return compile_far(LAYERS, array=ARRAY, examples=EXAMPLES, words=CONFIG.activation_words,
-                       far_words=CONFIG.far_words, chain=chain, budget=budget,
-                       decision=decide(chain, budget=budget, rate=RATE, kind=kind))
-
-
-def give(ring, lists, model):
-    """Write weights, lists, inputs and labels."""
-    ring.write_activations([lists.words] * NODES, lists.places.lists)
-    shares = [batch(rank) for rank in range(NODES)]
-    ring.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
-    ring.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
-    ring.write_gradients([np.zeros(model.size, np.uint32)] * NODES)
-    return shares
 
 
 def test_policies():
-    """Gradients and losses are the model's under each policy; moved words, and cycles, are the timeline's."""
+    """Gradients and losses are the host's under each policy; moved words, and cycles, are those of the timeline.
+
+    Cycles between commands are not in the timeline, and a move's last row is in it with all of its cycles.
+    """
     model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP, operands=CONFIG.operands)
     model.initialize(0)
-    with rings.open_nodes(NODES, config=CONFIG, host_port=False) as (ring, simulation):
-        simulation.set_far_speed(latency=LATENCY, rate=RATE)
-        ring.write_weights(model.parameters)
-        kept = lists_of("keep")
-        give(ring, kept, model)
-        outcomes = ring.run_layers([one.fields["weight_base"] for one in kept.commands], [EXAMPLES] * NODES)
-        cycles = {one.name: found.cycles for one, found in zip(kept.commands, outcomes, strict=True)}
-        found = {}
-        for kind in ("keep", "swap", "recompute", "mixed"):
-            lists = lists_of(kind, cycles)
-            shares = give(ring, lists, model)
-            program = program_of(LAYERS, lists, NODES)
-            commands = [[[one for one in queue if one.operation in (
-                Operation.LAYERS, Operation.MOVE_OUT, Operation.MOVE_IN)] for queue in program.commands(rank, NODES)]
-                for rank in range(NODES)]
-            before = [simulation.far_memory(rank)[1:] for rank in range(NODES)]
-            ring.load_programs(commands)
-            passes = ring.run_programs(collectives=0)
-            for rank, (x, labels) in enumerate(shares):
-                loss, gradient = model.differentiate(x, labels)
-                np.testing.assert_array_equal(ring.read_gradients(model.size)[rank].view(np.uint32),
-                                              gradient.view(np.uint32))
-                assert ring.read_activations(lists.places.loss, 1)[rank, 0] == np.float32(loss)
-                read, written = (after - earlier for after, earlier in zip(
-                    simulation.far_memory(rank)[1:], before[rank], strict=True))
-                assert read + written == lists.decision.run.far_words, kind
-            found[kind] = passes.outcome.cycles
-            # The timeline has no cycles between commands, and has all cycles of a move's last row.
-            assert abs(found[kind] / lists.decision.run.cycles - 1) <= 0.03, (kind, lists.decision.run.cycles, found)
-        assert found["keep"] < found["mixed"] < min(found["swap"], found["recompute"]), found
+    with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
+        found = run_policies(ring, simulation, model, layers_of(WIDTHS), [batch(rank) for rank in range(2)],
+                             share=0.6, rate=1 / 16)
+    cycles = {one.kind: one.cycles for one in found}
+    assert list(cycles) == ["keep", "swap", "recompute", "mixed"]
+    for one in found:
+        assert one.same, one
+        assert one.far_words == one.planned, one
+        assert one.peak <= one.budget, one
+        assert abs(one.cycles / one.timeline - 1) <= 0.03, one
+    assert cycles["keep"] < cycles["mixed"] < min(cycles["swap"], cycles["recompute"]), cycles
 
 
 def test_a_far_memory_that_says_nothing():

@@ -1,0 +1,172 @@
+"""Steps of a perceptron on nodes with far memories: saved maps kept, moved or made again, by a plan for each policy.
+
+Lists are run once by themselves, all maps kept, for the cycles that they take; plans are made with these. Then each
+step runs as a program of three queues, and what it leaves is compared with the model on the host.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import Operation
+from hdl.group import GROUP
+from host.compute.factors import Array
+from host.compute.far_lists import FarLists, compile_far, layers_chain_of
+from host.driver.device import Device
+from host.driver.ring import Ring
+from host.memory.chain import Chain, Policy
+from host.memory.plan import PlanError
+from host.memory.policy_search import decide
+from host.models.layers import Array as Numbers
+from host.models.layers import Labels, Model, perceptron
+from host.program.estimate import Costs
+from host.program.schedules import Dense, Kind, Schedule, build, layers_of
+from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.verilated import open_ring
+from sim.verilated.native import Arithmetic
+from sim.verilated.ring import VerilatedRing
+
+__all__ = ["FarStep", "far_node", "far_steps", "run_policies"]
+
+#: Cycles from a request to the answer of far memories.
+LATENCY = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class FarStep:
+    """A step under a policy.
+
+    Members
+    -------
+    kind : str
+        ``keep``, ``swap``, ``recompute`` or ``mixed``.
+    cycles, timeline : int
+        Cycles of the step on the nodes, and of the timeline of its plan.
+    budget, peak : int
+        Words that saved maps may take, and those that they take by the plan.
+    far_words, planned : int
+        Words that each node has moved, both ways, and those of the plan.
+    multiplications : int
+        Multiply-adds of what is made again.
+    same : bool
+        Whether losses and gradients of all nodes have the host's bits.
+    policies : tuple of Policy
+    """
+
+    kind: str
+    cycles: int
+    timeline: int
+    budget: int
+    peak: int
+    far_words: int
+    planned: int
+    multiplications: int
+    same: bool
+    policies: tuple[Policy, ...]
+
+
+def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
+                 shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float,
+                 kinds: Sequence[str] = ("keep", "swap", "recompute", "mixed")) -> list[FarStep]:
+    """Differentiate under each policy for which there is a plan.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes with far memories and three queues.
+    simulation : VerilatedRing
+    model : Model
+        Parameters, which nodes are given, and what their gradients are compared with.
+    layers : sequence of Dense
+        Its layers.
+    shares : sequence of (array, array)
+        Inputs and labels of each node, as many for each.
+    share : float
+        Part of the saved words that the activation memory has room for.
+    rate : float
+        Words per cycle from and to the far memory of each node.
+    kinds : sequence of str
+    """
+    config, examples = ring.devices[0].config, len(shares[0][1])
+    array = Array(rows=config.compute, lanes=config.lanes, operands=config.operands)
+    simulation.set_far_speed(latency=LATENCY, rate=rate)
+    ring.write_weights(model.parameters)
+
+    def lists_of(kind: str, chain: Chain) -> FarLists | None:
+        budget = chain.words if kind == "keep" else int(share * chain.words)
+        decision = decide(chain, budget=budget, rate=rate, kind=kind)
+        return None if decision is None else compile_far(
+            layers, array=array, examples=examples, words=config.activation_words, far_words=config.far_words,
+            chain=chain, decision=decision, budget=budget)
+
+    kept = lists_of("keep", layers_chain_of(layers, examples=examples, lanes=config.lanes))
+    if kept is None:
+        raise PlanError("Maps that are all kept must have a plan")
+    _give(ring, kept, model, shares)
+    outcomes = ring.run_layers([one.fields["weight_base"] for one in kept.commands], [examples] * ring.nodes)
+    cycles = {one.name: found.cycles for one, found in zip(kept.commands, outcomes, strict=True)}
+    chain = layers_chain_of(layers, examples=examples, lanes=config.lanes, cycles=cycles)
+    planned = ((kind, lists_of(kind, chain)) for kind in kinds)
+    return [_step(ring, simulation, model, layers, shares, kind, lists) for kind, lists in planned if lists]
+
+
+def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
+    """Write lists, inputs and labels, and zeros as gradients."""
+    ring.write_activations([lists.words] * ring.nodes, lists.places.lists)
+    ring.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
+    ring.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
+    ring.write_gradients([np.zeros(model.size, np.uint32)] * ring.nodes)
+
+
+def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
+          shares: Sequence[tuple[Numbers, Labels]], kind: str, lists: FarLists) -> FarStep:
+    nodes, examples = ring.nodes, len(shares[0][1])
+    _give(ring, lists, model, shares)
+    program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
+                    commands=lists.commands, lengths=[examples] * nodes, depth=len(lists.commands))
+    local = Operation.LAYERS, Operation.MOVE_OUT, Operation.MOVE_IN
+    ring.load_programs([[[one for one in queue if one.operation in local] for queue in program.commands(rank, nodes)]
+                        for rank in range(nodes)])
+    before = sum(simulation.far_memory(0)[1:])
+    passes = ring.run_programs(collectives=0)
+    moved = sum(simulation.far_memory(0)[1:]) - before
+    gradients, losses = ring.read_gradients(model.size), ring.read_activations(lists.places.loss, 1)
+    expected = [model.differentiate(x, labels) for x, labels in shares]
+    same = all(np.float32(loss) == losses[rank, 0]
+               and np.array_equal(gradient.view(np.uint32), gradients[rank].view(np.uint32))
+               for rank, (loss, gradient) in enumerate(expected))
+    run = lists.decision.run
+    return FarStep(kind=kind, cycles=passes.outcome.cycles, timeline=run.cycles, budget=lists.budget, peak=run.peak,
+                   far_words=moved, planned=run.far_words, multiplications=run.multiplications, same=same,
+                   policies=lists.decision.policies)
+
+
+def far_node(widths: Sequence[int], examples: int) -> NodeConfig:
+    """A node of four by four units with room for a perceptron's maps, which can all be kept or all be moved."""
+    parameters = sum(layer.length for layer in layers_of(widths))
+    maps = sum(examples * width for width in widths)
+    return NodeConfig(compute=4, queues=3, masking=False, error_feedback=False, state_planes=0, nodes_max=1,
+                      gradient_words=-(-parameters // GROUP) * GROUP, weight_words=-(-parameters // GROUP) * GROUP,
+                      activation_words=1 << (maps + maps // 2).bit_length(), far_words=1 << maps.bit_length(),
+                      program_depth=8 * len(widths))
+
+
+def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float,
+              arithmetic: Arithmetic = Arithmetic.NATIVE) -> list[FarStep]:
+    """Steps of a perceptron with random parameters on one simulated node, under each policy; see
+    :func:`run_policies`."""
+    config, layers = far_node(widths, examples), layers_of(widths)
+    model = perceptron(widths[0], widths[1:-1], widths[-1], align=GROUP)
+    model.initialize(0)
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((examples, widths[0])).astype(np.float32)
+    labels = generator.integers(0, widths[-1], examples)
+    with open_ring(config, nodes=1, arithmetic=arithmetic) as opened:
+        time = PortTime(lambda: opened.simulation.cycle)
+        device = Device(BackdoorTransport(opened.transports[0], opened.simulation, 0, config, time), config,
+                        name="node 0")
+        ring = Ring([device])
+        ring.connect()
+        return run_policies(ring, opened.simulation, model, layers, [(x, labels)], share=share, rate=rate)
