@@ -334,6 +334,7 @@ UNITS = {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
+    "far.mover": Unit("hdl.far.mover:Mover", {"compute": 4, "queues": 3, "far_words": 1 << 20}),
     "rounds.keeper": Unit("hdl.rounds.keeper:RoundKeeper", {}),
     "rounds.closer": Unit("hdl.rounds.closer:RoundCloser", {}),
     "rounds.weighting": Unit("hdl.rounds.weighting:Weighting", {}),

@@ -5,6 +5,7 @@ Mirrors :mod:`hdl.far.mover`.
 
 import collections
 import dataclasses
+import math
 
 from hdl.control.protocol import EventStatus, Operation
 
@@ -23,7 +24,7 @@ def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: boo
     ----------
     length, lanes : int
     rate : float
-        Words per cycle of the far memory, of which the rate of a whole row is the most that counts.
+        Words per cycle of the far memory, of which a row takes whole cycles.
     latency : int
         Cycles from a request to its answer; those of :data:`OUTSTANDING` rows at this rate, at most.
     back : bool
@@ -32,8 +33,7 @@ def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: boo
     rows = -(-length // lanes)
     if not rows:
         return 0
-    pace = int((rows - 1) * max(lanes / rate, 1))
-    return pace + (latency + 6 if back else 7)
+    return math.ceil((rows - 1) * max(lanes / rate, 1)) + (latency + 6 if back else 8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -44,10 +44,10 @@ public:
         return m_answers.empty() || m_answers.front().cycle > cycle ? nullptr : &m_answers.front().row;
     }
 
-    // Ends a cycle, in which an answer may have come.
+    // Ends a cycle, in which an answer may have come. A memory that rests saves no more than a row.
     void pass(uint64_t cycle) {
         if (answer(cycle)) m_answers.pop();
-        m_credit = std::min(m_credit + m_numerator, row_cost() + std::max(row_cost(), uint64_t{m_numerator}) - 1);
+        if (m_numerator) m_credit = std::min(m_credit + m_numerator, row_cost() + m_numerator - 1);
     }
 
     void write(std::size_t row, const Row& elements, uint32_t keep) {

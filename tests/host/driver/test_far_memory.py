@@ -9,6 +9,7 @@ from host.driver.command import Command
 from host.models.layers import perceptron
 from host.program.schedules import layers_of
 from host.training.far_steps import run_policies
+from sim.golden.mover import move_cycles
 from tests.host import rings
 from tests.host.compute.test_far_lists import WIDTHS, batch
 
@@ -33,6 +34,22 @@ def test_policies():
         assert one.peak <= one.budget, one
         assert abs(one.cycles / one.timeline - 1) <= 0.03, one
     assert cycles["keep"] < cycles["mixed"] < min(cycles["swap"], cycles["recompute"]), cycles
+
+
+@pytest.mark.parametrize(("rate", "latency"), [(4, 1), (4, 25), (2, 16), (1, 30), (1 / 2, 5), (1 / 8, 100)])
+def test_cycles_of_moves(rate, latency):
+    """Moves take the cycles that the model says, if only the far memory makes them wait."""
+    with rings.open_nodes(1, config=CONFIG, host_port=False) as (ring, simulation):
+        device = ring.devices[0]
+        simulation.set_far_speed(latency=latency, rate=rate)
+        for operation in (Operation.MOVE_OUT, Operation.MOVE_IN):
+            for length in (0, 1, 32, 101, 512):
+                simulation.run(300)
+                device.push(Command(operation=operation, weight_base=0, state_base=32, length=length))
+                event = device.pop_event(40_000).check(device.name)
+                assert event.detail == length
+                assert event.cycles == move_cycles(length, lanes=CONFIG.lanes, rate=rate, latency=latency,
+                                                   back=operation is Operation.MOVE_IN), (operation, length)
 
 
 def test_a_far_memory_that_says_nothing():
