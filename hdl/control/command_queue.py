@@ -364,10 +364,8 @@ class CommandQueue(wiring.Component):
             with m.Else():
                 m.d.sync += ahead.eq(ahead - (pushed.removed[n] & (ahead != 0)))
             for place in range(self._queues - 1):
-                m.d.comb += [
-                    scoreboard.after[n][place].after.eq(head[f"after_{place}"]),
-                    scoreboard.after[n][place].lag.eq(head[f"lag_{place}"]),
-                ]
+                wait = scoreboard.after[n][place]
+                m.d.comb += [wait.after.eq(head[f"after_{place}"]), wait.lag.eq(head[f"lag_{place}"])]
 
         def after(n):
             """Detail of a dependency that was not met: of two, that on this node, or on the lower queue."""
