@@ -201,7 +201,7 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
-        # The next beat is written behind the last read at the earliest, to another address.
+        # The next beats are written to other addresses than the last reads', also if these are late by a scale.
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
