@@ -2,7 +2,7 @@
 # The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
 """Array of dot products of blocks with shared exponents, in the place of one of multiply-accumulate units."""
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -17,6 +17,9 @@ __all__ = ["BlockArray"]
 
 class BlockArray(wiring.Component):
     """Multiply blocks of rows of A and of columns of B, exactly, and add their dot products in binary32.
+
+    A dot product is a sum of integers; where scales have fractions, these are multiplied with one another and then
+    with the sum, in one multiplier for all units. It is exact in binary32 in every format.
 
     Streams are those of :class:`~hdl.compute.array.MacArray`, which it stands for. A unit multiplies integers and
     adds them up, a term per cycle, and takes its turn after the unit before it: so one converter and one adder of
@@ -64,8 +67,8 @@ class BlockArray(wiring.Component):
 
     @property
     def _dot(self):
-        """Cycles from the first factors of a slot to the dot product of the first unit."""
-        return self._form.block + 4
+        """Cycles from the first factors of a slot to the dot product of the first unit, with its scales."""
+        return self._form.block + 4 + self._form.scaling
 
     @property
     def latency(self):
@@ -100,7 +103,7 @@ class BlockArray(wiring.Component):
 
         # The unit whose turn it is: first its column, then its row.
         turn = Signal(range(self._form.block))
-        m.d.sync += turn.eq(Mux(start[self._dot - 3], 0, turn + 1))
+        m.d.sync += turn.eq(Mux(start[self._form.block + 1], 0, turn + 1))
         column_bits = columns.bit_length() - 1
         chosen = []
         for row in range(self._rows):
@@ -117,23 +120,33 @@ class BlockArray(wiring.Component):
             for row, of_row in enumerate(chosen):
                 with m.Case(row):
                     m.d.sync += total.eq(of_row)
-        m.d.comb += sums.total.eq(total)
 
-        # Exponents of the unit's blocks, while its first factors pass.
+        # Scales of the unit's blocks, while its first factors pass.
         passing = Signal(range(self._form.block))
         m.d.sync += passing.eq(Mux(former.first, 1, passing + 1))
         now = Mux(former.first, 0, passing)
-        left, right = Signal(8), Signal(8)
+        left, right = Signal(self._form.scale), Signal(self._form.scale)
         with m.Switch(now[column_bits:]):
             for row in range(self._rows):
                 with m.Case(row):
-                    m.d.comb += left.eq(former.a_exponents[row])
+                    m.d.comb += left.eq(former.a_scales[row])
         with m.Switch(now[:column_bits]):
             for column in range(columns):
                 with m.Case(column):
-                    m.d.comb += right.eq(former.b_exponents[column])
-        added = Signal(10, reset_less=True)  # the sum, and whether one of them has all ones
-        m.d.sync += added.eq((left + right) | ((left.all() | right.all()) << 9))
+                    m.d.comb += right.eq(former.b_scales[column])
+        added = Signal(10, reset_less=True)  # the sum of exponents, and whether one of them has all ones
+        m.d.sync += added.eq((left.exponent + right.exponent) | ((left.exponent.all() | right.exponent.all()) << 9))
         later = delays(m, "added", added, self._dot)[-1]
-        m.d.comb += [sums.exponent.eq(later[:9]), sums.nan.eq(later[9])]
+        m.d.comb += [sums.exponent.eq(later[:9]), sums.nan.eq(later[9]),
+                     sums.total.eq(self._scaled(m, total, left, right) if self._form.scaling else total)]
         return m
+
+    def _scaled(self, m, total, left, right):
+        """The dot product times the significands of both scales, which are multiplied while it comes."""
+        passed = Signal(6, reset_less=True)
+        m.d.sync += passed.eq(Cat(left.fraction, right.fraction))
+        fractions = delays(m, "fractions", passed, self._dot - 2)[-1]
+        both = Signal(8, reset_less=True)
+        scaled = Signal(signed(self._form.scaled_bits), reset_less=True)
+        m.d.sync += [both.eq(Cat(fractions[:3], C(1, 1)) * Cat(fractions[3:], C(1, 1))), scaled.eq(total * both)]
+        return scaled

@@ -10,11 +10,16 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.block.format import ONES, BlockCodec, Rounding
 from hdl.compression.block.microscaling import Element, Microscaling
+from hdl.compression.block.pipeline import Pipeline
 from hdl.compression.block.shared_exponent import SharedExponent
+from hdl.compression.nvfp4.element import find_element
+from hdl.compression.nvfp4.format import NAN_SCALE, NVFP4
+from hdl.compression.nvfp4.scale import KEY, ORIGIN, find_scale, open_scale
 from hdl.floating.format import FP32
-from hdl.floating.stages import register, shift_right
+from hdl.floating.stages import register, shift_right, wait
 
-__all__ = ["BlockForm", "MinifloatForm", "MinifloatRounder", "SubsetForm", "SubsetRounder", "form_of"]
+__all__ = ["BlockForm", "MinifloatForm", "MinifloatRounder", "ScaledForm", "ScaledRounder", "SubsetForm",
+           "SubsetRounder", "form_of"]
 
 #: Magnitudes of E2M1 in units of the smallest, by their codes.
 _MINIFLOATS = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -26,7 +31,8 @@ _NOTHING = 5
 class BlockForm(abc.ABC):
     """Format of blocks with an exponent, of which elements are integers beside a power of two.
 
-    A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``).
+    A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``), and times
+    that of both scales where these have fractions.
 
     Parameters
     ----------
@@ -69,6 +75,26 @@ class BlockForm(abc.ABC):
     def total_bits(self):
         """Bits of a dot product of two blocks, with its sign."""
         return (self.block * self.largest ** 2).bit_length() + 1
+
+    @property
+    def scale(self):
+        """Layout of a block's scale: its exponent, of all ones for a NaN, and maybe a fraction."""
+        return data.StructLayout({"exponent": FP32.exponent_bits})
+
+    @property
+    def scaled_bits(self):
+        """Bits of a dot product of two blocks times the fractions of their scales, with its sign."""
+        return self.total_bits
+
+    @property
+    def scaling(self):
+        """Cycles in which a dot product is multiplied by these."""
+        return 0
+
+    @property
+    def lead(self):
+        """Cycles from the largest key of a block to its scale."""
+        return 1
 
     @property
     def element(self):
@@ -139,6 +165,59 @@ class MinifloatForm(BlockForm):
         return MinifloatRounder(form=self)
 
 
+class ScaledForm(BlockForm):
+    """NVFP4, of elements of E2M1 below a scale of E4M3, which is 8 to 15 times a power of two."""
+
+    @property
+    def kept(self):
+        """Highest bits of the fraction that rounding needs, as in a key of the codec's quantizer."""
+        return 6
+
+    @property
+    def places(self):
+        """Places of the smallest element below one."""
+        return 1
+
+    @property
+    def largest(self):
+        """The largest factor, of 6."""
+        return _MINIFLOATS[-1]
+
+    @property
+    def scale(self):
+        """Layout of a block's scale, (8 + ``fraction``) * 2 ** (``exponent`` - 127)."""
+        return data.StructLayout({"exponent": FP32.exponent_bits, "fraction": 3})
+
+    @property
+    def scaled_bits(self):
+        """Bits of a dot product of two blocks times the fractions of their scales, with its sign."""
+        return (self.block * self.largest ** 2 * 15 ** 2).bit_length() + 1
+
+    @property
+    def scaling(self):
+        """Cycles in which a dot product is multiplied by these."""
+        return 1
+
+    @property
+    def lead(self):
+        """Cycles from the largest key of a block to its scale."""
+        return ScaledRounder.lead
+
+    @property
+    def key_bits(self):
+        """Bits of a key."""
+        return KEY.size
+
+    def key(self, opened):
+        """Magnitude of a number as far as it matters; the largest one of a block tells its scale."""
+        lost = FP32.fraction_bits - self.kept
+        return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.exponent)
+
+    def rounder(self):
+        """Make a :class:`ScaledRounder`."""
+        return ScaledRounder(form=self)
+
+
 def form_of(codec):
     """Form of a codec; ValueError if the array has none."""
     if isinstance(codec, SharedExponent) and (
@@ -146,6 +225,8 @@ def form_of(codec):
         form = SubsetForm(codec)
     elif isinstance(codec, Microscaling) and codec.element is Element.FP4_E2M1:
         form = MinifloatForm(codec)
+    elif isinstance(codec, NVFP4):
+        form = ScaledForm(codec)
     else:
         raise ValueError("Blocks must be of 16 elements with exponents of 8 bits and differences of one bit for "
                          f"every two elements, or of elements of E2M1, not {codec!r}")
@@ -156,7 +237,7 @@ def form_of(codec):
 
 def _signature(form):
     return {"opens": In(1), "key": In(form.key_bits), "element": In(form.element), "present": In(1), "odd": In(1),
-            "exponent": Out(FP32.exponent_bits), "factor": Out(signed(form.factor_bits))}
+            "scale": Out(form.scale), "factor": Out(signed(form.factor_bits))}
 
 
 class SubsetRounder(wiring.Component):
@@ -172,7 +253,7 @@ class SubsetRounder(wiring.Component):
     Members
     -------
     opens : In(1)
-        Elements of another block come from the next cycle on.
+        Elements of another block come from ``form.lead`` cycles later on.
     key : In(form.key_bits)
         Its largest key, with ``opens``.
     element : In(form.element)
@@ -180,8 +261,8 @@ class SubsetRounder(wiring.Component):
         There is an element, and not a zero in its place.
     odd : In(1)
         It is the second one of a pair.
-    exponent : Out(8)
-        Exponent of the block of ``element``.
+    scale : Out(form.scale)
+        Scale of the block of ``element``.
     factor : Out(signed)
     """
 
@@ -195,7 +276,7 @@ class SubsetRounder(wiring.Component):
         m = Module()
         kept, given = self._form.kept, self.element
         shared = Signal(8, reset_less=True)
-        m.d.comb += self.exponent.eq(shared)
+        m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self.key)
         # 1: whether the element has the block's exponent.
@@ -247,7 +328,7 @@ class MinifloatRounder(wiring.Component):
         m = Module()
         given = self.element
         shared = Signal(8, reset_less=True)
-        m.d.comb += self.exponent.eq(shared)
+        m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self._form.exponent(self.key))
         # 1: how far below the block's exponent the element's lies.
@@ -268,6 +349,54 @@ class MinifloatRounder(wiring.Component):
         factor = Signal.like(self.factor, reset_less=True)
         m.d.comb += self.factor.eq(factor)
         m.d.sync += factor.eq(Mux(found.sign, -found.magnitude, found.magnitude))
+        return m
+
+
+class ScaledRounder(wiring.Component):
+    """Round the elements of blocks to E2M1 below a scale of E4M3, as integers in units of the smallest of them.
+
+    Scales and elements are found as in the :class:`~hdl.compression.nvfp4.quantizer.Quantizer`, three cycles after
+    the largest key came. Members and latency are those of :class:`SubsetRounder`; pairs mean nothing.
+
+    Parameters
+    ----------
+    form : ScaledForm
+    """
+
+    latency = SubsetRounder.latency
+    #: Cycles from a key to its scale.
+    lead = 3
+
+    def __init__(self, *, form):
+        self._form = form
+        super().__init__(_signature(form))
+
+    def elaborate(self, platform):
+        m = Module()
+        pipeline, power = Pipeline(m, C(1, 1)), self._form.codec.power
+        code = find_scale(m, pipeline, data.View(KEY, self.key), power)
+        opened = open_scale(m, code)
+        scale = Signal(self._form.scale, reset_less=True)
+        m.d.comb += self.scale.eq(scale)
+        with m.If(wait(m, "opens", self.opens, self.lead - 1)):
+            m.d.sync += [scale.fraction.eq(opened.fraction), scale.exponent.eq(
+                Mux(code == NAN_SCALE, ONES, opened.field + (ORIGIN - 3 + power)))]
+        # 1 and 2: the place of the element beside its scale, and what it reaches there.
+        given = self.element
+        key = Cat(given.rest, given.fraction, Mux(self.present, given.exponent, 0))
+        magnitude = find_element(m, pipeline, "element", data.View(KEY, key), Cat(scale.fraction, scale.exponent),
+                                 wait(m, "fraction", scale.fraction, 1))
+        # 3: the element.
+        found = register(m, "found", magnitude=magnitude, sign=wait(m, "sign", given.sign, 2))
+        # 4: its integer.
+        integer = Signal(4)
+        with m.Switch(found.magnitude):
+            for element, number in enumerate(_MINIFLOATS):
+                with m.Case(element):
+                    m.d.comb += integer.eq(number)
+        factor = Signal.like(self.factor, reset_less=True)
+        m.d.comb += self.factor.eq(factor)
+        m.d.sync += factor.eq(Mux(found.sign, -integer, integer))
         return m
 
 

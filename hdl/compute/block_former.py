@@ -10,7 +10,7 @@ from hdl.compute.block_form import SubsetRounder, form_of
 from hdl.compute.multiply_accumulate import SLOTS
 from hdl.compute.operands import MOST_BLOCK_UNITS
 from hdl.floating.format import FP32
-from hdl.floating.stages import register
+from hdl.floating.stages import register, wait
 
 __all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
@@ -48,9 +48,8 @@ class BlockFormer(wiring.Component):
     Then they are read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, however many there
     are. Two blocks of each slot are held, so that the next ones come in while these are read.
 
-    Factors are integers, of which one is the square root of 2 ** (exponents of both - 254 - 2 * mantissa bits), by
-    the rule of :mod:`hdl.compression.block.format`. What comes of a block of infinities or NaNs means nothing; its
-    exponent has all ones.
+    Factors are integers in units of the format's :class:`~hdl.compute.block_form.BlockForm`. What comes of a block
+    of infinities or NaNs means nothing; its exponent has all ones.
 
     In a beat that is not ``initial`` all rows take part, whatever ``rows`` is, and every sum has one such beat at
     least. ``i.ready`` is a function of registers. Factors follow the decision to read a block by :attr:`latency`
@@ -77,14 +76,11 @@ class BlockFormer(wiring.Component):
     a, b : Out(arrays of signed factors)
     start, first : Out(1)
         These factors are the first ones of all slots of a block, and of a slot.
-    a_exponents, b_exponents : Out(arrays of 8)
-        Exponents of the slot's blocks.
+    a_scales, b_scales : Out(arrays of form.scale)
+        Scales of the slot's blocks.
     block : Out(block_layout())
         Held from ``start`` on.
     """
-
-    #: Cycles from the decision to read a block to its first factors: a rounder's, and three in front of it.
-    latency = SubsetRounder.latency + 3
 
     def __init__(self, *, rows, columns, codec):
         check_block_units(rows, columns, codec)
@@ -99,10 +95,15 @@ class BlockFormer(wiring.Component):
             "b": Out(data.ArrayLayout(factor, columns)),
             "start": Out(1),
             "first": Out(1),
-            "a_exponents": Out(data.ArrayLayout(8, rows)),
-            "b_exponents": Out(data.ArrayLayout(8, columns)),
+            "a_scales": Out(data.ArrayLayout(self._form.scale, rows)),
+            "b_scales": Out(data.ArrayLayout(self._form.scale, columns)),
             "block": Out(block_layout()),
         })
+
+    @property
+    def latency(self):
+        """Cycles from the decision to read a block to its first factors: to keys, scales, and through a rounder."""
+        return 2 + self._form.lead + SubsetRounder.latency
 
     def elaborate(self, platform):
         m = Module()
@@ -200,15 +201,16 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
-        # The next beat is written behind the last read at the earliest, to another address.
+        # The next beats are written to other addresses than the last reads', also if these are late by a scale.
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
-        m.d.comb += [read.en.eq(1), read.addr.eq(Cat(slot, term, current))]
-
-        # The element is read, and with the first one of a slot, the keys of its blocks.
-        asked = register(m, "asked", address=Cat(slot, current), opens=term == 0, present=term <= terms, odd=term[0])
-        came = register(m, "came", present=asked.present, odd=asked.odd, elements=read.data)
+        # With the first element of a slot the keys of its blocks are read, and elements as much later as scales need.
+        asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
+        spare = self._form.lead - 1
+        m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]
+        there = Cat(term <= terms, term[0])
+        came = register(m, "came", there=wait(m, "there", there, spare + 1), elements=read.data)
         opens = [active & (term == 0), active & (count == 0)]
         marks = []
         for name, mark in zip(("first", "start"), opens, strict=True):
@@ -224,17 +226,16 @@ class BlockFormer(wiring.Component):
         for (_, _, known), rounder, element in zip(peaks, rounders, elements, strict=True):
             m.d.comb += [
                 known.addr.eq(asked.address), rounder.opens.eq(asked.opens), rounder.key.eq(known.data),
-                rounder.element.eq(element), rounder.present.eq(came.present), rounder.odd.eq(came.odd)]
-        exponents = [Signal(8, name=f"exponent_{lane}", reset_less=True) for lane in range(len(rounders))]
+                rounder.element.eq(element), rounder.present.eq(came.there[0]), rounder.odd.eq(came.there[1])]
+        scales = [Signal(self._form.scale, name=f"scale_{lane}", reset_less=True) for lane in range(len(rounders))]
         block = Signal(block_layout(), reset_less=True)
         with m.If(first[-2]):
-            m.d.sync += [exponent.eq(rounder.exponent)
-                         for exponent, rounder in zip(exponents, rounders, strict=True)]
+            m.d.sync += [scale.eq(rounder.scale) for scale, rounder in zip(scales, rounders, strict=True)]
         with m.If(start[-2]):
             m.d.sync += block.eq(reading)
         m.d.comb += self.block.eq(block)
         for row in range(self._rows):
-            m.d.comb += [self.a[row].eq(rounders[row].factor), self.a_exponents[row].eq(exponents[row])]
+            m.d.comb += [self.a[row].eq(rounders[row].factor), self.a_scales[row].eq(scales[row])]
         for column in range(self._columns):
             m.d.comb += [self.b[column].eq(rounders[self._rows + column].factor),
-                         self.b_exponents[column].eq(exponents[self._rows + column])]
+                         self.b_scales[column].eq(scales[self._rows + column])]

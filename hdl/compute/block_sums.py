@@ -49,7 +49,7 @@ class BlockSums(wiring.Component):
     block : In(block_layout())
         The block; read with ``start``.
     total : In(signed)
-        Dot product, as the factors' integers give it.
+        Dot product, as the integers of factors and scales give it.
     exponent : In(9)
         Sum of both exponents.
     nan : In(1)
@@ -66,7 +66,7 @@ class BlockSums(wiring.Component):
         self._rows, self._columns, self._form = rows, columns, form_of(codec)
         self._cycles = self._form.block * SLOTS
         super().__init__({
-            "start": In(1), "block": In(block_layout()), "total": In(signed(self._form.total_bits)),
+            "start": In(1), "block": In(block_layout()), "total": In(signed(self._form.scaled_bits)),
             "exponent": In(9), "nan": In(1), "begins": In(1), "room": Out(1),
             "opening": In(opening_layout(rows, columns)),
             "o": Out(stream.Signature(result_layout(rows, columns))),

@@ -10,6 +10,7 @@ from amaranth.hdl import unsigned
 
 from hdl.compression.block import microscaling, shared_exponent
 from hdl.compression.block.format import BlockCodec
+from hdl.compression.nvfp4.format import NVFP4
 from hdl.compute.bfloat16 import BFloat16Multiplier, BFloat16Rounder, factor_layout
 from hdl.floating.format import FP32 as BINARY32
 from hdl.floating.multiply import FloatMultiplier
@@ -100,6 +101,7 @@ OPERANDS = {
     "mx4": BlockOperands(code=4, codec=shared_exponent.MX4),
     "mxfp4_e2m1": BlockOperands(code=5, codec=microscaling.MXFP4_E2M1),
     "mxfp4_e2m1_up": BlockOperands(code=6, codec=microscaling.MXFP4_E2M1_UP),
+    "nvfp4": BlockOperands(code=7, codec=NVFP4()),
 }
 
 

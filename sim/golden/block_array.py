@@ -33,6 +33,8 @@ class BlockUnits:
         Parameters of the gateware.
     block : int
         Elements of a block.
+    delay : int
+        Cycles that scales take, beyond those of an exponent.
 
     Members
     -------
@@ -42,10 +44,10 @@ class BlockUnits:
 
     SKID = 2
 
-    def __init__(self, rows: int, columns: int, block: int) -> None:
+    def __init__(self, rows: int, columns: int, block: int, delay: int) -> None:
         # Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
         self._block, self._cycles = block, block * SLOTS
-        self._to_complete = 7 + block + 4 + self._cycles + 4 + 7
+        self._to_complete = 7 + block + 4 + delay + self._cycles + 4 + 7
         self.leaving: deque[int] = deque()
         self._columns, self._elements = columns, SLOTS * rows * columns
         self._slot, self._term, self._begun = 0, 0, False
@@ -169,7 +171,7 @@ class BlockArray:
             Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
         """
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
-        units = BlockUnits(self.rows, self.columns, self._model.block)
+        units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)
         count, row = 0, 0
         for cycle in range(feed.end):

@@ -22,6 +22,7 @@ Integers = npt.NDArray[np.int64]
 
 _WORD = 32
 _ONES = 255
+_BIAS = 127
 
 #: Shifting this far leaves nothing of a significand, with its random bits.
 _FAR = 24 + RANDOM_BITS + 1
@@ -232,6 +233,10 @@ class BlockFormat:
         integer, place = self._open(magnitude)
         numbers: Integers = np.where(sign, -1, 1) * (integer << place - 1)
         return numbers
+
+    def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
+        """Scales of blocks as integers, and exponents of two for these times :meth:`integers`."""
+        return np.ones_like(exponents), exponents + self.lowest - (_BIAS + self.top_field - 1 + self.fraction_bits)
 
     def pack(self, blocks: Blocks) -> Bits:
         """Words of blocks."""

@@ -64,7 +64,7 @@ class GemmCycles:
         form = operands_of(self.operands)
         if form.block is None:
             return MacUnits(self.rows, self.product)
-        return BlockUnits(self.rows, self.lanes, form.terms)
+        return BlockUnits(self.rows, self.lanes, form.terms, form.delay)
 
     def legal(self, job: GemmJob) -> bool:
         """Whether the panels of a job fit, and begin with rows of memory."""

@@ -84,6 +84,8 @@ class NVFP4(BlockFormat):
     difference_bits = 0
     magnitude_bits = 3
     fraction_bits = 1
+    top_field = 3
+    complement = False
 
     def __post_init__(self) -> None:
         if self.tensor_scale not in [2.0 ** power for power in range(-115, 117)]:
@@ -122,3 +124,8 @@ class NVFP4(BlockFormat):
         signs = np.where(scales == _NAN, 0, blocks.codes >> 3 << 31)
         elements: Bits = (signs | numbers).astype(np.uint32).reshape(-1)
         return elements >> np.uint32(16) if bf16 else elements
+
+    def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
+        """Scales as integers in units of their last place; one of elements is 0.5."""
+        field = np.maximum(exponents >> 3, 1)
+        return exponents & 7 | (exponents > 7) << 3, field - 1 - 9 - 1 + self.power

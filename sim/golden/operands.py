@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sim.golden import conversion, floating, summation
 from sim.golden.block_format import BlockFormat
 from sim.golden.microscaling import MXFP4_E2M1, MXFP4_E2M1_UP
+from sim.golden.nvfp4 import NVFP4
 from sim.golden.shared_exponent import MX4, MX6, MX9
 
 __all__ = ["BF16", "FP32", "OPERANDS", "Operands", "bfloat16", "block_numbers", "block_terms", "exact", "operands_of",
@@ -24,7 +25,6 @@ Array = npt.NDArray[np.floating]
 #: Names of formats.
 FP32, BF16 = "fp32", "bf16"
 
-_BIAS = 127
 _SIGN = np.uint32(1 << 31)
 #: Encoding of the least normal number, 2^-126.
 _LEAST = np.uint32(1 << 23)
@@ -71,12 +71,12 @@ def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt
                   right: npt.ArrayLike) -> Array:
     """Dot products of blocks in binary32: totals of integers, and the exponents of both blocks.
 
-    Totals have no more bits than binary32. What is below 2^-126 is a zero of its sign, and what is 2^128 or more an
-    infinity; a block that is NaN makes a NaN.
+    Totals, times the scales of both where these are no powers of two, have no more bits than binary32. What is below
+    2^-126 is a zero of its sign, and what is 2^128 or more an infinity; a block that is NaN makes a NaN.
     """
-    one = _BIAS - model.lowest + model.top_field - 1 + model.fraction_bits + _guard(model)
-    place = np.asarray(left) + np.asarray(right) - 2 * one
-    exact = np.ldexp(totals + 0.0, place)  # an integer has no -0.0
+    (rows, left_place), (columns, right_place) = (model.scales(np.asarray(x)) for x in (left, right))
+    integers = (totals + 0.0) * rows * columns  # an integer has no -0.0
+    exact = np.ldexp(integers, left_place + right_place - 2 * _guard(model))
     found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact)
     with np.errstate(over="ignore"):
         numbers = found.astype(np.float32)
@@ -111,12 +111,15 @@ class Operands:
         Products of encodings that are rounded to the format first, as encodings.
     block : BlockFormat or None
         Format of blocks along k that are multiplied as a whole; elements of such a format are not rounded alone.
+    delay : int
+        Cycles by which a block is longer on its way through the array than one without fractions of scales.
     """
 
     code: int
     round: Callable[[npt.ArrayLike], Bits] = np.asarray
     multiply: Callable[[npt.ArrayLike, npt.ArrayLike], Bits] = floating.multiply
     block: BlockFormat | None = None
+    delay: int = 0
 
     @property
     def terms(self) -> int:
@@ -127,7 +130,8 @@ class Operands:
 #: Formats by their names.
 OPERANDS = {FP32: Operands(0), BF16: Operands(1, bfloat16, _multiply_bfloat16), "mx9": Operands(2, block=MX9),
             "mx6": Operands(3, block=MX6), "mx4": Operands(4, block=MX4),
-            "mxfp4_e2m1": Operands(5, block=MXFP4_E2M1), "mxfp4_e2m1_up": Operands(6, block=MXFP4_E2M1_UP)}
+            "mxfp4_e2m1": Operands(5, block=MXFP4_E2M1), "mxfp4_e2m1_up": Operands(6, block=MXFP4_E2M1_UP),
+            "nvfp4": Operands(7, block=NVFP4(), delay=3)}
 
 
 def operands_of(name: str) -> Operands:

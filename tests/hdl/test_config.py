@@ -47,7 +47,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
                                      r"must be 2 or more, not 4 with 2 lanes$"),
         ({"activation_words": 16}, r"^activation_words must be a multiple of 32 between 32 and 16777216, not 16$"),
         ({"operands": "fp8"}, r"^Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, "
-                               r"mxfp4_e2m1_up, not 'fp8'$"),
+                               r"mxfp4_e2m1_up, nvfp4, not 'fp8'$"),
         ({"operands": "mx9", "compute": 4, "lanes": 8}, r"^Units that multiply in mx9 must be at most 16, not 4 rows "
                                                         r"of 8$"),
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),

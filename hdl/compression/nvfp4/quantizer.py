@@ -1,30 +1,18 @@
-"""Numbers to blocks of NVFP4; see :mod:`hdl.compression.nvfp4.format`.
+"""Numbers to blocks of NVFP4; see :mod:`hdl.compression.nvfp4.format`."""
 
-No quotient is computed. A magnitude and the scale of its block have significands X / 64 and k / 8, and a subtraction
-of exponents and the highest bits tells the power of two of their quotient, so that X or 2 X is at least 8 k and below
-16 k. What the element is changes at 8 k, 10 k, 12 k or 14 k, a comparison of eight bits; two comparators are enough,
-since no power of two has more than two of these places.
-"""
-
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.block.format import block_layout, check_codec
 from hdl.compression.block.pipeline import Pipeline
+from hdl.compression.nvfp4.element import find_element
 from hdl.compression.nvfp4.format import NAN_SCALE
 from hdl.compression.nvfp4.scale import KEY, ORIGIN, find_scale, open_scale
 from hdl.floating.format import FP32
 from hdl.streams.stream import beat_layout
 
 __all__ = ["Quantizer", "quantizer_latency"]
-
-#: The element of the smallest quotient of each power of two, from 2 ** -3 on: below 0.25 all are 0, from 8 on all are
-#: 6.
-_STARTS = (0, 0, 1, 2, 4, 6, 7)
-_TOP = len(_STARTS) - 1
-#: Powers of two, counted from there, of quotients from 0.25 on and from 0.5 on.
-_QUARTER, _HALF = 1, 2
 
 
 def _found(codec, lanes):
@@ -137,10 +125,13 @@ class Quantizer(wiring.Component):
         delayed = pipeline.delay("elements", Cat(*(Cat(lane.key, lane.sign) for lane in lanes)),
                                  _found(self._codec, self._lanes) + beats - 1)
         for lane in range(self._lanes):
-            element = self._element(m, pipeline, lane, delayed.word_select(lane, len(delayed) // self._lanes),
-                                    Cat(common["fraction"], common["base"]), fraction)
+            number = delayed.word_select(lane, len(delayed) // self._lanes)
+            magnitude = find_element(m, pipeline, lane, data.View(KEY, number[:-1]),
+                                     Cat(common["fraction"], common["base"]), fraction)
+            sign = pipeline.delay(f"sign_{lane}", number[-1], 2)
             with m.If(step):
-                m.d.sync += self.o.payload.codes[lane].eq(Mux(header["code"] == NAN_SCALE, 0, element))
+                m.d.sync += self.o.payload.codes[lane].eq(
+                    Mux(header["code"] == NAN_SCALE, 0, Cat(magnitude, sign)))
 
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
@@ -156,42 +147,3 @@ class Quantizer(wiring.Component):
         return pipeline.register(
             f"opened_{lane}", sign=opened.sign & present, key=Cat(
                 opened.fraction[:below].any(), opened.fraction[below:], Mux(present, opened.exponent, 0)))
-
-    def _element(self, m, pipeline, lane, delayed, base, fraction):
-        """A magnitude and its sign below a scale, two steps later."""
-        key, sign = data.View(KEY, delayed[:-1]), delayed[-1]
-        above = Signal(13, name=f"above_{lane}")
-        quotient = Signal(3, name=f"quotient_{lane}")
-        equal = Signal(name=f"equal_{lane}")
-        m.d.comb += [
-            above.eq(Cat(key.fraction[3:], key.exponent) - base),
-            quotient.eq(Mux(above[-1], 0, Mux(above[6:-1].any() | above[3:6].all(), _TOP, above[3:6]))),
-            equal.eq((key.fraction == Cat(C(0, 3), base[:3])) & ~key.rest),
-        ]
-        placed = pipeline.register(
-            f"placed_{lane}", sign=sign, quotient=quotient, equal=equal, twice=key.fraction[3:] < base[:3],
-            number=Cat(key.rest, key.fraction, C(1, 1)))
-
-        # Half of X or 2 X, and whether there is more; against 5 k, 6 k and 7 k.
-        quotient, number = placed.quotient, placed.number
-        half = Signal(8, name=f"half_{lane}")
-        m.d.comb += half.eq(Mux(placed.twice, number, Cat(number[:2].any(), number[2:])))
-        places = {n: Signal(7, name=f"place_{n}_{lane}") for n in (5, 6, 7)}
-        with m.Switch(fraction):
-            for low in range(8):
-                with m.Case(low):
-                    m.d.comb += [place.eq(n * (8 + low)) for n, place in places.items()]
-        small = quotient == _HALF
-        first = half >= Cat(~small, Mux(small, places[6], places[5]))
-        start = Signal(3, name=f"start_{lane}")
-        with m.Switch(quotient):
-            for value, smallest in enumerate(_STARTS):
-                with m.Case(value):
-                    m.d.comb += start.eq(smallest)
-        counted = pipeline.register(
-            f"compared_{lane}", sign=placed.sign, start=start,
-            first=Mux(quotient == _QUARTER, ~placed.equal, first & (quotient > _QUARTER) & (quotient != _TOP)),
-            second=(half[1:] >= places[7]) & ((quotient == 3) | (quotient == 4)))
-        magnitude = Signal(3, name=f"magnitude_{lane}")
-        m.d.comb += magnitude.eq(counted.start + counted.first + counted.second)
-        return Cat(magnitude, counted.sign)

@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from hdl.compression.block.format import ONES
 from hdl.compute.array import result_layout, term_layout
 from hdl.floating.format import FP32
 from sim.golden.mac_array import SLOTS, Beats
+from sim.golden.nvfp4 import NVFP4
 from sim.payload import pack, unpack
 from tests.hdl.floating import operands
 
@@ -51,6 +53,15 @@ def rows_of(beats):
     rows = (beats.rows << np.arange(beats.rows.shape[1])).sum(axis=1)
     return pack(layout, {"a": beats.a, "b": beats.b, "rows": rows, "initial": beats.initial, "first": beats.first,
                          "last": beats.last, "tile": beats.tile})
+
+
+def scales_of(model, exponents):
+    """Scales of blocks of a golden format, as the array has them: an exponent, and above it a fraction for NVFP4."""
+    if not isinstance(model, NVFP4):
+        return np.where(exponents == model.nan, ONES, exponents + model.lowest)
+    number, place = model.scales(exponents)
+    spare = 4 - np.frexp(number)[1]  # places to the left, from where the number is at least 8
+    return np.where(exponents == model.nan, ONES, place + 127 + 1 - spare) | ((number << spare) - 8) << 8
 
 
 def check_ports(trace, want, results, shape, *, seed):

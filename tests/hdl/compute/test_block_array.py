@@ -24,7 +24,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compute.terms import KINDS, check_ports, rows_of, tile_of
 
 #: Rows, columns and formats of the arrays that are simulated.
-ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"), (2, 4, "mxfp4_e2m1_up"))
+ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"), (2, 4, "mxfp4_e2m1_up"), (4, 4, "nvfp4"))
 
 
 @functools.cache
@@ -178,6 +178,21 @@ def test_known_answers(a, b, initial, want):
 ])
 def test_known_answers_of_minifloats(a, b, initial, want):
     _known(ARRAYS[3], a, b, initial, want)
+
+
+@pytest.mark.parametrize(("a", "b", "initial", "want"), [
+    ([6.0] * 16, [0.5] * 16, None, 96.0 * 33 / 64),  # a scale of 11 / 128 for 1 / 12
+    ([448.0 * 6] * 17, [-6.0] * 17, 1.0, 1 - 17 * 448.0 * 36),
+    ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # scales end at 448
+    ([2.0**-10] * 16, [2.0**-10] * 16, None, 2.0**-16),
+    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway to the smallest number
+    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # 4 of a scale of 2 ** -8, which is subnormal
+    ([0.0] * 15 + [np.inf], [0.0] * 16, None, np.nan),
+    ([1.0], [np.nan], 2.0, np.nan),
+    ([1e-40] * 16, [1e38] * 16, 2.0**-149, 2.0**-149),
+])
+def test_known_answers_of_nvfp4(a, b, initial, want):
+    _known(ARRAYS[4], a, b, initial, want)
 
 
 def test_common_initial_values():

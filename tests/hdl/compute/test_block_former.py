@@ -13,11 +13,10 @@ from sim.golden import operands as golden
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
-from tests.hdl.compute.terms import KINDS, rows_of, tile_of
+from tests.hdl.compute.terms import KINDS, rows_of, scales_of, tile_of
 
 #: Rows, columns and formats of the units that are simulated.
-FORMERS = ((2, 2, "mx9"), (1, 2, "mxfp4_e2m1"), (1, 2, "mxfp4_e2m1_up"))
-NAN = 255
+FORMERS = ((2, 2, "mx9"), (1, 2, "mxfp4_e2m1"), (1, 2, "mxfp4_e2m1_up"), (1, 2, "nvfp4"))
 
 
 @functools.cache
@@ -69,8 +68,8 @@ def _check(former, tiles, trace, *, seed):
     """Compare factors, exponents and marks of every block with the model; return the cycles in which blocks start."""
     component, _, model = _former(*former)
     ports = component.signature.members
-    factors, exponents = (np.concatenate([_elements(ports[name].shape, trace[name]) for name in pair], axis=1)
-                          for pair in (("a", "b"), ("a_exponents", "b_exponents")))
+    factors, scales = (np.concatenate([_elements(ports[name].shape, trace[name]) for name in pair], axis=1)
+                          for pair in (("a", "b"), ("a_scales", "b_scales")))
     marks = unpack(block_layout(), trace["block"])
     starts, wanted = np.flatnonzero(trace["start"]), _blocks(model, tiles)
     assert len(starts) == len(wanted), f"{seed=}"
@@ -81,8 +80,8 @@ def _check(former, tiles, trace, *, seed):
         for name, value in block.items():
             np.testing.assert_array_equal(marks[name][part], value, f"{name}, {seed=}")
         got = factors[part].reshape(SLOTS, model.block, -1).swapaxes(1, 2)
-        at_first = exponents[part].reshape(SLOTS, model.block, -1)
-        want = np.where(shared == model.nan, NAN, shared + model.lowest)
+        at_first = scales[part].reshape(SLOTS, model.block, -1)
+        want = scales_of(model, shared)
         np.testing.assert_array_equal(at_first, np.broadcast_to(want[:, None], at_first.shape), f"{seed=}")
         meant = shared != model.nan
         np.testing.assert_array_equal(got[meant], terms[meant], f"{seed=}")

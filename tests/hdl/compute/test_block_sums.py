@@ -17,9 +17,9 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Unit
 
 #: Rows, columns and formats of the units that are simulated.
-SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"))
+SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"), (2, 4, "nvfp4"))
 #: Sum of both exponents with which a total of 1 is the number 1.
-ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6}
+ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6, "nvfp4": 254 + 2}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
 
@@ -41,19 +41,19 @@ def _sums(rows, columns, name):
     return component, Unit(component), golden.operands_of(name).block
 
 
-def _numbers(model, tile):
+def _numbers(name, tile):
     """Dot products in binary32."""
-    left = tile.exponents // 2
-    left, right = left - model.lowest, tile.exponents - left - model.lowest
-    return golden.block_numbers(model, tile.totals.astype(float), np.where(tile.nans, model.nan, left),
-                                right).view(np.uint32)
+    exact = np.ldexp(tile.totals.astype(float), tile.exponents - ONE[name])
+    with np.errstate(over="ignore"):
+        found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact).astype(np.float32)
+    return np.where(tile.nans, np.float32(np.nan), found).view(np.uint32)
 
 
 def _results(sums, tile):
     """Results of a tile in their order: elements, row, group."""
     rows, columns, _ = sums
     total = np.zeros((SLOTS, rows * columns), np.uint32) if tile.initial is None else tile.initial
-    for number in _numbers(_sums(*sums)[2], tile):
+    for number in _numbers(sums[2], tile):
         total = floating.add(number, total)
     row, group, slot = mac_array.MacArray(rows=rows, columns=columns).order(tile.form)
     return total.reshape(SLOTS, rows, columns)[slot, row % rows], row, group

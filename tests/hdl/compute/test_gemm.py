@@ -19,7 +19,8 @@ from tests.hdl.compute.memories import PLACES, Bench, pace
 from tests.hdl.compute.terms import KINDS, draw
 
 #: Rows, lanes, DSP blocks, blocks, ``scale_mask`` and operands of the units that are simulated.
-UNITS = ((1, 4, 1, 32, True, "bf16"), (4, 4, 4, 128, False, "fp32"), (2, 4, 1, 64, False, "mx9"))
+UNITS = ((1, 4, 1, 32, True, "bf16"), (4, 4, 4, 128, False, "fp32"), (2, 4, 1, 64, False, "mx9"),
+         (1, 4, 1, 32, False, "nvfp4"))
 
 
 @functools.cache
@@ -55,7 +56,8 @@ def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
     ({"lanes": 2}, "Row count must be at most the lane count 2, not 4"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
     ({"blocks": 6}, "Block count must be a power of two between 2 and 512, not 6"),
-    ({"operands": "fp8"}, "Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, not 'fp8'"),
+    ({"operands": "fp8"},
+     "Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, nvfp4, not 'fp8'"),
     ({"memory_rows": 1}, "Memory row count must be an integer of at least 2, not 1"),
 ])
 def test_parameters(parameters, message):

@@ -58,6 +58,7 @@ def run(memories, lists, array, length):
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 29, 1)),
     ((8, 4, 12, 3), Array(rows=1, lanes=4), 9, (9, 4)),
     ((16, 8, 8, 8, 5), Array(rows=2, lanes=8, operands="bf16"), 7, (7, 2)),
+    ((24, 8, 5), Array(rows=2, lanes=4, operands="nvfp4"), 7, (7, 2)),
     ((6, 9), Array(rows=2, lanes=2), 5, (5, 3)),
     ((8, 16, 1), Array(rows=2, lanes=4, blocks=8), 6, (6,)),
 ], ids=str)

@@ -8,6 +8,8 @@ import pytest
 
 from sim.arithmetic import functions
 from sim.golden import operands, summation
+from sim.golden.nvfp4 import NVFP4
+from tests.sim.golden.test_nvfp4 import blocks_of, defined
 
 
 def bits(value):
@@ -59,6 +61,63 @@ def test_sums():
     start = np.array([[2.0**-20]], np.float32)
     assert operands.product(a, b, start, operands="bf16")[0, 0] == np.float32(4 + 2.0**-20)
     assert operands.product(a, b, operands="fp32")[0, 0] == np.float32(near + np.float32(3 * near))
+
+
+def dot_product(left, right, tensor_scale):
+    """Dot product of two blocks of NVFP4, by the definition of scales and elements."""
+    (scale, row), (other, column) = (defined(numbers, tensor_scale) for numbers in (left, right))
+    return sum(x * y for x, y in zip(row, column, strict=True)) * scale * other * Fraction(tensor_scale) ** 2
+
+
+@pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
+    (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
+def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
+    """107,200 products of 214,400 elements in all, in exact fractions: a dot product is one number of binary32, and
+    not rounded; at both ends of binary32 it is a zero or an infinity. With a tensor scale of 1 no end is reached."""
+    model = NVFP4(tensor_scale=tensor_scale)
+    left = blocks_of(seed, pairs, tensor_scale)
+    right = np.random.default_rng(seed).permutation(left)
+    (rows, row_scales), (columns, column_scales) = (operands.block_terms(model, bits(x)) for x in (left, right))
+    totals = np.einsum("pbk,pbk->pb", rows, columns)
+    found = operands.block_numbers(model, totals, row_scales, column_scales)[:, 0]
+    ends = {"zero": 0, "infinity": 0}
+    for row, column, number in zip(left.tolist(), right.tolist(), found, strict=True):
+        exact = dot_product(row, column, tensor_scale)
+        if 0 < abs(exact) < Fraction(2) ** -126:
+            ends["zero"] += 1
+            assert number == 0
+            assert np.signbit(number) == (exact < 0)
+        elif abs(exact) >= Fraction(2) ** 128:
+            ends["infinity"] += 1
+            assert number == (np.inf if exact > 0 else -np.inf)
+        else:
+            assert Fraction(float(number)) == exact
+            assert exact or not np.signbit(number)
+    assert (ends["zero"] > 20, ends["infinity"] > 20) == (tensor_scale < 2.0**-50, tensor_scale > 2.0**50)
+
+
+def test_sums_of_nvfp4():
+    """Blocks are added one by one, each sum rounded, from a number on that is not rounded; known answers."""
+    generator = np.random.default_rng(4)
+    for k in (1, 15, 16, 17, 50):
+        a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, k), (k, 4)))
+        start = generator.standard_normal((3, 4)).astype(np.float32)
+        found = operands.product(a, b, start, operands="nvfp4")
+        for row, column in np.ndindex(3, 4):
+            total = start[row, column]
+            for begin in range(0, k, 16):
+                part = [np.pad(x, (0, -len(x) % 16)).tolist() for x in (a[row, begin:begin + 16],
+                                                                        b[begin:begin + 16, column])]
+                total = np.float32(total + np.float32(float(dot_product(*part, 1))))
+            assert total == found[row, column], f"{k=}"
+    for left, right, wanted in (
+            ([6, 0.25, 0.75], [6, 6, 6], 42),  # 0.25 is halfway to 0.5, and 0.75 to 1, which is even
+            ([1, 0], [6, 0], 6 + 3 * 2.0**-4),  # a sixth is 11 / 64
+            ([2688, 448], [1, 6], 5376), ([3000, 0], [6, 6], 2688 * 6),  # the largest number, and beyond
+            ([2.0**-12], [6], 0), ([2.0**-10], [6], 6 * 2.0**-10), ([1e-40], [1e38], 0),
+            ([np.inf, 1], [0, 1], np.nan), ([1], [np.nan], np.nan)):
+        a, b = np.array([left], np.float32), np.array([right], np.float32).T
+        np.testing.assert_equal(operands.product(a, b, operands="nvfp4")[0, 0], np.float32(wanted))
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
