@@ -4,7 +4,6 @@ What is wrong with a list is in :mod:`sim.golden.compute`. Mirrors :mod:`hdl.com
 :mod:`hdl.compute.instruction_checker` and :mod:`hdl.compute.list_runner`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,15 @@ from hdl.compute.layer_list import (
     Initial,
     Kind,
     Place,
+    RowFunction,
+    VectorProgram,
     centroid_layout,
     gemm_layout,
     vector_layout,
 )
 from sim.golden.compute import Centroid, Instruction, Operand, Vector, unpack
 from sim.golden.gemm import scale_mask_fields
+from sim.golden.row_instruction import ROW_OPERANDS, Rows
 
 __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
@@ -130,19 +132,44 @@ def _centroid_job(instruction: Centroid) -> dict[str, Any]:
     return made
 
 
+def _row_job(instruction: Rows, lanes: int) -> dict[str, Any]:
+    function, started = instruction.function, instruction.start is not None
+    made: dict[str, Any] = {"function": int(function), "started": int(started), "rows": instruction.rows,
+                            "columns": instruction.columns}
+    for name in ROW_OPERANDS:
+        operand = getattr(instruction, name)
+        if operand is not None:
+            made[name] = _place(operand, lanes)
+            if name not in ("scale", "shift", "deviation"):
+                made[f"stride_{name}"] = operand.stride // lanes
+    numbers = instruction.y
+    if numbers is not None and function in (RowFunction.GATHER, RowFunction.SCATTER):
+        made |= {"count": instruction.count, "y_lane": numbers.base % lanes, "stride_numbers": numbers.stride}
+        del made["stride_y"]
+    if function in (RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.SOFTMAX_BACK):
+        made["factor"] = int(instruction.factor.view(np.uint32))
+    if function is RowFunction.NORM:
+        made["epsilon"] = int(instruction.epsilon.view(np.uint32))
+    return made
+
+
 def job(instruction: Instruction, *, lanes: int, memory_rows: int) -> dict[str, Any]:
     """Job of an instruction, as its unit takes it; fields that have no meaning are missing."""
     if isinstance(instruction, Centroid):
         return _centroid_job(instruction)
+    if isinstance(instruction, Rows):
+        return _row_job(instruction, lanes)
     if isinstance(instruction, Vector):
-        operands: Mapping[str, Operand] = {name: getattr(instruction, name)
-                                           for name in ("source", "labels", "target", "loss")}
-        return {"function": 0, "rows": instruction.source.rows, "columns": instruction.source.columns,
-                **{name: _place(operand, lanes) for name, operand in operands.items()},
-                **{f"{name}_lane": operands[name].base % lanes for name in ("labels", "loss")},
-                **{f"stride_{name}": operands[name].stride // lanes for name in ("source", "target")},
-                "stride_labels": instruction.labels.stride}
-    made: dict[str, Any] = {name: getattr(instruction.job, name)
+        source, target, labels, loss = (getattr(instruction, name) for name in ("source", "target", "labels", "loss"))
+        function = VectorProgram.SOFTMAX if labels is None else VectorProgram.CROSS_ENTROPY
+        made = {"function": int(function), "rows": source.rows, "columns": source.columns,
+                **{name: _place(operand, lanes) for name, operand in (("source", source), ("target", target))},
+                "stride_source": source.stride // lanes, "stride_target": target.stride // lanes}
+        if labels is None:
+            return made
+        return made | {"labels": _place(labels, lanes), "labels_lane": labels.base % lanes,
+                       "stride_labels": labels.stride, "loss": _place(loss, lanes), "loss_lane": loss.base % lanes}
+    made = {name: getattr(instruction.job, name)
                             for name in ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")}
     made |= {"transpose_a": int(instruction.transpose_a), "transpose_b": int(instruction.transpose_b),
              "initial": int(instruction.start is not None), "relu": int(instruction.relu),

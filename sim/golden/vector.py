@@ -8,9 +8,10 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.layer_list import PADDING
 from sim.golden import summation
 
-__all__ = ["CrossEntropy", "Job", "Read", "Write", "cross_entropy", "reads", "writes"]
+__all__ = ["CrossEntropy", "Job", "Read", "Write", "cross_entropy", "reads", "softmax", "writes"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -24,18 +25,28 @@ class CrossEntropy:
     wrong: bool
 
 
-def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer]) -> CrossEntropy:
+def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer], *, sequences: bool = False) -> CrossEntropy:
     """Loss and gradient of rows of scores, as :func:`sim.golden.summation.cross_entropy` has them.
 
-    A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
-    +0.0 to the loss.
+    A label that is not below the number of columns subtracts nothing from its row of the gradient, which is that of
+    quotients, and the row adds +0.0 to the loss. With ``sequences`` a row labelled
+    :data:`~hdl.compute.layer_list.PADDING` has a gradient of +0.0, and is right.
     """
     given, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
-    right = chosen < given.shape[1]
+    right, padding = chosen < given.shape[1], (chosen == PADDING) & sequences
     with np.errstate(all="ignore"):
-        gradient = summation.softmax(given)
+        powers = summation.exp(given - summation.maxima(given))
+        gradient = summation.canonical(powers / summation.row_sums(powers))
         loss, gradient[right] = summation.cross_entropy(given[right], chosen[right].astype(np.int64))
-    return CrossEntropy(int(np.float32(loss).view(np.uint32)), gradient.view(np.uint32), not right.all())
+    gradient[padding] = 0
+    wrong = not (right | padding).all()
+    return CrossEntropy(int(np.float32(loss).view(np.uint32)), gradient.view(np.uint32), wrong)
+
+
+def softmax(scores: Bits) -> Bits:
+    """Softmax of rows of scores, as :func:`sim.golden.summation.softmax` has it."""
+    with np.errstate(all="ignore"):
+        return summation.softmax(np.asarray(scores, np.uint32).view(np.float32)).view(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
