@@ -18,11 +18,12 @@ from hdl.compute.layer_list import (
     VectorProgram,
     centroid_layout,
     gemm_layout,
+    row_layout,
     vector_layout,
 )
 from sim.golden.compute import Centroid, Instruction, Operand, Vector, unpack
 from sim.golden.gemm import scale_mask_fields
-from sim.golden.row_instruction import ROW_OPERANDS, Rows
+from sim.golden.row_instruction import ROW_OPERANDS, ROW_TABLES, ROW_USES, Rows
 
 __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
@@ -38,7 +39,18 @@ def _kind(words: Bits) -> int:
     return int(words[0]) & 15
 
 
-def _operand_rows(words: Bits, length: int, lanes: int) -> list[int | None]:
+def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
+    """Rows of the operands of ROWS. Of an unknown function they are those of its low bits."""
+    function, started = RowFunction(fields["function"] % len(RowFunction)), fields["started"]
+    rows, count = fields["rows"] or length, fields["count"] or length
+    heights = dict.fromkeys(ROW_OPERANDS, rows) | dict.fromkeys(("deviation", "scale", "shift"), 1)
+    heights |= {ROW_TABLES[function]: count} if function in ROW_TABLES else {}
+    used = ROW_USES[function] | {"target"} | ({"start"} if started else set())
+    used |= {"third"} if started and function is RowFunction.NORM else set()
+    return [heights[name] if name in used else None for name in ROW_OPERANDS]
+
+
+def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list[int | None]:
     """Rows of each operand in the order of their checks; None for one that is not compared."""
     if _kind(words) == Kind.CENTROID:
         fields = unpack(centroid_layout(), words)
@@ -46,9 +58,13 @@ def _operand_rows(words: Bits, length: int, lanes: int) -> list[int | None]:
         return [1 if gradient else rows, rows, -(-(outputs % (1 << 12)) // lanes),
                 rows if gradient or fields["initial"] else None, None if gradient else 1,
                 rows if fields["gated"] else None]
+    if _kind(words) == Kind.ROWS:
+        return _heights(unpack(row_layout(), words), length)
     if _kind(words) == Kind.VECTOR:
-        rows = unpack(vector_layout(), words)["rows"] or length
-        return [rows, 1, rows, rows]
+        vector = unpack(vector_layout(), words)
+        rows = vector["rows"] or length
+        labelled = not sequences or vector["function"] != VectorProgram.SOFTMAX
+        return [rows, 1 if labelled else None, rows, rows if labelled else None]
     fields = unpack(gemm_layout(), words)
     m, k, n = (fields[name] or length for name in "mkn")
     ones = {name: fields[name]["place"] == Place.ONES for name in "ab"}
@@ -57,7 +73,7 @@ def _operand_rows(words: Bits, length: int, lanes: int) -> list[int | None]:
             m if fields["initial"] == Initial.MATRIX else None, m if fields["gated"] else None]
 
 
-def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0) -> int:
+def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, sequences: bool = False) -> int:
     """Cycles from an instruction to the verdict on it.
 
     Parameters
@@ -69,20 +85,24 @@ def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0) ->
     lanes : int
     centroids : int
         Of a table; 0 where there are no products with them.
+    sequences : bool
+        Whether there are functions of sequences.
     """
     if _kind(words) == Kind.END:
         return _END
-    if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ())):
+    if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ()),
+                            *((Kind.ROWS,) if sequences else ())):
         return _BEGIN
     products = [rows if rows is None else max(1, ((rows - 1) % (1 << 12)).bit_length())
-                for rows in _operand_rows(words, length, lanes)]
+                for rows in _operand_rows(words, length, lanes, sequences)]
     return _BEGIN + sum(_RESOLVED if bits is None else _COMPARED + bits for bits in products)
 
 
 def job_cycles(words: Bits) -> int:
     """Cycles from an instruction to its job in the second walk."""
     cycles: dict[int, int] = {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED,
-                              Kind.CENTROID: _BEGIN + 6 * _RESOLVED}
+                              Kind.CENTROID: _BEGIN + 6 * _RESOLVED,
+                              Kind.ROWS: _BEGIN + len(ROW_OPERANDS) * _RESOLVED}
     return cycles[_kind(words)]
 
 
@@ -98,18 +118,20 @@ def read_cycles(*, lanes: int, answer: int) -> int:
     return int(INSTRUCTION_WORDS) // lanes + 2 + answer
 
 
-def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, centroids: int = 0) -> int:
+def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, centroids: int = 0,
+                   sequences: bool = False) -> int:
     """Cycles of a LAYERS without those of its jobs, if nothing makes its memory ports wait.
 
     Parameters
     ----------
     instructions : list of array of uint32
         The list, with its END.
-    length, lanes, answer, centroids : int
+    length, lanes, answer, centroids, sequences
         As for :func:`check_cycles` and :func:`read_cycles`.
     """
     walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + job_cycles(words)
-                + check_cycles(words, length, lanes=lanes, centroids=centroids) for words in instructions)
+                + check_cycles(words, length, lanes=lanes, centroids=centroids, sequences=sequences)
+                for words in instructions)
     return walks + 3
 
 

@@ -17,7 +17,7 @@ from sim.golden.summation import canonical
 if TYPE_CHECKING:
     from sim.golden.compute import Memories, Operand
 
-__all__ = ["ROW_OPERANDS", "Rows", "rows_instruction"]
+__all__ = ["ROW_OPERANDS", "ROW_TABLES", "ROW_USES", "Rows", "rows_instruction"]
 
 Array = npt.NDArray[np.float32]
 
@@ -28,16 +28,16 @@ ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "sc
 _STARTED = {RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER}
 _NEEDS_START = {RowFunction.ADD}
 
-#: Functions with numbers of rows, and the operand which is their table.
-_TABLES = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}
+ROW_TABLES = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}
+"""Functions with numbers of rows, and the operand which is their table."""
 
-#: Other operands that functions use.
-_USED = {
+ROW_USES = {
     RowFunction.ADD: {"x"}, RowFunction.SCALE: {"x", "scale", "shift"},
     RowFunction.NORM: {"x", "second", "scale", "shift", "deviation"},
     RowFunction.NORM_BACK: {"x", "y", "second", "scale", "deviation"}, RowFunction.SOFTMAX_BACK: {"x", "y"},
     RowFunction.GATHER: {"x", "y"}, RowFunction.SCATTER: {"x", "y"}, RowFunction.CLEAR: set(),
 }
+"""Operands that a function uses, besides its target, and ``start`` and ``third`` of one that is started."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,14 +135,14 @@ def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], colu
     function = RowFunction(fields["function"])
     refuse(function not in _STARTED if started else function in _NEEDS_START)
     shape = rows, width = size("rows"), size("columns")
-    table = _TABLES.get(function)
+    table = ROW_TABLES.get(function)
     count = size("count") if table else 0
     refuse(width > columns)
     shapes = {"scale": (1, width), "shift": (1, width), "deviation": (1, rows)}
     if table:
         shapes |= {table: (count, width), "y": (rows, 1)}
     targets = {"target", "second", "third"} | ({"deviation"} if function is RowFunction.NORM else set())
-    used = _USED[function] | {"target"} | ({"start"} if started else set())
+    used = ROW_USES[function] | {"target"} | ({"start"} if started else set())
     used |= {"third"} if started and function is RowFunction.NORM else set()
     numbers = {"y"} if table else set()
     found = {name: operand(
