@@ -5,7 +5,7 @@ import enum
 
 from hdl.compute.layer_list import RowFunction
 
-__all__ = ["FIRST_PASS", "LOADS", "PASSES", "STORES", "A", "After", "B", "C", "D", "Load", "Pass", "Result", "Store"]
+__all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B", "C", "D", "Load", "Pass", "Result", "Store"]
 
 
 class Load(enum.IntEnum):
@@ -158,6 +158,9 @@ LOADS = {
     RowFunction.CLEAR: (),
 }
 """Operands in the order in which they are read."""
+
+PAIRED = {RowFunction.NORM, RowFunction.SOFTMAX_BACK}
+"""Functions whose first two operands, if both are used, are read in turns: a column block of each."""
 
 PASSES = {
     RowFunction.ADD: (Pass(b=B.START, needs=Load.X, result=Result.STORED),),

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -12,7 +12,7 @@ from hdl.compute.jobs import row_job_layout
 from hdl.compute.layer_list import RowFunction
 from hdl.compute.loop_nest import SIZE_BITS
 from hdl.compute.row_fetch import RowFetch
-from hdl.compute.row_pass import LOADS, Load
+from hdl.compute.row_pass import LOADS, PAIRED, Load
 from hdl.floating.format import FP32
 from hdl.floating.stages import register
 
@@ -95,7 +95,7 @@ class RowReader(wiring.Component):
         m = Module()
         lanes = self._lanes
         tag = data.StructLayout({"load": Load, "row": range(self._rows), "group": range(self._groups),
-                                 "lane": range(lanes), "step": _STEPS, "last": 1})
+                                 "lane": range(lanes), "step": _STEPS, "last": 1, "counts": 1})
         m.submodules.fetch = fetch = RowFetch(rows=self._memory_rows, answer=self.elements.shape(), tag=tag)
         m.d.comb += [
             self.request.valid.eq(fetch.request.valid), self.request.payload.eq(fetch.request.payload),
@@ -115,24 +115,29 @@ class RowReader(wiring.Component):
         address = len(job.x.row) + lane_bits
         base = {load: Signal(address, name=f"base_{load.name.lower()}", reset_less=True)
                 for load in (Load.X, Load.Y, Load.START, Load.DEVIATION, Load.NUMBERS)}
-        line, first, stride = (Signal(address, name=name, reset_less=True) for name in ("line", "first", "stride"))
-        following = Signal(address)
+        line = Signal(address, reset_less=True)
+        following, further = Signal(address), Signal(address)
+        # The operand that is read, and the other one of two that are read in turns.
+        walk = data.StructLayout({"first": address, "stride": address, "place": 2, "load": Load, "step": _STEPS})
+        now, other = Signal(walk, reset_less=True), Signal(walk, reset_less=True)
+        paired, second = Signal(), Signal()
+        load = now.load
         step = Signal(_STEPS, reset_less=True)
-        kind, load = Signal(Load), Signal(Load, reset_less=True)
-        place = Signal(2, reset_less=True)
+        kind = Signal(Load)
         row, group = Signal(range(self._rows)), Signal(range(self._groups))
         single, line_only = Signal(), Signal()  # one row; one column block
         named, last_row, last_group, moves = Signal(), Signal(), Signal(), Signal()
         most = Mux(job.function == RowFunction.SCATTER, min(SCATTERED, self._rows), self._rows)
         m.d.comb += [
-            following.eq(line + stride), last_row.eq(single | (row + 1 == self.rows)),
+            following.eq(line + now.stride), further.eq(now.first + self._lanes), last_row.eq(single | (row + 1 == self.rows)),
             last_group.eq(line_only | (group == self.last_group)),
             named.eq((load == Load.TABLE) | (load == Load.TARGET)),
             numbers.row.eq(row),
-            asked.p.place.eq(place), asked.p.row.eq(Mux(named, numbers.named + group, line[lane_bits:])),
+            asked.p.place.eq(now.place), asked.p.row.eq(Mux(named, numbers.named + group, line[lane_bits:])),
             asked.p.read.eq(~named | numbers.right),
             asked.p.tag.load.eq(load), asked.p.tag.row.eq(row), asked.p.tag.group.eq(group),
-            asked.p.tag.lane.eq(line[:lane_bits]), asked.p.tag.step.eq(step), asked.p.tag.last.eq(last_row & last_group),
+            asked.p.tag.lane.eq(line[:lane_bits]), asked.p.tag.step.eq(now.step),
+            asked.p.tag.last.eq(last_row & last_group), asked.p.tag.counts.eq(~paired | second),
             moves.eq(asked.valid & asked.ready),
         ]
         with m.Switch(job.function):
@@ -156,33 +161,44 @@ class RowReader(wiring.Component):
                     m.next = "Next"
 
             with m.State("Next"):
-                m.d.sync += [load.eq(kind), row.eq(0), group.eq(0), single.eq(0), line_only.eq(0)]
+                m.d.sync += [now.load.eq(kind), now.step.eq(step), row.eq(0), group.eq(0), single.eq(0),
+                             line_only.eq(0), paired.eq(0), second.eq(0), step.eq(step + 1)]
                 m.next = "Walk"
                 with m.Switch(kind):
                     for one, operand, pace in (
                             (Load.X, job.x, job.stride_x), (Load.Y, job.y, job.stride_y),
                             (Load.START, job.start, job.stride_start)):
                         with m.Case(one):
-                            m.d.sync += [place.eq(operand.place), line.eq(base[one]), first.eq(base[one]),
-                                         stride.eq(pace << lane_bits)]
+                            m.d.sync += [now.place.eq(operand.place), line.eq(base[one]), now.first.eq(base[one]),
+                                         now.stride.eq(pace << lane_bits)]
                     for one, operand in ((Load.SCALE, job.scale), (Load.SHIFT, job.shift)):
                         with m.Case(one):
-                            m.d.sync += [place.eq(operand.place), line.eq(operand.row << lane_bits),
-                                         first.eq(operand.row << lane_bits), single.eq(1)]
+                            m.d.sync += [now.place.eq(operand.place), line.eq(operand.row << lane_bits),
+                                         now.first.eq(operand.row << lane_bits), single.eq(1)]
                     for one, operand, pace in ((Load.DEVIATION, job.deviation, 1),
                                                (Load.NUMBERS, job.y, job.stride_numbers)):
                         with m.Case(one):
-                            m.d.sync += [place.eq(operand.place), line.eq(base[one]), stride.eq(pace), line_only.eq(1)]
+                            m.d.sync += [now.place.eq(operand.place), line.eq(base[one]), now.stride.eq(pace),
+                                         line_only.eq(1)]
                     for one, operand in ((Load.TABLE, job.x), (Load.TARGET, job.target)):
                         with m.Case(one):
-                            m.d.sync += place.eq(operand.place)
+                            m.d.sync += now.place.eq(operand.place)
                 with m.If(kind == Load.END):
                     m.next = "Idle"
                 with m.Elif((kind == Load.START) & ~self.started):
-                    m.d.sync += step.eq(step + 1)
                     m.next = "Next"
                 with m.Elif(numbers.pending & (kind != Load.START) & (kind != Load.NUMBERS)):
+                    m.d.sync += step.eq(step)
                     m.next = "Next"
+                for function in PAIRED:
+                    one, another = LOADS[function][:2]
+                    operand, pace = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y)}[another]
+                    with m.If((job.function == function) & (step == 0)
+                              & (self.started if one == Load.START else Const(1))):
+                        m.d.sync += [
+                            paired.eq(1), step.eq(2), other.load.eq(another), other.step.eq(1),
+                            other.place.eq(operand.place), other.first.eq(base[another]),
+                            other.stride.eq(pace << lane_bits)]
 
             with m.State("Walk"):
                 m.d.comb += asked.valid.eq(1)
@@ -191,14 +207,16 @@ class RowReader(wiring.Component):
                     with m.If(((load == Load.X) | (load == Load.TABLE)) & (group == 0)):
                         m.d.sync += base[Load.NUMBERS].eq(base[Load.NUMBERS] + job.stride_numbers)
                     with m.If(last_row):
-                        m.d.sync += [row.eq(0), group.eq(group + 1), first.eq(first + self._lanes),
-                                     line.eq(first + self._lanes)]
+                        m.d.sync += [row.eq(0), second.eq(~second), now.first.eq(further), line.eq(further)]
                         for one in (Load.X, Load.Y, Load.START, Load.DEVIATION):
                             with m.If((load == one) & (group == 0)):
                                 m.d.sync += base[one].eq(following)
-                        with m.If(last_group):
-                            m.d.sync += step.eq(step + 1)
-                            m.next = "Next"
+                        with m.If(paired):
+                            m.d.sync += [now.eq(other), line.eq(other.first), other.eq(now), other.first.eq(further)]
+                        with m.If(~paired | second):
+                            m.d.sync += group.eq(group + 1)
+                            with m.If(last_group):
+                                m.next = "Next"
 
     def _elaborate_answers(self, m, fetched):
         """Give what was read to the lanes, or on."""
@@ -219,7 +237,7 @@ class RowReader(wiring.Component):
             m.d.sync += self.load.eq(Load.X)
         with m.If(tag.load == Load.TARGET):
             m.d.sync += self.load.eq(Load.START)
-        with m.If(moves):
+        with m.If(moves & tag.counts):
             m.d.sync += [self.step.eq(tag.step), self.words.eq(self.words + 1)]
             with m.If(tag.last):
                 m.d.sync += [self.step.eq(tag.step + 1), self.words.eq(0)]

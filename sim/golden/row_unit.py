@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compute.layer_list import RowFunction
-from hdl.compute.row_pass import LOADS, STORES, Load, Store
+from hdl.compute.row_pass import LOADS, PAIRED, STORES, Load, Store
 from hdl.compute.row_reader import SCATTERED
 from sim.golden import row_functions
 from sim.golden.summation import canonical
@@ -73,6 +73,11 @@ class Job:
         return [load for load in LOADS[RowFunction(self.function)] if load != Load.START or self.begun]
 
     @property
+    def paired(self) -> bool:
+        """Whether the first two operands are read in turns."""
+        return self.function in PAIRED and self.loads[:2] == list(LOADS[RowFunction(self.function)][:2])
+
+    @property
     def stores(self) -> list[Store]:
         """Results that are written, in order."""
         return [store for store in STORES[RowFunction(self.function)] if store != Store.THIRD or self.begun]
@@ -133,11 +138,17 @@ class _Worked:
         self.lanes = memories[0].shape[1]
         self.groups = -(-job.columns // self.lanes)
         self.rows = min(job.rows - begin, most_rows(self.lanes))
+        self.opened = len(found.reads)
         self.numbers, self.right = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         if Load.NUMBERS in job.loads:
             self._take_numbers()
         found.blocks.append(Block(self.rows, tuple(self.right.tolist())))
-        given = {load: self._load(load) for load in job.loads if load != Load.NUMBERS}
+        given = {}
+        for load in job.loads:
+            if load != Load.NUMBERS:
+                given[load] = self._load(load)
+        if job.paired:
+            self._take_turns()
         with np.errstate(all="ignore"):
             results = self._results(given)
         for store in job.stores:
@@ -202,6 +213,14 @@ class _Worked:
                     self.found.reads.append(Access(place[0], line + group))
                     taken[number, group] = self.memories[place[0]][line + group]
         return taken.reshape(len(lines), -1)[:, :job.columns].view(np.float32)
+
+    def _take_turns(self) -> None:
+        """Put the reads of the first two operands in order: a column block of each."""
+        size = self.groups * self.rows
+        turns = np.arange(2 * size).reshape(2, self.groups, self.rows).swapaxes(0, 1).ravel()
+        reads = self.found.reads
+        self.found.reads = [*reads[:self.opened], *(reads[self.opened + place] for place in turns.tolist()),
+                            *reads[self.opened + 2 * size:]]
 
     def _results(self, given: dict[Load, Array]) -> dict[Store, Array]:
         """Results of the block."""
