@@ -23,10 +23,11 @@ from hdl.streams.delay import DelayLine
 from hdl.streams.rows import RowAssembler
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["RowUnit"]
+__all__ = ["ROOT_INTERVAL", "RowUnit"]
 
-#: Cycles from a root to the next one.
-_INTERVAL = 4
+ROOT_INTERVAL = 2
+"""Cycles from a root to the next one."""
+
 #: Results that wait for their write.
 _RESULTS = 128
 
@@ -88,7 +89,7 @@ class RowUnit(wiring.Component):
             **sizes, latency=self._lanes[0].latency, sums=RowLane.step * (lanes - 1), frame=RowLane.step * lanes + 2)
         self._reader = RowReader(lanes=lanes, memory_rows=memory_rows, **sizes)
         self._writer = RowWriter(lanes=lanes, memory_rows=memory_rows, **sizes)
-        self._root, self._divider = FloatSquareRoot(interval=_INTERVAL), FloatDivider(interval=_INTERVAL)
+        self._root, self._divider = FloatSquareRoot(interval=ROOT_INTERVAL), FloatDivider(interval=ROOT_INTERVAL)
         super().__init__({
             "job": In(stream.Signature(row_job_layout(memory_rows, lanes))),
             "request": Out(stream.Signature(request_layout(memory_rows))),
@@ -98,6 +99,16 @@ class RowUnit(wiring.Component):
             "done": Out(1),
             "bad": Out(1),
         })
+
+    @property
+    def latency(self):
+        """Cycles from the control of an element to its result, in a lane."""
+        return self._lanes[0].latency
+
+    @property
+    def root_latency(self):
+        """Cycles from the square of a deviation to the reciprocal of the deviation."""
+        return self._root.latency + self._divider.latency
 
     def elaborate(self, platform):
         m = Module()
@@ -230,15 +241,15 @@ class RowUnit(wiring.Component):
         # A square is given in each turn, and goes through both recurrences.
         m.submodules.root = root = self._root
         m.submodules.divider = divider = self._divider
-        turn = Signal(range(_INTERVAL))
+        turn = Signal(range(ROOT_INTERVAL))
         arrives = Signal(root.latency + divider.latency)
         roots, all_roots = Signal.like(sequencer.roots), Signal()
         given = first.latency + 1  # from a turn to the square
         m.d.sync += [turn.eq(turn + 1), arrives.eq(Cat(live[first.latency - 1] & first.late.root, arrives))]
         m.d.comb += [
             sequencer.turn.eq(turn == 0), sequencer.roots.eq(roots),
-            root.load.eq(turn == given % _INTERVAL), root.a.eq(first.o),
-            divider.load.eq(turn == (given + root.latency) % _INTERVAL), divider.a.eq(FP32.bias << FP32.fraction_bits),
+            root.load.eq(turn == given % ROOT_INTERVAL), root.a.eq(first.o),
+            divider.load.eq(turn == (given + root.latency) % ROOT_INTERVAL), divider.a.eq(FP32.bias << FP32.fraction_bits),
             divider.b.eq(root.o),
             deviations.en.eq(arrives[-1] | reader.deviation),
             deviations.addr.eq(Mux(reader.deviation, reader.element_row, roots)),
@@ -246,7 +257,7 @@ class RowUnit(wiring.Component):
             all_roots.eq(roots + 1 == reader.rows),
         ]
         with m.If(begin):
-            m.d.sync += roots.eq(0)
+            m.d.sync += [roots.eq(0), turn.eq(0)]
         with m.Elif(arrives[-1]):
             m.d.sync += roots.eq(roots + 1)
         m.submodules.reciprocals = queue = Queue(shape=word_layout(), depth=self._rows + 1, block=False)

@@ -94,10 +94,11 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Block of a job: its rows, and which of its numbers are right."""
+    """Block of a job: its rows, which of their numbers are right, and how many numbers were read."""
 
     rows: int
     right: tuple[bool, ...] = ()
+    numbers: int = 0
 
 
 @dataclasses.dataclass
@@ -139,10 +140,11 @@ class _Worked:
         self.groups = -(-job.columns // self.lanes)
         self.rows = min(job.rows - begin, most_rows(self.lanes))
         self.opened = len(found.reads)
+        self.asked = 0
         self.numbers, self.right = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         if Load.NUMBERS in job.loads:
             self._take_numbers()
-        found.blocks.append(Block(self.rows, tuple(self.right.tolist())))
+        found.blocks.append(Block(self.rows, tuple(self.right.tolist()), self.asked))
         given = {}
         for load in job.loads:
             if load != Load.NUMBERS:
@@ -160,6 +162,7 @@ class _Worked:
         scatters = job.function == RowFunction.SCATTER
         self.rows = min(self.rows, SCATTERED) if scatters else self.rows
         numbers = self._elements(job.y, job.y_lane, job.stride_numbers)
+        self.asked = len(numbers)
         self.right = numbers < job.count
         self.found.bad |= not self.right.all()
         if scatters:
