@@ -59,7 +59,7 @@ class RowSequencer(wiring.Component):
     latency = 3
 
     def __init__(self, *, rows, groups, latency, sums, frame):
-        self._latency, self._sums, self._frame = latency, sums, frame
+        self._most, self._latency, self._sums, self._frame = rows, latency, sums, frame
         super().__init__({
             "begin": In(1), "function": In(8), "started": In(1), "rows": In(range(rows + 1)),
             "last_group": In(range(groups)), "step": In(_STEPS), "words": In(range(rows * groups + 1)),
@@ -86,23 +86,24 @@ class RowSequencer(wiring.Component):
         # Cycles since the last element, and the last one whose row was summed up; elements of the last pass.
         after = self._latency + 1
         total = self._latency + self._sums + 1
-        since, covered = Signal(range(after + 1)), Signal(range(after + 1))
-        since_sum, slot = Signal(range(total + 1)), Signal(range(self._frame + 1))
-        for counter, most in ((since, after), (since_sum, total), (slot, self._frame)):
+        longest = max(after, self._frame)
+        since, covered, since_sum = Signal(range(longest + 1)), Signal(range(after + 1)), Signal(range(total + 1))
+        for counter, most in ((since, longest), (since_sum, total)):
             with m.If(counter != most):
                 m.d.sync += counter.eq(counter + 1)
         with m.If(go):
             m.d.sync += [since.eq(0), covered.eq(Mux(begun, covered + (covered != after), 1))]
             with m.If(now.summed):
                 m.d.sync += since_sum.eq(0)
-                with m.If((row == 0) & ~half):
-                    m.d.sync += slot.eq(1)
 
+        # A column block may begin when its first sum is there in time: then so are all others.
         there, free, timely, follows = Signal(), Signal(), Signal(), Signal()
+        turns = Signal(range(2 * self._most + 1))
         m.d.comb += [
             there.eq((self.step > now.needs) | ((self.step == now.needs) & (self.words > count))),
             free.eq((~now.stored | self.room) & (~now.root | self.turn)),
-            timely.eq(~now.summed | (row != 0) | half | (group == 0) | (slot == self._frame)),
+            turns.eq(Mux(now.twice, self.rows << 1, self.rows)),
+            timely.eq(~now.summed | (row != 0) | half | (group == 0) | (since + turns >= self._frame)),
         ]
         with m.Switch(now.waits):
             with m.Case(After.NOTHING):

@@ -133,7 +133,7 @@ class _Block:
                 words = self.there[one.needs]
                 cycle = max(cycle, words[min(number, len(words) - 1)] + 1)
             if one.summed and number and number % turns == 0:
-                cycle = max(cycle, given[-turns] + ADD * model.lanes + 2)
+                cycle = max(cycle, given[-1] + 1 + max(0, ADD * model.lanes + 2 - turns))
             if one.after == After.ROOTS:
                 cycle = max(cycle, self.reciprocals[number % rows] + 1)
             if one.result == Result.ROOT:
