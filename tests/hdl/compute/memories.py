@@ -60,16 +60,15 @@ class WithMemories(wiring.Component):
         m.submodules.answers = answers = Queue(shape=response_layout(lanes), depth=65)
         m.submodules.writes = writes = Queue(shape=write_layout(self._rows, lanes), depth=513, block=False)
         request_free, response_free, write_free, commit_free = self.paces
-        answer = data.StructLayout({"valid": 1, "elements": 32 * lanes})
-        m.submodules.delay = delay = DelayLine(shape=answer, cycles=self._latency - LATENCY)
-        m.d.sync += delay.i.valid.eq(unit.request.valid & unit.request.ready)
+        m.submodules.delay = delay = DelayLine(shape=32 * lanes, cycles=self._latency - LATENCY)
+        fetched = Signal(self._latency - LATENCY + 1)
+        m.d.sync += fetched.eq(Cat(unit.request.valid & unit.request.ready, fetched))
         m.d.comb += [
             unit.job.valid.eq(self.job.valid), unit.job.payload.eq(self.job.payload),
             self.job.ready.eq(unit.job.ready),
             unit.request.ready.eq(request_free), read.en.eq(1),
             read.addr.eq(Cat(unit.request.p.row, unit.request.p.place)),
-            delay.i.elements.eq(read.data),
-            answers.i.valid.eq(delay.o.valid), answers.i.payload.eq(delay.o.elements),
+            delay.i.eq(read.data), answers.i.valid.eq(fetched[-1]), answers.i.payload.eq(delay.o),
             unit.response.valid.eq(answers.o.valid & response_free), unit.response.payload.eq(answers.o.payload),
             answers.o.ready.eq(unit.response.valid & unit.response.ready),
             writes.i.valid.eq(unit.write.valid & write_free), writes.i.payload.eq(unit.write.payload),
