@@ -41,8 +41,8 @@ class VectorUnit(wiring.Component):
     gradient is a quotient after the other, minus one at the label, while losses are summed up in order of rows. The
     block's last write is on its way before the next block is worked on; its first elements are read before.
 
-    A SOFTMAX has no labels and no loss. Its program ends with the totals, one after the other of which goes through
-    the divider; elements follow, one each cycle, and are multiplied by the reciprocal of their row.
+    A SOFTMAX has no labels and no loss. The totals of its rows go through the divider, and then each element, one in
+    a cycle, is multiplied by the reciprocal of its row.
 
     A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
     nothing to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
@@ -218,8 +218,7 @@ class VectorUnit(wiring.Component):
         """Memories of elements and labels; return what the other parts need of them."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         loaded = loader.o.payload
-        beyond, padding = Signal(), Signal()
-        back = Signal(range(THREADS * self._columns))
+        beyond, padding, back = Signal(), Signal(), Signal(range(THREADS * self._columns))
         m.d.comb += [
             loader.o.ready.eq(phase.loads),
             beyond.eq(loaded.label >= job.columns),
@@ -352,9 +351,8 @@ class VectorUnit(wiring.Component):
         """Send quotients and losses, or elements of a softmax, to the first unit; return the results that arrive."""
         walk, divider, sequencer = self._walk, self._divider, self._sequencer
         interval = divider.interval
-        turn, room, issue, ready = Signal(), Signal(), Signal(), Signal(init=1)
+        turn, room, issue, ready, softmax = Signal(), Signal(), Signal(), Signal(init=1), phase.softmax
         in_flight = max(-(-self.quotient_latency // interval), self.product_latency * self._sequences) + 1
-        softmax = phase.softmax
         m.d.comb += [
             turn.eq(sequencer.slot[:interval.bit_length() - 1] == 0),
             room.eq(self._queue.level <= _QUEUE - in_flight),
@@ -413,7 +411,7 @@ class VectorUnit(wiring.Component):
             return under_way[-1], ends.o
         with m.If(softmax):
             m.d.sync += under_way[self.product_latency:].eq(0)
-        m.submodules.product_ends = early = DelayLine(shape=1, cycles=self.product_latency)
+        m.submodules.early = early = DelayLine(shape=1, cycles=self.product_latency)
         m.d.comb += early.i.eq(walk.last)
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 

@@ -9,11 +9,15 @@ import pytest
 from hdl.compute.engine import BLOCKS, ComputeEngine
 from hdl.compute.layer_list import (
     MULTIPLIED_BIT,
+    PADDING,
     Initial,
     Kind,
     Place,
+    RowFunction,
+    VectorProgram,
     centroid_layout,
     gemm_layout,
+    row_layout,
     vector_layout,
 )
 from hdl.compute.memory_access import MemoryAccess
@@ -25,6 +29,7 @@ from hdl.node import Node
 from sim.golden import layer_list
 from sim.golden.centroid_product import pack_indices
 from sim.golden.compute import Engine, Vector, pack
+from sim.golden.row_instruction import Rows
 from sim.streams import STALLS
 from sim.verilated.vectors import Unit
 from tests.hdl import host_requests
@@ -35,7 +40,7 @@ from tests.hdl.host_requests import event, push, request
 #: A node of two engines, with the memories of random lists.
 CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
                     state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True, centroids=16)
+                    scale_mask=True, centroids=16, sequences=True)
 PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
 SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
                   strict=True))
@@ -45,7 +50,8 @@ LIST = 512
 LISTS = 16
 
 exchange = functools.partial(host_requests.exchange, cycles=20_000)
-golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16)
+golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16,
+                sequences=True)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +160,7 @@ def test_network(node, pattern):
     assert 0 < vector < gemm
     words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
     assert command - gemm - vector == layer_list.command_cycles(
-        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
+        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16, sequences=True)
     compare(responses[8:], memories, f"{pattern=}")
 
 
@@ -199,12 +205,16 @@ def test_the_host_reads_and_writes_beside_it(node):
 
 
 def label(generator, memories, command):
-    """Make the labels of a list right, and tell whether it is valid then."""
+    """Make the labels of a list right, padding among them, and the numbers of rows."""
     given = {"base": command.list_base, "length": command.length, "offset": command.state_base}
     for job in golden.check(memories, **given)[0]:
-        if isinstance(job, Vector):
+        if isinstance(job, Vector) and job.labels is not None:
             where = job.labels.index()[:, 0]
             memories[job.labels.place][where] = generator.integers(job.source.columns, size=len(where))
+            if generator.random() < 0.3:
+                memories[job.labels.place][generator.choice(where)] = PADDING
+        elif isinstance(job, Rows) and job.count:
+            memories[job.y.place][job.y.index()[:, 0]] = generator.integers(job.count, size=job.rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -386,6 +396,71 @@ def test_centroids(node):
         weights = expanded[Place.GRADIENTS][96:192].view(np.float32).reshape(indices.shape)
         totals = [weights[indices == number].sum(dtype=np.float64) for number in range(16)]
         np.testing.assert_array_equal(shared[Place.GRADIENTS][:16].view(np.float32), totals)
+
+
+def sequence():
+    """Memories and instructions of a sequence: every function of rows, results in the place of operands, padding."""
+    generator = np.random.default_rng(9)
+    memories = {place: generator.standard_normal(words).astype(np.float32).view(np.uint32)
+                for place, words in zip(PLACES, WORDS, strict=True)}
+    activations = memories[Place.ACTIVATIONS]
+    activations[701:701 + 2 * ROWS:2] = [3, 0, 6, 3, 3, 1]
+    activations[720:720 + ROWS] = [4, PADDING, 0, 8, PADDING, 2]
+    x, start, normal, sums, found, weights, third = (
+        {name: at(Place.ACTIVATIONS, 72 * number), f"stride_{name}": 12} for number, name in enumerate(
+            ("x", "start", "second", "target", "target", "y", "third")))
+    scale, shift, numbers = at(Place.WEIGHTS, 96), at(Place.WEIGHTS, 108), at(Place.ACTIVATIONS, 701)
+    share = {"factor": int(np.float32(1 / 9).view(np.uint32)), "epsilon": int(np.float32(1e-5).view(np.uint32))}
+
+    def rows(function, **fields):
+        return pack(row_layout(), {"kind": Kind.ROWS, "function": function, "columns": 9, **share, **fields})
+
+    def vector(function, **fields):
+        return pack(vector_layout(), {"kind": Kind.VECTOR, "function": function, "columns": 9, **fields})
+
+    norm = {"scale": scale, "shift": shift, "deviation": at(Place.GRADIENTS, 200)}
+    instructions = [
+        rows(RowFunction.GATHER, x=at(Place.WEIGHTS, 0), stride_x=12, y=numbers, stride_y=2, count=7, **start,
+             started=1, target=x["x"], stride_target=12),
+        rows(RowFunction.NORM, **x, **start, **normal, **sums, started=1, third=x["x"], stride_third=12, **norm),
+        vector(VectorProgram.SOFTMAX, source=sums["target"], stride_source=12, target=weights["y"],
+               stride_target=12),
+        vector(VectorProgram.CROSS_ENTROPY, source=sums["target"], stride_source=12,
+               labels=at(Place.ACTIVATIONS, 720), stride_labels=1, **found, loss=at(Place.ACTIVATIONS, 740)),
+        rows(RowFunction.SOFTMAX_BACK, x=found["target"], stride_x=12, **weights, **found),
+        rows(RowFunction.NORM_BACK, x=found["target"], stride_x=12, y=normal["second"], stride_y=12, started=1,
+             start=x["x"], stride_start=0, second=third["third"], stride_second=12, **sums, **norm),
+        rows(RowFunction.CLEAR, rows=7, target=at(Place.GRADIENTS, 0), stride_target=12),
+        rows(RowFunction.SCATTER, x=sums["target"], stride_x=12, y=numbers, stride_y=2, count=7,
+             target=at(Place.GRADIENTS, 0), stride_target=12),
+        rows(RowFunction.ADD, **x, start=sums["target"], stride_start=12, started=1, target=x["x"], stride_target=12),
+        rows(RowFunction.SCALE, **x, **found, **norm)]
+    words = np.concatenate([*instructions, END])
+    activations[LIST:LIST + len(words)] = words
+    return memories, instructions
+
+
+def test_sequences(node):
+    """Every function of sequences: bits, and cycles without those of their units; a wrong number ends the list."""
+    memories, instructions = sequence()
+    for number, outcome in ((None, EventStatus.OK), (7, EventStatus.BAD_INSTRUCTION)):
+        mine = {place: memory.copy() for place, memory in memories.items()}
+        if number is not None:
+            mine[Place.ACTIVATIONS][701] = number
+        node.reset()
+        responses = exchange(node, *fill(mine), push(**layers(LIST)), POP, *(
+            request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL)
+        expected = golden.run(mine, base=LIST, length=ROWS)
+        assert expected.status is outcome
+        ended = event(responses[4])
+        assert (ended.status, ended.detail) == (expected.status, expected.detail)
+        command, products, functions = (response[2] for response in responses[5:8])
+        assert products == 0
+        if outcome is EventStatus.OK:
+            assert command - functions == layer_list.command_cycles(
+                [*instructions, END], ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16,
+                sequences=True)
+        compare(responses[8:], mine)
 
 
 def test_constructor_errors():
