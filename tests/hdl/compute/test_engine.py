@@ -1,94 +1,61 @@
 # amaranth: UnusedElaboratable=no
 """LAYERS in a node, by the node's ports alone: hdl/compute/engine.py."""
 
-import functools
-
 import numpy as np
 import pytest
 
-from hdl.compute.engine import BLOCKS, ComputeEngine
+from hdl.compute.engine import ComputeEngine
 from hdl.compute.layer_list import (
     MULTIPLIED_BIT,
     PADDING,
     Initial,
     Kind,
     Place,
-    RowFunction,
-    VectorProgram,
     centroid_layout,
     gemm_layout,
-    row_layout,
     vector_layout,
 )
 from hdl.compute.memory_access import MemoryAccess
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import register
-from hdl.engines import engines
-from hdl.node import Node
 from sim.golden import layer_list
 from sim.golden.centroid_product import pack_indices
-from sim.golden.compute import Engine, Vector, pack
+from sim.golden.compute import Vector, pack
 from sim.golden.row_instruction import Rows
 from sim.streams import STALLS
-from sim.verilated.vectors import Unit
-from tests.hdl import host_requests
+from tests.hdl.compute.engine_requests import (
+    CONFIG,
+    COUNTERS,
+    LIST,
+    PLACES,
+    POP,
+    READ_ALL,
+    at,
+    compare,
+    exchange,
+    fill,
+    golden,
+    layers,
+    node_unit,
+    read,
+    write,
+)
 from tests.hdl.compute.lists import END, WORDS, draw_command, draw_list
 from tests.hdl.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
-#: A node of two engines, with the memories of random lists.
-CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
-                    state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True, centroids=16, sequences=True)
-PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
-SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
-                  strict=True))
-COUNTERS = ("COMMAND_CYCLES", "GEMM_CYCLES", "VECTOR_CYCLES")
-POP = request(Opcode.POP_EVENT, 4, 100_000)
-LIST = 512
 LISTS = 16
-
-exchange = functools.partial(host_requests.exchange, cycles=20_000)
-golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16,
-                sequences=True)
 
 
 @pytest.fixture(scope="module")
 def node():
-    described = [engine for engine in engines(CONFIG) if engine.name in ("stand_in", "compute")]
-    return Unit(Node(CONFIG, described), name="ComputeNode")
-
-
-def write(place, address, words):
-    return request(Opcode.WRITE_MEMORY, len(words), SPACES[place] << 28 | address, *words)
-
-
-def read(place, address=0, count=None):
-    return request(Opcode.READ_MEMORY, CONFIG.memories.words[SPACES[place]] if count is None else count,
-                   SPACES[place] << 28 | address)
-
-
-READ_ALL = [read(place) for place in PLACES]
-
-
-def fill(memories):
-    return [write(place, 0, memory) for place, memory in memories.items()]
-
-
-def compare(responses, memories, note=""):
-    for response, (place, memory) in zip(responses, memories.items(), strict=True):
-        assert response[1] == Status.OK
-        np.testing.assert_array_equal(response[2:], memory, f"{place.name}, {note}")
+    return node_unit()
 
 
 def random_memories(generator, kind="ordinary"):
     return {place: draw(generator, kind, words).astype(np.uint32)
             for place, words in zip(PLACES, WORDS, strict=True)}
-
-
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
 
 
 def product(a, b, c, *, strides, start=None, gate=None, **fields):
@@ -134,13 +101,6 @@ def network(generator, base, lists):
         found.append(address)
         address += -(-len(words) // 32) * 32
     return memories, found
-
-
-def layers(address, *, length=ROWS, base=0, **fields):
-    """Command with noise in the fields that it ignores."""
-    return {"operation": Operation.LAYERS, "weight_base": address, "state_base": base, "length": length,
-            "gradient_base": 0xABCD_EF01, "rank": 9, "size": 3, "port": 7, "root": 8, "turn": 5, "stride": 0,
-            "duration": 0x7777_7777, **fields}
 
 
 @pytest.mark.parametrize("pattern", STALLS)
@@ -396,71 +356,6 @@ def test_centroids(node):
         weights = expanded[Place.GRADIENTS][96:192].view(np.float32).reshape(indices.shape)
         totals = [weights[indices == number].sum(dtype=np.float64) for number in range(16)]
         np.testing.assert_array_equal(shared[Place.GRADIENTS][:16].view(np.float32), totals)
-
-
-def sequence():
-    """Memories and instructions of a sequence: every function of rows, results in the place of operands, padding."""
-    generator = np.random.default_rng(9)
-    memories = {place: generator.standard_normal(words).astype(np.float32).view(np.uint32)
-                for place, words in zip(PLACES, WORDS, strict=True)}
-    activations = memories[Place.ACTIVATIONS]
-    activations[701:701 + 2 * ROWS:2] = [3, 0, 6, 3, 3, 1]
-    activations[720:720 + ROWS] = [4, PADDING, 0, 8, PADDING, 2]
-    x, start, normal, sums, found, weights, third = (
-        {name: at(Place.ACTIVATIONS, 72 * number), f"stride_{name}": 12} for number, name in enumerate(
-            ("x", "start", "second", "target", "target", "y", "third")))
-    scale, shift, numbers = at(Place.WEIGHTS, 96), at(Place.WEIGHTS, 108), at(Place.ACTIVATIONS, 701)
-    share = {"factor": int(np.float32(1 / 9).view(np.uint32)), "epsilon": int(np.float32(1e-5).view(np.uint32))}
-
-    def rows(function, **fields):
-        return pack(row_layout(), {"kind": Kind.ROWS, "function": function, "columns": 9, **share, **fields})
-
-    def vector(function, **fields):
-        return pack(vector_layout(), {"kind": Kind.VECTOR, "function": function, "columns": 9, **fields})
-
-    norm = {"scale": scale, "shift": shift, "deviation": at(Place.GRADIENTS, 200)}
-    instructions = [
-        rows(RowFunction.GATHER, x=at(Place.WEIGHTS, 0), stride_x=12, y=numbers, stride_y=2, count=7, **start,
-             started=1, target=x["x"], stride_target=12),
-        rows(RowFunction.NORM, **x, **start, **normal, **sums, started=1, third=x["x"], stride_third=12, **norm),
-        vector(VectorProgram.SOFTMAX, source=sums["target"], stride_source=12, target=weights["y"],
-               stride_target=12),
-        vector(VectorProgram.CROSS_ENTROPY, source=sums["target"], stride_source=12,
-               labels=at(Place.ACTIVATIONS, 720), stride_labels=1, **found, loss=at(Place.ACTIVATIONS, 740)),
-        rows(RowFunction.SOFTMAX_BACK, x=found["target"], stride_x=12, **weights, **found),
-        rows(RowFunction.NORM_BACK, x=found["target"], stride_x=12, y=normal["second"], stride_y=12, started=1,
-             start=x["x"], stride_start=0, second=third["third"], stride_second=12, **sums, **norm),
-        rows(RowFunction.CLEAR, rows=7, target=at(Place.GRADIENTS, 0), stride_target=12),
-        rows(RowFunction.SCATTER, x=sums["target"], stride_x=12, y=numbers, stride_y=2, count=7,
-             target=at(Place.GRADIENTS, 0), stride_target=12),
-        rows(RowFunction.ADD, **x, start=sums["target"], stride_start=12, started=1, target=x["x"], stride_target=12),
-        rows(RowFunction.SCALE, **x, **found, **norm)]
-    words = np.concatenate([*instructions, END])
-    activations[LIST:LIST + len(words)] = words
-    return memories, instructions
-
-
-def test_sequences(node):
-    """Every function of sequences: bits, and cycles without those of their units; a wrong number ends the list."""
-    memories, instructions = sequence()
-    for number, outcome in ((None, EventStatus.OK), (7, EventStatus.BAD_INSTRUCTION)):
-        mine = {place: memory.copy() for place, memory in memories.items()}
-        if number is not None:
-            mine[Place.ACTIVATIONS][701] = number
-        node.reset()
-        responses = exchange(node, *fill(mine), push(**layers(LIST)), POP, *(
-            request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL)
-        expected = golden.run(mine, base=LIST, length=ROWS)
-        assert expected.status is outcome
-        ended = event(responses[4])
-        assert (ended.status, ended.detail) == (expected.status, expected.detail)
-        command, products, functions = (response[2] for response in responses[5:8])
-        assert products == 0
-        if outcome is EventStatus.OK:
-            assert command - functions == layer_list.command_cycles(
-                [*instructions, END], ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16,
-                sequences=True)
-        compare(responses[8:], mine)
 
 
 def test_constructor_errors():
