@@ -5,7 +5,8 @@ import enum
 
 from hdl.compute.layer_list import RowFunction
 
-__all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B", "C", "D", "Load", "Pass", "Result", "Store"]
+__all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B", "C", "D", "Load", "Pass", "Result",
+           "Store"]
 
 
 class Load(enum.IntEnum):

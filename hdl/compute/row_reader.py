@@ -129,7 +129,8 @@ class RowReader(wiring.Component):
         named, last_row, last_group, moves = Signal(), Signal(), Signal(), Signal()
         most = Mux(job.function == RowFunction.SCATTER, min(SCATTERED, self._rows), self._rows)
         m.d.comb += [
-            following.eq(line + now.stride), further.eq(now.first + self._lanes), last_row.eq(single | (row + 1 == self.rows)),
+            following.eq(line + now.stride), further.eq(now.first + self._lanes),
+            last_row.eq(single | (row + 1 == self.rows)),
             last_group.eq(line_only | (group == self.last_group)),
             named.eq((load == Load.TABLE) | (load == Load.TARGET)),
             numbers.row.eq(row),

@@ -236,7 +236,8 @@ class RowUnit(wiring.Component):
         found = register(
             m, "found", scalar=Mux(summed, sum_of.data, scalar_of.data), deviation=deviation_of.data,
             partial=Mux(first.middle.group == 0, 0, partial.data))
-        m.d.comb += [first.scalar.eq(found.scalar), first.deviation.eq(found.deviation), first.before.eq(found.partial)]
+        m.d.comb += [first.scalar.eq(found.scalar), first.deviation.eq(found.deviation),
+                     first.before.eq(found.partial)]
 
         # A square is given in each turn, and goes through both recurrences.
         m.submodules.root = root = self._root
@@ -249,8 +250,8 @@ class RowUnit(wiring.Component):
         m.d.comb += [
             sequencer.turn.eq(turn == 0), sequencer.roots.eq(roots),
             root.load.eq(turn == given % ROOT_INTERVAL), root.a.eq(first.o),
-            divider.load.eq(turn == (given + root.latency) % ROOT_INTERVAL), divider.a.eq(FP32.bias << FP32.fraction_bits),
-            divider.b.eq(root.o),
+            divider.load.eq(turn == (given + root.latency) % ROOT_INTERVAL),
+            divider.a.eq(FP32.bias << FP32.fraction_bits), divider.b.eq(root.o),
             deviations.en.eq(arrives[-1] | reader.deviation),
             deviations.addr.eq(Mux(reader.deviation, reader.element_row, roots)),
             deviations.data.eq(Mux(reader.deviation, reader.element, divider.o)),
@@ -278,7 +279,8 @@ class RowUnit(wiring.Component):
             m.submodules[f"result_{number}"] = delay
             m.d.comb += [delay.i.eq(lane.result),
                          queue.i.payload[number].eq(Mux(arrives, delay.o, reader.copied.payload[number]))]
-        m.d.comb += [queue.i.valid.eq(arrives | reader.copied.valid), reader.copied.ready.eq(queue.i.ready & ~arrives)]
+        m.d.comb += [queue.i.valid.eq(arrives | reader.copied.valid),
+                     reader.copied.ready.eq(queue.i.ready & ~arrives)]
         connect_stream(m, queue.o, self._writer.results)
 
         promised = Signal(range(_RESULTS + 1))

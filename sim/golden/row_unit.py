@@ -229,10 +229,10 @@ class _Worked:
         """Results of the block."""
         job = self.job
         factor, epsilon = np.array([job.factor, job.epsilon], np.uint32).view(np.float32)
-        x, start = given.get(Load.X), given.get(Load.START)
+        x, start = given.get(Load.X, np.zeros(0, np.float32)), given.get(Load.START)
         match RowFunction(job.function):
             case RowFunction.ADD:
-                return {Store.TARGET: canonical(x + start)}
+                return {Store.TARGET: canonical(x + given[Load.START])}
             case RowFunction.SCALE:
                 return {Store.TARGET: canonical(x * given[Load.SCALE] + given[Load.SHIFT])}
             case RowFunction.NORM:

@@ -69,7 +69,7 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
     apart = int(generator.integers(1, 4))
     free = [0] * PLACES if free is None else free
     begun = started or function in (RowFunction.ADD, RowFunction.SCATTER)
-    used = {_LOADED[load] for load in LOADS.get(function, ())} | {_STORED[store] for store in STORES.get(function, ())}
+    used = {_LOADED[load] for load in LOADS[function]} | {_STORED[store] for store in STORES[function]}
     used -= set() if begun else {"start", "third"}
     fields = {name: (int(generator.integers(PLACES)), int(generator.integers(ROWS))) for name in _OPERANDS}
     strides = {f"stride_{name}": int(generator.integers(ROWS)) for name in _STRIDES}
