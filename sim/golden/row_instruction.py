@@ -5,7 +5,7 @@ Its functions are in :mod:`sim.golden.row_functions`.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,13 @@ from hdl.compute.layer_list import RowFunction
 from sim.golden.row_functions import gather, norm, norm_back, scatter, softmax_back
 from sim.golden.summation import canonical
 
-if TYPE_CHECKING:
-    from sim.golden.compute import Memories, Operand
-
 __all__ = ["ROW_OPERANDS", "ROW_TABLES", "ROW_USES", "Rows", "rows_instruction"]
 
 Array = npt.NDArray[np.float32]
+
+#: Operand and memories of :mod:`sim.golden.compute`, which imports this module.
+Operand: TypeAlias = Any
+Memories: TypeAlias = Any
 
 ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
 """Operands in the order in which they are checked: the targets first."""
@@ -50,29 +51,29 @@ class Rows:
     count: int
     factor: np.float32
     epsilon: np.float32
-    target: "Operand"
-    second: "Operand | None" = None
-    third: "Operand | None" = None
-    deviation: "Operand | None" = None
-    x: "Operand | None" = None
-    y: "Operand | None" = None
-    start: "Operand | None" = None
-    scale: "Operand | None" = None
-    shift: "Operand | None" = None
+    target: Operand
+    second: Operand | None = None
+    third: Operand | None = None
+    deviation: Operand | None = None
+    x: Operand | None = None
+    y: Operand | None = None
+    start: Operand | None = None
+    scale: Operand | None = None
+    shift: Operand | None = None
 
     @property
-    def targets(self) -> "tuple[Operand, ...]":
+    def targets(self) -> tuple[Operand, ...]:
         found = (self.target, self.second, self.third, self.deviation if self.function is RowFunction.NORM else None)
         return tuple(one for one in found if one is not None)
 
     @property
-    def sources(self) -> "tuple[Operand, ...]":
+    def sources(self) -> tuple[Operand, ...]:
         found = [getattr(self, name) for name in ("x", "y", "start", "scale", "shift")]
         found += [self.deviation] if self.function is RowFunction.NORM_BACK else []
         found += [self.target] if self.function is RowFunction.SCATTER else []
         return tuple(one for one in found if one is not None)
 
-    def run(self, memories: "Memories") -> bool:
+    def run(self, memories: Memories) -> bool:
         """Run the function, and tell whether all numbers are below the count of rows of the table."""
         given = {name: operand.read(memories) for name in ("x", "y", "start", "scale", "shift", "deviation", "target")
                  if (operand := getattr(self, name)) is not None}
@@ -114,7 +115,7 @@ class Rows:
 
 
 def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], columns: int,
-                     refuse: Callable[[object], None], operand: "Callable[..., Operand]") -> Rows:
+                     refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
     """A checked instruction, without what its function does not use.
 
     Parameters
