@@ -211,6 +211,7 @@ UNITS = {
     "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
     "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
     "compute.program_lane": Unit("hdl.compute.program_lane:ProgramLane", {}),
+    "compute.row_unit": Unit("hdl.compute.row_unit:RowUnit", {"lanes": 4, "memory_rows": 4096}),
     "compute.vector_lane": Unit("hdl.compute.vector_lane:VectorLane", {}),
     "compute.gemm": Unit("hdl.compute.gemm:Gemm", {"rows": 4, "lanes": 4, "memory_rows": 4096}),
     "compute.centroid_layer": Unit("hdl.compute.centroid_layer:CentroidLayer", {"lanes": 4, "memory_rows": 4096}),

@@ -26,7 +26,7 @@ _REDUCED = {
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
-_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32}, object()
+_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "sequences": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -91,6 +91,9 @@ class NodeConfig:
     centroids : int
         Centroids of a table, 4, 8 or 16, of a node whose LAYERS have products with weights that are indices of them:
         docs/compute/centroid_layer.md. 0 in a node without; without effect in a node without LAYERS.
+    sequences : bool
+        Whether LAYERS have functions of sequences: ROWS, SOFTMAX and labels of padding; without effect in a node
+        without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each, or 3
         for one more that moves activations to a far memory and back. Only with 2 do commands wait for other nodes.
@@ -148,6 +151,7 @@ class NodeConfig:
     scale_mask: bool = False
     operands: str = OPERANDS_FP32
     centroids: int = 0
+    sequences: bool = False
     queues: int = 1
     versions: bool = False
     program_depth: int = 64
@@ -182,8 +186,8 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "versions", "masters",
-                     "replay", "rounds"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
+                     "masters", "replay", "rounds"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):

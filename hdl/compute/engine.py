@@ -9,6 +9,7 @@ from hdl.compute.gemm import Gemm
 from hdl.compute.layer_list import MULTIPLIED_BIT, Place
 from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
+from hdl.compute.row_unit import RowUnit
 from hdl.compute.vector import VectorUnit
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
@@ -38,10 +39,11 @@ class ComputeEngine(wiring.Component):
     """Run LAYERS on the memories of a node, one command after the other.
 
     The list is checked before anything is written, and then carried out by a unit for products and one for functions
-    of rows, of which one works at a time; a node with centroids has a third one, for products of weights that are
-    indices. docs/protocol.md has the list.
+    of rows, of which one works at a time; a node with centroids has one for products of weights that are indices as
+    well, and one with functions of sequences another one for ROWS. docs/protocol.md has the list.
 
-    A label that is too large is found while its function runs: then the instructions before it have been carried out.
+    A label, or a number of a row, that is too large is found while its function runs: then the instructions before it
+    have been carried out.
 
     Parameters
     ----------
@@ -92,15 +94,19 @@ class ComputeEngine(wiring.Component):
         access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
         lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
                            columns=COLUMNS, scale_mask=config.scale_mask, operands=config.operands,
-                           centroids=config.centroids)
+                           centroids=config.centroids, sequences=config.sequences)
         memory_rows, dsps = max(words) // config.lanes, config.multiplier_dsps
         gemm = Gemm(rows=config.compute, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows,
                     scale_mask=config.scale_mask, operands=config.operands)
-        vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps)
+        vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps,
+                            sequences=config.sequences)
         parts = {"access": access, "lists": lists, "gemm": gemm, "vector": vector}
         if config.centroids:
             parts["centroid"] = centroid = CentroidLayer(
                 centroids=config.centroids, lanes=config.lanes, dsps=dsps, memory_rows=memory_rows)
+        if config.sequences:
+            parts["rows"] = row_unit = RowUnit(
+                lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps)
         for name, unit in parts.items():
             m.submodules[name] = ResetInserter(runner.reset)(unit)
         connect_stream(m, self.command, runner.command)
@@ -117,6 +123,10 @@ class ComputeEngine(wiring.Component):
         if config.centroids:
             progress = Cat(progress, Const(0, MULTIPLIED_BIT - 1), centroid.multiplied)
             products, done = products | lists.centroid_runs, done | (lists.centroid_runs & centroid.done)
+        functions, bad = lists.vector_runs, (lists.gemm_runs & gemm.bad) | (lists.vector_runs & vector.bad)
+        if config.sequences:
+            functions, done = functions | lists.rows_runs, done | (lists.rows_runs & row_unit.done)
+            bad = bad | (lists.rows_runs & row_unit.bad)
         given = self.command.payload
         list_base, state_base, length = Signal.like(lists.list_base), Signal(32), Signal(32)
         with m.If(self.command.ready):
@@ -134,13 +144,13 @@ class ComputeEngine(wiring.Component):
             lists.length.eq(length),
             lists.settled.eq(access.settled),
             lists.unit_done.eq(done),
-            lists.unit_bad.eq((lists.gemm_runs & gemm.bad) | (lists.vector_runs & vector.bad)),
+            lists.unit_bad.eq(bad),
             gemm.settled.eq(access.settled),
             vector.settled.eq(access.settled),
             self.count.command_cycles.eq(runner.busy),
             self.count.stall_memory.eq(access.waits),
             self.count.gemm_cycles.eq(products),
-            self.count.vector_cycles.eq(lists.vector_runs),
+            self.count.vector_cycles.eq(functions),
         ]
         clients = [(lists, ~lists.gemm_runs & ~lists.vector_runs), (gemm, lists.gemm_runs),
                    (vector, lists.vector_runs)]
@@ -149,6 +159,11 @@ class ComputeEngine(wiring.Component):
             m.d.comb += centroid.settled.eq(access.settled)
             clients[0] = lists, clients[0][1] & ~lists.centroid_runs
             clients.append((centroid, lists.centroid_runs))
+        if config.sequences:
+            connect_stream(m, lists.rows, row_unit.job)
+            m.d.comb += row_unit.settled.eq(access.settled)
+            clients[0] = lists, clients[0][1] & ~lists.rows_runs
+            clients.append((row_unit, lists.rows_runs))
         # One of them uses the memories: no answer is under way when another one begins, and the others offer nothing,
         # so that what is ready for one may be so for all.
         for client, works in clients:

@@ -15,7 +15,7 @@ from hdl.compute.centroid_instruction import (
 )
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.instruction_reader import listed_layout
-from hdl.compute.jobs import centroid_job_layout, vector_job_layout
+from hdl.compute.jobs import centroid_job_layout, row_job_layout, vector_job_layout
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
@@ -26,10 +26,12 @@ from hdl.compute.layer_list import (
     centroid_layout,
     gemm_layout,
     operand_layout,
+    row_layout,
     vector_layout,
 )
 from hdl.compute.loop_nest import SIZE_BITS, extents, fits, job_layout
 from hdl.compute.operands import FP32, operands_of
+from hdl.compute.row_instruction import ROW_OPERANDS, ROW_TARGETS, row_job, row_malformed, row_operands
 
 __all__ = ["GEMM_OPERANDS", "VECTOR_OPERANDS", "InstructionChecker", "checked_layout"]
 
@@ -43,22 +45,25 @@ VECTOR_OPERANDS = ("target", "loss", "source", "labels")
 _FIELD = 16
 
 
-def checked_layout(rows, lanes, centroids=0):
+def checked_layout(rows, lanes, centroids=0, sequences=False):
     """Payload of a checked instruction: its kind, whether it is wrong, the number at fault, and its job.
 
-    Of the jobs the one of its kind has a meaning, unless it is wrong. That of centroids is there if there are any.
+    Of the jobs the one of its kind has a meaning, unless it is wrong. That of centroids is there if there are any,
+    and that of ROWS with ``sequences``.
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MOST_INSTRUCTIONS),
         "gemm": gemm_job_layout(rows), "vector": vector_job_layout(rows, lanes),
-        **({"centroid": centroid_job_layout(rows)} if centroids else {})})
+        **({"centroid": centroid_job_layout(rows)} if centroids else {}),
+        **({"rows": row_job_layout(rows, lanes)} if sequences else {})})
 
 
-def _chosen_layout(column_bits):
+def _chosen_layout(column_bits, *, sequences):
     """One operand, as it is checked."""
     return data.StructLayout({
         "operand": operand_layout(), "rows": SIZE_BITS, "columns": column_bits, "stride": _FIELD,
-        "used": 1, "target": 1, "free": 1, "ones": 1, "still": 1, "same": 1})
+        "used": 1, "target": 1, "free": 1, "ones": 1, "still": 1, "same": 1,
+        **({"same_third": 1} if sequences else {})})
 
 
 class InstructionChecker(wiring.Component):
@@ -69,15 +74,17 @@ class InstructionChecker(wiring.Component):
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
       behind the kind, if its ``format`` is not that of the ``operands``, if it is ``scaled`` or ``masked`` without
       ``scale_mask``, or a CENTROID without ``centroids``, or one with ``gradient`` and ``initial``, ``relu`` or
-      ``gated``;
+      ``gated``, or ROWS or a SOFTMAX without ``sequences``, or ROWS ``started`` where the function has no start, or
+      not where it must have one;
     - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
       if a function has more than ``columns`` columns;
     - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but
-      for labels and loss;
-    - if a stride is less than a row of the matrix, but for those of labels, and for 0 of ``start``; tables have
-      none;
+      for labels, loss and numbers of rows;
+    - if a stride is less than a row of the matrix, but for those of labels and numbers, and for 0 of ``start``;
+      tables of centroids and vectors have none;
     - if an operand ends beyond its memory, is a target in the weights, or is ``ONES`` and neither A nor B;
-    - if a target overlaps another operand of the instruction, where ``start`` may be C itself;
+    - if a target overlaps another operand of the instruction, where ``start`` may be C itself, and ``x`` or
+      ``start`` of ROWS the target or ``third``, but for a table;
     - if a target in the activation memory overlaps the list. That is found with the END, and the number at fault is
       then that of the instruction whose target begins first, the earlier one of two.
 
@@ -105,6 +112,8 @@ class InstructionChecker(wiring.Component):
         Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
     centroids : int
         Of a table; 0 without products of weights that are indices.
+    sequences : bool
+        Whether there are functions of sequences.
 
     Members
     -------
@@ -118,11 +127,13 @@ class InstructionChecker(wiring.Component):
     o : Out(stream of checked_layout(most rows, lanes))
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,
+                 sequences=False):
         self._format, self._terms = operands_of(operands).code, operands_of(operands).terms
         self._words = tuple(words)
         self._scale_mask = scale_mask
         self._centroids = centroids
+        self._sequences = sequences
         self._lanes = lanes
         self._rows = rows
         self._blocks = blocks
@@ -134,7 +145,7 @@ class InstructionChecker(wiring.Component):
             "list_base": In(range(self._words[Place.ACTIVATIONS] + 1)),
             "state_base": In(32),
             "length": In(32),
-            "o": Out(stream.Signature(checked_layout(self._memory_rows, lanes, centroids))),
+            "o": Out(stream.Signature(checked_layout(self._memory_rows, lanes, centroids, sequences))),
         })
 
     def elaborate(self, platform):
@@ -146,8 +157,13 @@ class InstructionChecker(wiring.Component):
         if self._centroids:
             centroid, most, column_bits = Signal(centroid_layout()), CENTROID_OPERANDS, LINE_BITS
             m.d.comb += centroid.as_value().eq(self.i.payload.instruction.as_value())
-        sizes, large = self._sizes(m, gemm, vector, centroid)
-        chosen, step = Signal(_chosen_layout(column_bits)), Signal(range(len(most)))
+        row = None
+        if self._sequences:
+            row, most = Signal(row_layout()), ROW_OPERANDS
+            m.d.comb += row.as_value().eq(self.i.payload.instruction.as_value())
+        sizes, large = self._sizes(m, gemm, vector, centroid, row)
+        chosen = Signal(_chosen_layout(column_bits, sequences=self._sequences))
+        step = Signal(range(len(most)))
         is_gemm = gemm.kind == Kind.GEMM
         given_gemm, given_vector = self._operands(gemm, vector, sizes)
         with m.If(is_gemm):
@@ -156,16 +172,22 @@ class InstructionChecker(wiring.Component):
             with m.Elif(gemm.kind == Kind.CENTROID):
                 self._choose(m, chosen, step, centroid_operands(
                     centroid, sizes, lanes=self._lanes, centroids=self._centroids))
+        if self._sequences:
+            with m.Elif(gemm.kind == Kind.ROWS):
+                self._choose(m, chosen, step, row_operands(row, sizes))
         with m.Else():
             self._choose(m, chosen, step, given_vector)
         malformed = Signal()
-        m.d.comb += malformed.eq(self._malformed(m, gemm, vector, centroid, sizes, large))
+        m.d.comb += malformed.eq(self._malformed(m, gemm, vector, centroid, row, sizes, large))
         count = Mux(is_gemm, len(GEMM_OPERANDS) - 1, len(VECTOR_OPERANDS) - 1)
         unknown, other = ~is_gemm & (gemm.kind != Kind.VECTOR), ~is_gemm  # than a product
         if self._centroids:
             is_centroid = gemm.kind == Kind.CENTROID
             count = Mux(is_centroid, len(CENTROID_OPERANDS) - 1, count)
             unknown, other = unknown & ~is_centroid, other & ~is_centroid
+        if self._sequences:
+            is_rows = gemm.kind == Kind.ROWS
+            count, unknown = Mux(is_rows, len(ROW_OPERANDS) - 1, count), unknown & ~is_rows
         last = step == count
 
         address_bits = bits_for(max(self._words))
@@ -175,7 +197,8 @@ class InstructionChecker(wiring.Component):
         addend = Signal(_FIELD + SIZE_BITS)
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
-                  for name in ("target", "loss")]
+                  for name in ("target", "loss", "third", "deviation")[:ROW_TARGETS if self._sequences else 2]]
+        written = Signal(len(ranges))  # those that have a target, with functions of sequences
         bases = [Signal(address_bits, name=f"base_{place}") for place in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)
@@ -193,7 +216,7 @@ class InstructionChecker(wiring.Component):
 
         with m.FSM():
             with m.State("Idle"):
-                m.d.sync += [step.eq(0), wrong.eq(0), at_fault.eq(number)]
+                m.d.sync += [step.eq(0), wrong.eq(0), written.eq(0), at_fault.eq(number)]
                 with m.If(self.i.valid):
                     with m.If(self.check & (number == 0)):
                         m.d.sync += lowest.eq(~0)
@@ -240,11 +263,15 @@ class InstructionChecker(wiring.Component):
                 same = chosen.same & (address == ranges[0].start) & (place == ranges[0].place)
                 # The first operand is the first target, and the second of a function of rows the other one.
                 clashes = ((step != 0) & overlaps[0] & ~same) | (other & step[1:].any() & overlaps[1])
+                if self._sequences:
+                    third = chosen.same_third & (address == ranges[2].start) & (place == ranges[2].place)
+                    clashes = (written & Cat(overlaps) & ~Cat(same, 0, third, 0)).any()
                 with m.If((reach > capacity[place]) | (~chosen.free & address[:lane_bits].any()) | clashes):
                     m.d.sync += wrong.eq(1)
                 for index, target in enumerate(ranges):
                     with m.If(step == index):
-                        m.d.sync += [target.place.eq(place), target.start.eq(address), target.end.eq(reach)]
+                        m.d.sync += [target.place.eq(place), target.start.eq(address), target.end.eq(reach),
+                                     written[index].eq(chosen.target)]
                 with m.If(chosen.target & (place == Place.ACTIVATIONS) & (reach > self.list_base)
                           & (address < lowest)):
                     m.d.sync += [lowest.eq(address), lowest_number.eq(number)]
@@ -267,14 +294,18 @@ class InstructionChecker(wiring.Component):
         ]
         self._jobs(m, gemm, vector, sizes, bases)
         if self._centroids:
-            centroid_job(m, self.o.payload.centroid, centroid, sizes, bases, lanes=self._lanes)
+            centroid_job(m, self.o.payload.centroid, centroid, sizes, bases[:len(CENTROID_OPERANDS)],
+                         lanes=self._lanes)
+        if self._sequences:
+            row_job(m, self.o.payload.rows, row, sizes, bases, lanes=self._lanes)
         return m
 
-    def _sizes(self, m, gemm, vector, centroid):
+    def _sizes(self, m, gemm, vector, centroid, row):
         """Sizes of an instruction, of which 0 is the length of the command, and whether each is too large."""
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
         fields |= centroid_sizes(centroid) if self._centroids else {}
+        fields |= {"count": row.count} if self._sequences else {}  # others are where those of a function of rows are
         for name, field in fields.items():
             is_length = field == 0
             sizes[name] = Signal(SIZE_BITS, name=f"size_{name}")
@@ -283,7 +314,7 @@ class InstructionChecker(wiring.Component):
                          large[name].eq(Mux(is_length, self.length[SIZE_BITS:].any(), field[SIZE_BITS:].any()))]
         return sizes, large
 
-    def _malformed(self, m, gemm, vector, centroid, sizes, large):
+    def _malformed(self, m, gemm, vector, centroid, row, sizes, large):
         """Whether something is wrong with an instruction that does not depend on its operands."""
         job = Signal(job_layout())
         factors = ("tile", "row_tiles", "column_tiles", "rounds")
@@ -300,13 +331,16 @@ class InstructionChecker(wiring.Component):
             | Cat(gemm[name][len(job[name]):] for name in factors).any() | Cat(large[name] for name in "mnk").any()
             | ~fitting)
         reserved = Cat(vector[name] for name in vector.shape().members if name.startswith("reserved"))
+        functions = VectorProgram.SOFTMAX if self._sequences else VectorProgram.CROSS_ENTROPY
         wrong_vector = (
-            reserved.any() | (vector.function > max(VectorProgram).value) | large["rows"] | large["columns"]
+            reserved.any() | (vector.function > functions.value) | large["rows"] | large["columns"]
             | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
         # An unknown kind is wrong in any case.
         others = gemm.as_value().any()
         if self._centroids:
             others = Mux(gemm.kind == Kind.CENTROID, centroid_malformed(centroid, sizes, large), others)
+        if self._sequences:
+            others = Mux(gemm.kind == Kind.ROWS, row_malformed(row, sizes, large, columns=self._columns), others)
         return Mux(gemm.kind == Kind.GEMM, wrong_gemm, Mux(gemm.kind == Kind.VECTOR, wrong_vector, others))
 
     def _operands(self, gemm, vector, sizes):
@@ -322,10 +356,12 @@ class InstructionChecker(wiring.Component):
             "still": name == "start", "same": (gemm.stride_start == gemm.stride_c) if name == "start" else 0,
         } for name in GEMM_OPERANDS]
         strides = {name: vector[f"stride_{name}"] for name in VECTOR_OPERANDS if name != "loss"}
+        labelled = (vector.function != VectorProgram.SOFTMAX) if self._sequences else 1
         functions = [{
             "operand": vector[name], "rows": 1 if name == "loss" else sizes["rows"],
             "columns": sizes["columns"] if name in ("target", "source") else 1, "stride": strides.get(name, 0),
-            "used": 1, "target": name in ("target", "loss"), "free": name in ("loss", "labels"), "ones": 0,
+            "used": labelled if name in ("loss", "labels") else 1, "target": name in ("target", "loss"),
+            "free": name in ("loss", "labels"), "ones": 0,
             "still": 0, "same": 0,
         } for name in VECTOR_OPERANDS]
         return products, functions

@@ -190,11 +190,11 @@ def row_layout():
 
     ``function`` is one of :class:`RowFunction`, whose numbers are those of :mod:`sim.golden.row_functions`. A size of
     0 is the length of the command. Matrices have ``rows`` rows and ``columns`` columns, with strides in elements from
-    row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has an element for each row, one behind the
-    other. ``start`` is used if ``started`` is set.
+    row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has an element for each row, one behind
+    the other. ``start`` is used if ``started`` is set; with a stride of 0 it is one row for all rows.
 
-    Of GATHER, ``x`` is a table of ``count`` rows, and of SCATTER ``target``; ``y`` has one number of a row of the table
-    for each row, ``stride_y`` elements apart and at any address.
+    Of GATHER, ``x`` is a table of ``count`` rows, and of SCATTER ``target``; ``y`` has one number of a row of the
+    table for each row, ``stride_y`` elements apart and at any address.
     """
     return data.StructLayout({
         "kind": 4, "function": 8, "started": 1, "reserved_0": 3, "count": 16,

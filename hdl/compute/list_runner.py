@@ -11,7 +11,7 @@ from hdl.compute.access import request_layout, response_layout
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.instruction_checker import InstructionChecker
 from hdl.compute.instruction_reader import InstructionReader
-from hdl.compute.jobs import centroid_job_layout, vector_job_layout
+from hdl.compute.jobs import centroid_job_layout, row_job_layout, vector_job_layout
 from hdl.compute.layer_list import MOST_INSTRUCTIONS, Kind, Place
 from hdl.compute.operands import FP32
 from hdl.streams.stream import connect_stream
@@ -45,6 +45,8 @@ class ListRunner(wiring.Component):
         Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
     centroids : int
         Of a table; without any there are none of the ports for products with them.
+    sequences : bool
+        Whether there are functions of sequences; without, there are none of the ports for ROWS.
 
     Members
     -------
@@ -61,9 +63,10 @@ class ListRunner(wiring.Component):
     gemm : Out(stream of gemm_job_layout(most rows))
     vector : Out(stream of vector_job_layout(most rows, lanes))
     centroid : Out(stream of centroid_job_layout(most rows))
+    rows : Out(stream of row_job_layout(most rows, lanes))
     unit_done, unit_bad : In(1)
         The unit at work has ended its job, or has found it to be wrong; the latter has precedence.
-    gemm_runs, vector_runs, centroid_runs : Out(1)
+    gemm_runs, vector_runs, centroid_runs, rows_runs : Out(1)
         A unit has taken a job, and not ended it.
     passed : Out(1)
         High for a cycle when an instruction has been carried out.
@@ -75,14 +78,16 @@ class ListRunner(wiring.Component):
         Number of the wrong instruction.
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,
+                 sequences=False):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
         self._checker = InstructionChecker(
             words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask,
-            operands=operands, centroids=centroids)
+            operands=operands, centroids=centroids, sequences=sequences)
         self._lanes = lanes
         self._centroids = centroids
+        self._sequences = sequences
         memory_rows = max(words) // lanes
         super().__init__({
             "start": In(1),
@@ -100,6 +105,8 @@ class ListRunner(wiring.Component):
             "vector_runs": Out(1),
             **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows))), "centroid_runs": Out(1)}
                if centroids else {}),
+            **({"rows": Out(stream.Signature(row_job_layout(memory_rows, lanes))), "rows_runs": Out(1)}
+               if sequences else {}),
             "passed": Out(1),
             "done": Out(1),
             "bad": Out(1),
@@ -118,6 +125,9 @@ class ListRunner(wiring.Component):
         if self._centroids:
             units[Kind.CENTROID] = self.centroid, self.centroid_runs
             m.d.comb += self.centroid.payload.eq(found.centroid)
+        if self._sequences:
+            units[Kind.ROWS] = self.rows, self.rows_runs
+            m.d.comb += self.rows.payload.eq(found.rows)
         m.d.comb += [
             reader.row.eq(self.list_base >> exact_log2(self._lanes)),
             *(getattr(checker, name).eq(getattr(self, name)) for name in ("list_base", "state_base", "length")),

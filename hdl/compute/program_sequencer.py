@@ -4,7 +4,7 @@ from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.vector_program import STEPS, THREADS, Factor, Loop
+from hdl.compute.vector_program import STEPS, THREADS, Factor, Loop, Take
 
 __all__ = ["ProgramSequencer"]
 
@@ -26,10 +26,14 @@ class ProgramSequencer(wiring.Component):
     ----------
     columns : int
         Most columns.
+    sequences : bool
+        Whether a program can end with the totals of rows.
 
     Members
     -------
     start : In(1)
+    brief : In(1)
+        The program ends with the frame in which totals are taken. There only with ``sequences``.
     columns, size : In
         Columns, from the cycle of ``start`` on, and elements of all rows, from the next one on.
     slot, step : Out
@@ -43,9 +47,11 @@ class ProgramSequencer(wiring.Component):
         The last cycle of the program.
     """
 
-    def __init__(self, *, columns):
+    def __init__(self, *, columns, sequences=False):
         depth = THREADS * columns
+        self._sequences = sequences
         super().__init__({
+            **({"brief": In(1)} if sequences else {}),
             "start": In(1), "columns": In(range(columns + 1)), "size": In(range(depth + 1)),
             "slot": Out(range(THREADS)), "step": Out(range(len(STEPS)), init=len(STEPS) - 1),
             "group": Out(range(THREADS)), "column": Out(range(columns)), "address": Out(range(depth)),
@@ -66,6 +72,10 @@ class ProgramSequencer(wiring.Component):
         for loop, signal in loops.items():
             m.d.comb += signal.eq(_mask(lambda step, loop=loop: step.loop == loop).bit_select(self.step, 1))
         elements = _mask(lambda step: step.a == Factor.ELEMENT and step.loop == Loop.NEXT and step is not STEPS[-1])
+        ended = loops[Loop.END]
+        if self._sequences:
+            totals = _mask(lambda step: step.take == Take.TOTAL).bit_select(self.step, 1)
+            ended = ended | (totals & self.brief)
         m.d.comb += [
             walks.eq(elements.bit_select(self.step, 1)),
             ends.eq(self.slot == THREADS - 1),
@@ -73,7 +83,7 @@ class ProgramSequencer(wiring.Component):
             self.column.eq(column),
             self.address.eq(Mux(walks, element, place)),
             self.opens.eq(loops[Loop.COLUMNS] & (turn == 0)),
-            self.done.eq(ends & loops[Loop.END]),
+            self.done.eq(ends & ended),
         ]
         m.d.sync += self.slot.eq(self.slot + 1)
         with m.If(walks):
@@ -92,6 +102,9 @@ class ProgramSequencer(wiring.Component):
                 m.d.sync += [turn.eq(turn + 1), place.eq(turn + 1)]
                 with m.If(turn != edge):
                     m.d.sync += self.step.eq(self.step)
+            if self._sequences:
+                with m.If(ended):
+                    m.d.sync += self.step.eq(len(STEPS) - 1)
         with m.If(self.start):
             m.d.sync += [self.slot.eq(0), self.step.eq(0), self.again.eq(0), element.eq(0), group.eq(0), column.eq(0),
                          place.eq(0), turn.eq(0)]

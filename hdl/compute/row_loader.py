@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.access import request_layout, response_layout
 from hdl.compute.jobs import vector_job_layout
+from hdl.compute.layer_list import VectorProgram
 from hdl.compute.loop_nest import SIZE_BITS
 from hdl.floating.format import FP32
 
@@ -25,7 +26,8 @@ class RowLoader(wiring.Component):
     """Read the rows of a job, and the label of each of them.
 
     Requests are made row by row, one per cycle: the label, then the elements. Answers come in this order. A row takes
-    a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken. The
+    a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken. A
+    SOFTMAX has no labels, and takes the first answer a cycle later than another job, or any time after that. The
     three stages behind the answers move together when the output is free, so that ``response.ready`` depends
     combinationally on ``o.ready``. ``job.ready`` is a function of registers.
 
@@ -35,6 +37,8 @@ class RowLoader(wiring.Component):
         Elements of a memory row: 2, 4 or 8.
     memory_rows : int
         Rows of the largest memory.
+    sequences : bool
+        Whether a job can be a SOFTMAX.
 
     Members
     -------
@@ -47,13 +51,14 @@ class RowLoader(wiring.Component):
 
     latency = 3
 
-    def __init__(self, *, lanes, memory_rows):
+    def __init__(self, *, lanes, memory_rows, sequences=False):
         if not isinstance(lanes, int) or lanes not in (2, 4, 8):
             raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
         if not isinstance(memory_rows, int) or memory_rows < 2:
             raise ValueError(f"Row count must be an integer of at least 2, not {memory_rows!r}")
         self._lanes = lanes
         self._memory_rows = memory_rows
+        self._sequences = sequences
         super().__init__({
             "job": In(stream.Signature(vector_job_layout(memory_rows, lanes))),
             "request": Out(stream.Signature(request_layout(memory_rows))),
@@ -86,6 +91,7 @@ class RowLoader(wiring.Component):
         columns = Signal(SIZE_BITS, reset_less=True)
         ends = Signal()
         m.d.comb += ends.eq(columns <= self._lanes)
+        following = start + job.stride_source
         with m.If(self.request.ready | ~self.request.valid):
             m.d.sync += [
                 self.request.valid.eq(asking),
@@ -99,12 +105,18 @@ class RowLoader(wiring.Component):
                 with m.Else():
                     m.d.sync += place.eq(place + 1)
                     with m.If(ends):
-                        m.d.sync += [labels.eq(1), start.eq(start + job.stride_source), left.eq(left - 1)]
+                        m.d.sync += [labels.eq(1), start.eq(following), left.eq(left - 1)]
+                        if self._sequences:
+                            with m.If(job.function == VectorProgram.SOFTMAX):
+                                m.d.sync += [labels.eq(0), place.eq(following), columns.eq(job.columns)]
                         with m.If(left == 1):
                             m.d.sync += asking.eq(0)
         with m.If(begin):
             m.d.sync += [labels.eq(1), start.eq(given.source.row), left.eq(given.rows),
                          label.eq(Cat(given.labels_lane, given.labels.row))]
+            if self._sequences:
+                with m.If(given.function == VectorProgram.SOFTMAX):
+                    m.d.sync += [labels.eq(0), place.eq(given.source.row), columns.eq(given.columns)]
 
     def _elaborate_elements(self, m, job, begin, answering):
         """Label and elements of each row; key and largest element; output."""
@@ -120,11 +132,14 @@ class RowLoader(wiring.Component):
         full = Signal()  # the last element of its memory row
         edge = Signal(SIZE_BITS, reset_less=True)  # settled when the first label has been taken
         m.d.sync += edge.eq(job.columns - 1)
+        begins = Signal()  # the cycle in front of the first element, where there are no labels
+        if self._sequences:
+            m.d.comb += begins.eq(labels & (job.function == VectorProgram.SOFTMAX))
         m.d.comb += [
             move.eq(self.o.ready | ~self.o.valid),
             last.eq(column == edge),
             full.eq(column[:lane_bits].all()),
-            self.response.ready.eq(move & answering & (labels | full | last)),
+            self.response.ready.eq(move & answering & ~begins & (labels | full | last)),
         ]
 
         # One element is taken of each answer, or its label.
@@ -136,7 +151,7 @@ class RowLoader(wiring.Component):
                 taken_valid.eq(answering & self.response.valid & ~labels),
                 taken.element.eq(given[column[:lane_bits]]),
                 taken.label.eq(label), taken.first.eq(column == 0), taken.last.eq(last)]
-            with m.If(answering & self.response.valid):
+            with m.If(answering & ~begins & self.response.valid):
                 with m.If(labels):
                     m.d.sync += [label.eq(given[lane]), labels.eq(0), column.eq(0)]
                     m.d.sync += lane.eq(lane + job.stride_labels[:lane_bits])
@@ -144,8 +159,13 @@ class RowLoader(wiring.Component):
                     m.d.sync += column.eq(column + 1)
                     with m.If(last):
                         m.d.sync += [labels.eq(1), left.eq(left - 1)]
+                        if self._sequences:
+                            with m.If(job.function == VectorProgram.SOFTMAX):
+                                m.d.sync += [labels.eq(0), column.eq(0)]
                         with m.If(left == 1):
                             m.d.sync += answering.eq(0)
+        with m.If(begins):
+            m.d.sync += [labels.eq(0), column.eq(0)]
         with m.If(begin):
             m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 

@@ -11,10 +11,11 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.access import request_layout, response_layout, write_layout
 from hdl.compute.jobs import vector_job_layout
-from hdl.compute.layer_list import VectorProgram
+from hdl.compute.layer_list import PADDING, VectorProgram
 from hdl.compute.program_lane import ProgramLane, control_layout, step_layout
 from hdl.compute.program_sequencer import ProgramSequencer
 from hdl.compute.row_loader import RowLoader
+from hdl.compute.row_reciprocals import RowReciprocals
 from hdl.compute.vector_program import ONE, QUOTIENT, STEPS, THREADS, Addend, Take
 from hdl.compute.vector_walk import VectorWalk
 from hdl.floating.divide import FloatDivider
@@ -33,16 +34,20 @@ _QUEUE = 33
 
 
 class VectorUnit(wiring.Component):
-    """Compute functions of the rows of a matrix in memory: cross-entropy and its gradient.
+    """Compute functions of the rows of a matrix in memory: cross-entropy and its gradient, and softmax.
 
     Rows are worked on in blocks of up to ``16 · units``, in three parts. The elements are read; a
     :mod:`program <hdl.compute.vector_program>` gives their exponentials, and total and loss of each row; and the
     gradient is a quotient after the other, minus one at the label, while losses are summed up in order of rows. The
     block's last write is on its way before the next block is worked on; its first elements are read before.
 
+    A SOFTMAX has no labels and no loss. The totals of its rows go through the divider, and then each element, one in
+    a cycle, is multiplied by the reciprocal of its row.
+
     A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
-    nothing to the loss; ``bad`` is high in the cycle of ``done``. A job with no rows, no columns or too many of them,
-    or with an unknown function, is refused: ``bad`` and ``done`` are high :attr:`checked` cycles after it was
+    nothing to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
+    :data:`~hdl.compute.layer_list.PADDING` has a gradient of +0.0, and is right. A job with no rows, no columns or
+    too many, or an unknown function, is refused: ``bad`` and ``done`` are high :attr:`checked` cycles after it was
     accepted, and nothing is read or written.
 
     Requests, writes and ``done`` come from registers, ``job.ready`` is a function of registers, ``response.ready``
@@ -62,6 +67,8 @@ class VectorUnit(wiring.Component):
         DSP blocks each pipeline may use: 4, 2 or 1.
     interval : int
         Cycles of a quotient: 2, 4 or 8.
+    sequences : bool
+        Whether there are SOFTMAX and labels of padding.
 
     Members
     -------
@@ -78,19 +85,20 @@ class VectorUnit(wiring.Component):
     """
 
     checked = 2
+    #: Cycles from the address of an element to its product with a reciprocal.
+    product_latency = _DIVIDE + 1 + THREADS
 
-    def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2):
+    def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2, sequences=False):
         if not isinstance(units, int) or units not in (2, 4):
             raise ValueError(f"Unit count must be 2 or 4, not {units!r}")
         if not isinstance(columns, int) or columns < 2 or columns & (columns - 1):
             raise ValueError(f"Column count must be a power of two of at least 2, not {columns!r}")
         if interval not in (2, 4, 8):
             raise ValueError(f"Interval must be 2, 4 or 8, not {interval!r}")
-        self._loader = RowLoader(lanes=lanes, memory_rows=memory_rows)
+        self._loader = RowLoader(lanes=lanes, memory_rows=memory_rows, sequences=sequences)
         self._units = [ProgramLane(dsps=dsps) for _ in range(units)]
         self._divider = FloatDivider(interval=interval)
-        self._lanes = lanes
-        self._columns = columns
+        self._lanes, self._columns, self._sequences = lanes, columns, sequences
         super().__init__({
             "job": In(stream.Signature(vector_job_layout(memory_rows, lanes))),
             "request": Out(stream.Signature(request_layout(memory_rows))),
@@ -111,7 +119,7 @@ class VectorUnit(wiring.Component):
         m.submodules.loader = self._loader
         m.submodules.divider = self._divider
         m.submodules.walk = self._walk = VectorWalk(units=len(self._units), columns=self._columns)
-        m.submodules.sequencer = self._sequencer = ProgramSequencer(columns=self._columns)
+        m.submodules.sequencer = self._sequencer = ProgramSequencer(columns=self._columns, sequences=self._sequences)
         m.submodules.queue = self._queue = Queue(shape=word_layout(), depth=_QUEUE)
         m.submodules.assembler = self._assembler = RowAssembler(lanes=self._lanes)
         for number, unit in enumerate(self._units):
@@ -122,8 +130,14 @@ class VectorUnit(wiring.Component):
 
         job = Signal(self.job.payload.shape(), reset_less=True)
         phase = SimpleNamespace(**{name: Signal(name=name) for name in (
-            "plans", "loads", "loaded", "divides", "sums", "written", "pushes", "pushed", "saves")})
+            "plans", "loads", "loaded", "inverts", "inverted", "divides", "sums", "written", "pushes", "pushed",
+            "saves", "softmax")})
         wrong = Signal()
+        if self._sequences:
+            m.submodules.reciprocals = self._reciprocals = RowReciprocals(
+                depth=THREADS * len(self._units), latency=_DIVIDE + self._divider.latency)
+            m.d.sync += phase.softmax.eq(job.function == VectorProgram.SOFTMAX)
+            m.d.comb += self._sequencer.brief.eq(phase.softmax)
         memory = self._elaborate_memory(m, job, phase, wrong)
         self._elaborate_phases(m, job, phase, wrong)
         control = self._elaborate_control(m, phase, memory)
@@ -137,9 +151,9 @@ class VectorUnit(wiring.Component):
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
-        refused = Signal()
+        refused, last = Signal(), VectorProgram.SOFTMAX if self._sequences else VectorProgram.CROSS_ENTROPY
         m.d.comb += [
-            refused.eq((job.function != VectorProgram.CROSS_ENTROPY) | (job.rows == 0) | (job.columns == 0)
+            refused.eq((job.function > last.value) | (job.rows == 0) | (job.columns == 0)
                        | (job.columns > self._columns)),
             loader.job.payload.eq(job),
             walk.rows.eq(Mux(left > most, most, left)),
@@ -171,6 +185,13 @@ class VectorUnit(wiring.Component):
                 with m.If(sequencer.done):
                     m.d.comb += walk.start.eq(1)
                     m.next = "Divide"
+                    with m.If(phase.softmax):
+                        m.next = "Invert" if self._sequences else "Divide"
+            if self._sequences:
+                with m.State("Invert"):
+                    m.d.comb += [phase.inverts.eq(1), walk.start.eq(1)]
+                    with m.If(phase.inverted):
+                        m.next = "Divide"
             with m.State("Divide"):
                 m.d.comb += phase.divides.eq(1)
                 with m.If(phase.written & ~phase.sums):
@@ -178,6 +199,8 @@ class VectorUnit(wiring.Component):
                     m.next = "Plan"
                     with m.If(left == walk.rows):
                         m.next = "Push"
+                        with m.If(phase.softmax):
+                            m.next = "Settle"
             with m.State("Push"):
                 m.d.comb += [phase.saves.eq(1), phase.pushes.eq(1)]
                 with m.If(phase.pushed):
@@ -195,16 +218,16 @@ class VectorUnit(wiring.Component):
         """Memories of elements and labels; return what the other parts need of them."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         loaded = loader.o.payload
-        beyond = Signal()
-        back = Signal(range(THREADS * self._columns))
+        beyond, padding, back = Signal(), Signal(), Signal(range(THREADS * self._columns))
         m.d.comb += [
             loader.o.ready.eq(phase.loads),
             beyond.eq(loaded.label >= job.columns),
+            padding.eq((loaded.label == PADDING) if self._sequences else 0),
             phase.loaded.eq(loader.o.valid & walk.ends),
         ]
         with m.If(self.job.valid & self.job.ready):
             m.d.sync += wrong.eq(0)
-        with m.If(phase.loads & loader.o.valid & loaded.last & beyond):
+        with m.If(phase.loads & loader.o.valid & loaded.last & beyond & ~padding & ~phase.softmax):
             m.d.sync += wrong.eq(1)
         # Exponentials come back in the order in which elements were taken.
         takes = Signal()
@@ -219,12 +242,14 @@ class VectorUnit(wiring.Component):
             column.eq(Mux(phase.divides, walk.column, sequencer.column)),
             address.eq(Mux(phase.divides, walk.address, sequencer.address)),
         ]
-        elements, matches = [], []
+        with m.If(phase.inverts):
+            m.d.comb += group.eq(self._reciprocals.row[len(walk.unit):] if self._sequences else 0)
+        elements, matches, paddings = [], [], []
         for number, unit in enumerate(self._units):
             chosen = phase.loads & loader.o.valid & (walk.unit == number)
             memory = Memory(shape=FP32.width, depth=THREADS * self._columns, init=[],
                             attrs={"no_rw_check": 1, "ram_style": "block"})
-            labels = Memory(shape=len(column) + 1, depth=THREADS, init=[],
+            labels = Memory(shape=len(column) + 1 + self._sequences, depth=THREADS, init=[],
                             attrs={"no_rw_check": 1, "ram_style": "distributed"})
             m.submodules[f"memory_{number}"], m.submodules[f"labels_{number}"] = memory, labels
             write, read = memory.write_port(), memory.read_port()
@@ -235,7 +260,7 @@ class VectorUnit(wiring.Component):
                 write.data.eq(Mux(phase.loads, loaded.element, unit.result)),
                 read.addr.eq(address),
                 name.en.eq(chosen & loaded.last), name.addr.eq(walk.group),
-                name.data.eq(Cat(loaded.label[:len(column)], beyond)),
+                name.data.eq(Cat(loaded.label[:len(column)], beyond, padding)),
                 match.addr.eq(group),
                 unit.row.enable.eq(chosen & loaded.last), unit.row.group.eq(walk.group),
                 unit.row.largest.eq(Cat(loaded.largest[:-1], ~loaded.largest[-1])),
@@ -243,8 +268,10 @@ class VectorUnit(wiring.Component):
             element = register(m, f"element_{number}", value=read.data).value
             m.d.comb += unit.element.eq(element)
             elements.append(element)
-            matches.append(register(m, f"match_{number}", value=match.data == column).value)
-        return SimpleNamespace(elements=elements, matches=matches, group=group, takes=takes, beyond=beyond)
+            matches.append(register(m, f"match_{number}", value=match.data[:len(column) + 1] == column).value)
+            paddings.append(register(m, f"padding_{number}", value=match.data[-1]).value if self._sequences else 0)
+        return SimpleNamespace(
+            elements=elements, matches=matches, paddings=paddings, group=group, takes=takes, beyond=beyond)
 
     def _elaborate_control(self, m, phase, memory):
         """Control of the units, in two stages behind the sequencer, while the memory is read.
@@ -306,7 +333,8 @@ class VectorUnit(wiring.Component):
         with m.If(self.job.valid & self.job.ready):
             m.d.sync += total.eq(0)
         with m.If(phase.plans):
-            m.d.sync += [left.eq(walk.rows), group.eq(0), unit.eq(0), linked.eq(0), first.eq(1), pending.eq(0)]
+            m.d.sync += [left.eq(Mux(phase.softmax, 0, walk.rows)), group.eq(0), unit.eq(0), linked.eq(0),
+                         first.eq(1), pending.eq(0)]
         with m.If(control.divides):
             m.d.sync += control.now.chosen.eq(group)
             with m.If(control.now.slot == THREADS - 1):
@@ -320,37 +348,57 @@ class VectorUnit(wiring.Component):
         return SimpleNamespace(value=loss, total=total, first=first)
 
     def _elaborate_quotients(self, m, phase, memory, control, losses):
-        """Send quotients and losses to the first unit; return the quotients that arrive as results."""
+        """Send quotients and losses, or elements of a softmax, to the first unit; return the results that arrive."""
         walk, divider, sequencer = self._walk, self._divider, self._sequencer
         interval = divider.interval
-        turn, room, issue = Signal(), Signal(), Signal()
-        in_flight = -(-self.quotient_latency // interval) + 1
+        turn, room, issue, ready, softmax = Signal(), Signal(), Signal(), Signal(init=1), phase.softmax
+        in_flight = max(-(-self.quotient_latency // interval), self.product_latency * self._sequences) + 1
         m.d.comb += [
             turn.eq(sequencer.slot[:interval.bit_length() - 1] == 0),
             room.eq(self._queue.level <= _QUEUE - in_flight),
-            issue.eq(phase.divides & walk.left & turn & room),
+            issue.eq(phase.divides & walk.left & (turn | softmax) & room & ready),
             walk.step.eq(issue | (phase.loads & self._loader.o.valid)),
             divider.load.eq(wait(m, "load", turn, _DIVIDE)),
         ]
-        unit = wait(m, "unit", walk.unit, _FETCH - 1)
-        label = Array(memory.matches)[unit]
+        unit = walk.unit
+        if self._sequences:
+            unit = Mux(phase.inverts, self._reciprocals.row[:len(unit)], unit)
+        unit = wait(m, "unit", unit, _FETCH - 1)
+        label, padding = Array(memory.matches)[unit], Array(memory.paddings)[unit]
         unit = wait(m, "divided", unit, 1)
         operands = register(
             m, "operands", a=Array(memory.elements)[unit], b=Array(lane.total for lane in self._units)[unit])
         m.d.comb += [divider.a.eq(operands.a), divider.b.eq(operands.b)]
 
         # A quotient comes in a slot other than 0, since its delay is odd. It is the product with 1.0.
-        m.submodules.label = marked = DelayLine(shape=1, cycles=_DIVIDE + divider.latency + 1 - _FETCH)
-        m.d.comb += marked.i.eq(label)
-        begins = control.staged.slot == 0
+        m.submodules.label = marked = DelayLine(shape=1 + self._sequences, cycles=_DIVIDE + divider.latency - 1)
+        m.d.comb += marked.i.eq(Cat(label, padding))
+        begins = (control.staged.slot == 0) & ~softmax
         given = Signal(FP32.width, reset_less=True)
         m.d.sync += given.eq(Mux(begins, losses.value, divider.o))
-        with m.If(control.staged.divides):
+        if self._sequences:
+            with m.If(softmax):
+                m.d.sync += given.eq(operands.a)
+            with m.Elif(~begins & marked.o[1]):
+                m.d.sync += given.eq(0)
+            # A softmax divides 1.0 by the totals; then each element meets the reciprocal of its row.
+            rows = self._reciprocals
+            m.d.comb += [
+                rows.clear.eq(phase.plans), rows.divide.eq(phase.inverts & turn), rows.rows.eq(walk.rows),
+                phase.inverted.eq(rows.divide & rows.ends), rows.quotient.eq(divider.o),
+                rows.chosen.eq(Cat(unit, control.now.group)), rows.wanted.eq(Cat(walk.unit, walk.group)),
+                ready.eq(~softmax | rows.ready),
+            ]
+            with m.If(wait(m, "inverts", phase.inverts, _DIVIDE)):
+                m.d.comb += divider.a.eq(ONE)
+            with m.If(softmax & control.staged.divides):
+                m.d.sync += control.now.b.eq(rows.factor)
+        with m.If(control.staged.divides & ~softmax):
             now = control.now
             with m.If(begins):
                 m.d.sync += [
                     now.constant.eq(losses.total), now.c.eq(Mux(losses.first, Addend.CONSTANT, Addend.RESULT))]
-            with m.Elif(marked.o):
+            with m.Elif(marked.o[0]):
                 m.d.sync += now.constant.eq(QUOTIENT[0].constant | ONE)
         with m.If(control.divides):
             m.d.comb += self._units[0].element.eq(given)
@@ -359,7 +407,13 @@ class VectorUnit(wiring.Component):
         m.d.sync += under_way.eq(Cat(issue, under_way))
         m.submodules.ends = ends = DelayLine(shape=1, cycles=self.quotient_latency)
         m.d.comb += ends.i.eq(walk.last)
-        return under_way[-1], ends.o
+        if not self._sequences:
+            return under_way[-1], ends.o
+        with m.If(softmax):
+            m.d.sync += under_way[self.product_latency:].eq(0)
+        m.submodules.early = early = DelayLine(shape=1, cycles=self.product_latency)
+        m.d.comb += early.i.eq(walk.last)
+        return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
         """Rows of the gradient; and the loss, which takes its lane behind words that are not kept."""

@@ -64,7 +64,7 @@ class RingLayers(RingRounds):
         """
         config, words = self._config, self._config.activation_words
         engine = Engine(rows=config.compute, lanes=config.lanes, scale_mask=config.scale_mask,
-                        operands=config.operands, centroids=config.centroids)
+                        operands=config.operands, centroids=config.centroids, sequences=config.sequences)
         for program in programs:
             program.check(plan, engine)
             if program.end > words:

@@ -14,6 +14,7 @@ from hdl.compute.layer_list import Place
 from host.memory.plan import Plan, PlanError
 from host.memory.profile import Operation, Profile
 from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand
+from sim.golden.row_instruction import Rows
 
 __all__ = ["ListProgram", "Room"]
 
@@ -149,6 +150,8 @@ def _operands(instruction: Instruction) -> tuple[list[Operand], list[Operand]]:
             read = [instruction.a, instruction.b, instruction.start, instruction.gate]
         case Centroid():
             read = [instruction.x, instruction.indices, instruction.start, instruction.table, instruction.gate]
+        case Rows():
+            read = list(instruction.sources)
         case _:
             read = [instruction.source, instruction.labels]
     return [one for one in read if one is not None], list(instruction.targets)

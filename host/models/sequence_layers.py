@@ -98,7 +98,7 @@ class LayerNorm(Layer):
         gradients["shift"][...] = column_sums(upstream.reshape(-1, self.width))
         scaled = upstream * parameters["scale"]
         along = mean(scaled * normal)
-        return np.asarray((scaled - mean(scaled) - normal * along) / deviation)
+        return np.asarray((scaled - mean(scaled) - normal * along) * deviation)
 
 
 def _dense(x: Array, matrix: Array) -> Array:

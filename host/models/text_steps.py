@@ -1,7 +1,7 @@
 """A step of the text model on one sequence, as steps of a node: forward, loss and backward.
 
-Numbers are those of :mod:`host.models.transformer`. Row vectors, such as means and sums, are buffers of their own.
-With ``reciprocals`` a row is multiplied by one reciprocal, of its sum or deviation, in place of quotients.
+Numbers are those of :mod:`host.models.transformer`, bit for bit. Row vectors, such as means and sums, are buffers of
+their own.
 """
 
 import math
@@ -29,7 +29,7 @@ _EPSILON = 1e-5
 
 def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None = None,
                  gradient: Array | None = None, length: int | None = None, scaled_again: bool = False,
-                 in_place: bool = False, reciprocals: bool = True) -> StepProgram:
+                 in_place: bool = False) -> StepProgram:
     """Steps of a sequence of ``config.context`` positions.
 
     Parameters
@@ -44,8 +44,6 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
     in_place : bool
         Whether element-wise steps write over their first operand where they may. The score of each label is then
         taken before its row is written over.
-    reciprocals : bool
-        Whether rows are multiplied by reciprocals; without, numbers are the host's, bit for bit.
 
     Returns
     -------
@@ -56,7 +54,7 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
     zeros = np.zeros(model.size, np.float32)
     builder = _Builder(config, model.views(zeros if parameters is None else parameters),
                        model.views(zeros.copy() if gradient is None else gradient), scaled_again=scaled_again,
-                       early=in_place, reciprocals=reciprocals)
+                       early=in_place)
     builder.forward()
     builder.loss(config.context if length is None else length)
     builder.backward()
@@ -77,14 +75,13 @@ class _Builder:
     """Steps, one behind the other."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, Views], gradients: Mapping[str, Views], *,
-                 scaled_again: bool, early: bool, reciprocals: bool):
+                 scaled_again: bool, early: bool):
         self._config = config
         self._rows = config.context
         self._parameters = parameters
         self._gradients = gradients
         self._again = scaled_again
         self._early = early
-        self._reciprocals = reciprocals
         self._softmax = VectorCycles()
         self.steps: list[Step] = []
         self.shapes: dict[str, tuple[int, int]] = {"tokens": (self._rows, 1), "labels": (self._rows, 1)}
@@ -134,18 +131,14 @@ class _Builder:
 
     def _norm(self, name: str, x: str) -> None:
         def deviation(centred: Array) -> Array:
-            found: Array = np.sqrt(mean(centred * centred) + np.float32(_EPSILON))
-            return np.float32(1) / found if self._reciprocals else found
+            found: Array = np.float32(1) / np.sqrt(mean(centred * centred) + np.float32(_EPSILON))
+            return found
 
         self._row(f"mean {name}", x, mean)
         self._pass(f"centred {name}", f"{x}, mean {name}", lambda x, mean: x - mean)
         self._row(f"deviation {name}", f"centred {name}", deviation)
-        self._pass(f"normal {name}", f"centred {name}, deviation {name}", self._divide)
+        self._pass(f"normal {name}", f"centred {name}, deviation {name}", lambda x, by: canonical(x * by))
         self._scale(f"scaled {name}", name)
-
-    def _divide(self, x: Array, by: Array) -> Array:
-        """Rows times reciprocals, or divided."""
-        return canonical(x * by if self._reciprocals else x / by)
 
     def _scale(self, write: str, name: str) -> None:
         given = self._parameters[name]
@@ -189,7 +182,9 @@ class _Builder:
             kept, product(self._part(parts, 0, head), self._part(parts, 1, head).T) * self._gain,
             np.float32(ALTERNATIVE))), sizes, count=heads, shape=(count, rows))
         self._powers(f"{n}", f"scores {n}")
-        self._quotients(f"weights {n}", f"{n}")
+        self._step(f"reciprocal {n}", f"sum {n}", lambda total: np.float32(1) / total, (count, 1), cycles=0)
+        self._step(f"weights {n}", f"powers {n}, reciprocal {n}", lambda x, by: canonical(x * by), (count, rows),
+                   elementwise=True, cycles=0)
         self._product(f"heads {n}", f"weights {n}, parts {n}", lambda weights, parts: np.hstack([
             product(self._of(weights, head), self._part(parts, 2, head)) for head in range(heads)]),
             sizes, count=heads, shape=(rows, width))
@@ -206,24 +201,15 @@ class _Builder:
                    (rows, columns), elementwise=True, cycles=self._softmax.job(rows, columns))
         self._step(f"sum {name}", f"powers {name}", row_sums, (rows, 1), cycles=0)
 
-    def _quotients(self, write: str, name: str, reads: str = "", function: Callable[..., Any] | None = None) -> None:
-        """Exponentials divided by their sums, and a function of them."""
-        by = f"sum {name}"
-        if self._reciprocals:
-            self._step(f"reciprocal {name}", by, lambda total: np.float32(1) / total, self.shapes[by], cycles=0)
-            by = f"reciprocal {name}"
-        found = function or (lambda x: x)
-        self._step(write, f"powers {name}, {by}{reads}", lambda x, by, *others: found(self._divide(x, by), *others),
-                   self.shapes[f"powers {name}"], elementwise=True, cycles=0)
-
     def loss(self, length: int) -> None:
         """Loss of each row, and the gradient of the scores, zero in rows of padding."""
         rows = self._rows
 
-        def gradient(softmax: Array, labels: Array) -> Array:
-            softmax[np.arange(rows), _integers(labels)] -= np.float32(1)
-            softmax[length:] = 0
-            return softmax
+        def gradient(powers: Array, total: Array, labels: Array) -> Array:
+            found = canonical(powers / total)
+            found[np.arange(rows), _integers(labels)] -= np.float32(1)
+            found[length:] = 0
+            return found
 
         self._powers("loss", "output")
         if self._early:
@@ -231,7 +217,8 @@ class _Builder:
         else:
             self._step("losses", "output, largest loss, sum loss, labels", lambda x, largest, total, labels: (
                 log(total) - _margin(x, largest, labels)), (rows, 1), cycles=0)
-        self._quotients("d output", "loss", ", labels", gradient)
+        self._step("d output", "powers loss, sum loss, labels", gradient, self.shapes["powers loss"],
+                   elementwise=True, cycles=0)
 
     def backward(self) -> None:
         """All steps behind the gradient of the scores."""
@@ -292,8 +279,7 @@ class _Builder:
             gradients["shift"][...] = column_sums(upstream)
 
         def inward(scaled: Array, normal: Array, middle: Array, along: Array, deviation: Array) -> Array:
-            found = scaled - middle - normal * along
-            return found * deviation if self._reciprocals else found / deviation
+            return (scaled - middle - normal * along) * deviation
 
         self._step(None, f"{upstream}, normal {name}", scale)
         self._step(None, upstream, shift)

@@ -128,7 +128,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
                                                lengths=np.array([length])))
     gradient = np.full(model.size, np.nan, np.float32)
     program = text_program(model.config, parameters=model.parameters, gradient=gradient, length=length,
-                           reciprocals=False, **options)
+                           **options)
     plan = make_plan(program.profile)
     found = program.run(plan.places, {"tokens": tokens[:, None], "labels": labels[:, None]})
     same = (float(column_sums(found["losses"][:length])[0]) == loss

@@ -24,6 +24,7 @@ from hdl.compute.layer_list import (
     centroid_layout,
     gemm_layout,
     instruction_layout,
+    row_layout,
     vector_layout,
 )
 from hdl.compute.multiply_accumulate import SLOTS
@@ -33,7 +34,8 @@ from sim.golden import centroid_product, masking
 from sim.golden.gemm import ScaleMask, epilogue
 from sim.golden.loop_nest import Job, LoopNest
 from sim.golden.operands import FP32, operands_of, product
-from sim.golden.vector import cross_entropy
+from sim.golden.row_instruction import Rows, rows_instruction
+from sim.golden.vector import cross_entropy, softmax
 
 __all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
 
@@ -42,10 +44,8 @@ Bits = npt.NDArray[np.uint32]
 #: Words of each memory that operands can be in.
 Memories = Mapping[Place, Bits]
 
-#: Largest size of an operand.
-_MOST = 4095
-#: Factors of a panel are below this.
-_FACTORS = 8
+#: Largest size of an operand, and what factors of a panel are below.
+_MOST, _FACTORS = 4095, 8
 
 
 def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
@@ -122,7 +122,6 @@ class Gemm:
         return (self.c,)
 
     def run(self, memories: Memories) -> bool:
-        """Run the product."""
         a, b = self.a.read(memories), self.b.read(memories)
         start = None if self.start is None else self.start.read(memories)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -136,22 +135,26 @@ class Gemm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """Function of rows whose operands have been resolved and checked."""
+    """Function of rows whose operands have been resolved and checked: a softmax, if it has no labels."""
 
     source: Operand
-    labels: Operand
+    labels: Operand | None
     target: Operand
-    loss: Operand
+    loss: Operand | None
+    sequences: bool
 
     @property
     def targets(self) -> tuple[Operand, ...]:
-        return (self.target, self.loss)
+        return (self.target,) if self.loss is None else (self.target, self.loss)
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and tell whether all labels are below the columns."""
-        scores = self.source.read(memories)
+        """Run the function, and tell whether all labels are right."""
+        scores = self.source.read(memories).view(np.uint32)
+        if self.labels is None or self.loss is None:
+            self.target.write(memories, softmax(scores).view(np.float32))
+            return True
         labels = memories[self.labels.place][self.labels.index()][:, 0].astype(np.int64)
-        found = cross_entropy(scores.view(np.uint32), labels)
+        found = cross_entropy(scores, labels, sequences=self.sequences)
         self.target.write(memories, found.gradient.view(np.float32))
         self.loss.write(memories, np.array([[found.loss]], np.uint32).view(np.float32))
         return not found.wrong
@@ -214,7 +217,7 @@ class Outcome:
     detail: int
 
 
-Instruction = Gemm | Vector | Centroid
+Instruction = Gemm | Vector | Centroid | Rows
 """Instruction that has been resolved and checked."""
 
 
@@ -245,6 +248,8 @@ class Engine:
         Format of the operands of products.
     centroids : int
         Of a table; 0 in an engine without.
+    sequences : bool
+        Whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding.
     """
 
     rows: int
@@ -254,6 +259,7 @@ class Engine:
     scale_mask: bool = False
     operands: str = FP32
     centroids: int = 0
+    sequences: bool = False
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
         """Run a command, and replace what it writes.
@@ -310,6 +316,8 @@ class Engine:
                 return self._vector(unpack(vector_layout(), words), length, offset, sizes)
             case {"kind": Kind.CENTROID} if self.centroids:
                 return self._centroid(unpack(centroid_layout(), words), length, offset, sizes)
+            case {"kind": Kind.ROWS} if self.sequences:
+                return self._rows(unpack(row_layout(), words), length, offset, sizes)
         raise _WrongError
 
     def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
@@ -340,7 +348,7 @@ class Engine:
 
     def _vector(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Vector:
         _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
-        _refuse(fields["function"] not in list(VectorProgram))
+        _refuse(fields["function"] > (max(VectorProgram) if self.sequences else VectorProgram.CROSS_ENTROPY))
         rows, columns = _size(fields["rows"], length), _size(fields["columns"], length)
         _refuse(columns > self.columns)
 
@@ -348,12 +356,20 @@ class Engine:
             return self._operand(fields[name], stride, shape, offset, sizes, **options)
 
         source = operand("source", fields["stride_source"], (rows, columns))
-        labels = operand("labels", fields["stride_labels"], (rows, 1), inside=True, repeats=True)
         target = operand("target", fields["stride_target"], (rows, columns), target=True)
-        loss = operand("loss", 1, (1, 1), target=True, inside=True)
-        _refuse(any(target.meets(one) for one in (source, labels, loss)))
-        _refuse(any(loss.meets(one) for one in (source, labels)))
-        return Vector(source=source, labels=labels, target=target, loss=loss)
+        labels = loss = None
+        if fields["function"] == VectorProgram.CROSS_ENTROPY:
+            labels = operand("labels", fields["stride_labels"], (rows, 1), inside=True, repeats=True)
+            loss = operand("loss", 1, (1, 1), target=True, inside=True)
+            _refuse(target.meets(labels) or any(loss.meets(one) for one in (source, labels, target)))
+        _refuse(target.meets(source))
+        return Vector(source=source, labels=labels, target=target, loss=loss, sequences=self.sequences)
+
+    def _rows(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Rows:
+        return rows_instruction(
+            fields, size=lambda name: _size(fields[name], length), columns=self.columns, refuse=_refuse,
+            operand=lambda name, stride, shape, **options: self._operand(
+                fields[name], stride, shape, offset, sizes, **options))
 
     def _centroid(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Centroid:
         gradient = fields["gradient"]

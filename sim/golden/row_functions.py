@@ -1,7 +1,7 @@
 """Golden model of the functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding.
 
-Mirrors :mod:`hdl.compute.row_unit`. Sums of rows begin with +0.0 at column 0, and one reciprocal of each row takes the
-place of its quotients: rows are multiplied by it. NaNs are canonical. Arrays are of binary32.
+Mirrors :mod:`hdl.compute.row_unit`. Sums of rows begin with +0.0 at column 0, and one reciprocal of each row takes
+the place of its quotients: rows are multiplied by it. NaNs are canonical. Arrays are of binary32.
 """
 
 import numpy as np
@@ -55,5 +55,5 @@ def scatter(table: Array, numbers: Numbers, x: Array) -> tuple[Array, bool]:
     of rows; rows of others are left out."""
     found, right = table.copy(), numbers < len(table)
     for number, row in zip(numbers[right], x[right], strict=True):
-        found[number] = found[number] + row
-    return canonical(found), bool(right.all())
+        found[number] = canonical(found[number] + row)
+    return found, bool(right.all())

@@ -32,13 +32,13 @@ class LoaderTrace:
     o_valid: Flags
 
 
-def trace(jobs: list[tuple[int, int]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
+def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
           asked: npt.ArrayLike, ready: npt.ArrayLike) -> LoaderTrace:
-    """Trace every cycle, from reset, of jobs that are rows and columns each.
+    """Trace every cycle, from reset, of jobs that are rows, columns, and whether rows have labels, each.
 
     A job is accepted when the last request of the job before is in the output register and its last element is taken.
     Requests are made from the next cycle on; answers are taken from there on as well, one per memory row, in cycles
-    in which the stages behind them move.
+    in which the stages behind them move; without labels, from the next one on.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def trace(jobs: list[tuple[int, int]], *, lanes: int, willing: npt.ArrayLike, an
     asked, ready : array of bool
         Per cycle, whether the sinks of requests and of elements are ready.
     """
-    rows = [(1, -(-columns // lanes)) for count, columns in jobs for _ in range(count)]
+    rows = [(int(labelled), -(-columns // lanes)) for count, columns, labelled in jobs for _ in range(count)]
     offers, answers = Feed(len(jobs), willing), Feed(sum(map(sum, rows)), answered)
     requests, stages = Output(asked), Stages(_STAGES, ready)
     taken = {name: np.zeros(offers.end, np.bool_) for name in ("job", "response")}
@@ -58,19 +58,20 @@ def trace(jobs: list[tuple[int, int]], *, lanes: int, willing: npt.ArrayLike, an
             taken[name][cycle] = True
         feed.take(cycle)
 
-    for count, columns in jobs:
+    for count, columns, labelled in jobs:
         begin = max(offers.offered, free)
         take("job", offers, begin)
         asking = now = begin + 1
         for _ in range(count):
-            for _ in range(1 + -(-columns // lanes)):
+            for _ in range(labelled + -(-columns // lanes)):
                 asking = requests.load(asking) + 1
-            now = stages.move(max(now, answers.offered))
-            take("response", answers, now)
+            if labelled:
+                now = stages.move(max(now, answers.offered))
+                take("response", answers, now)
             for column in range(columns):
                 now = stages.enter(max(now + 1, answers.offered))[0]
                 if column % lanes == lanes - 1 or column == columns - 1:
                     take("response", answers, now)
-            now += 1
-        free = max(asking, now)
+            now += labelled
+        free = max(asking, now + (not labelled))
     return LoaderTrace(taken["job"], requests.offered >= 0, taken["response"], stages.offered >= 0)

@@ -78,13 +78,14 @@ def log(x: Array) -> Array:
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax along the last axis: the difference from the maximum, its exponential, the row's sum, a quotient."""
+    """Softmax along the last axis: exponentials of the differences from the maximum, times the reciprocal of their
+    sum."""
     powers = exp(scores - maxima(scores))
-    return canonical(powers / row_sums(powers))
+    return canonical(powers * (scores.dtype.type(1) / row_sums(powers)))
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])`` summed over rows from row 0 on, and its gradient."""
+    """Loss ``-log(softmax(scores)[label])`` summed over rows from row 0 on, and its gradient, of quotients."""
     rows = np.arange(len(labels))
     shifted = scores - maxima(scores)
     powers = exp(shifted)
@@ -101,7 +102,7 @@ def mean(x: Array) -> Array:
 
 
 def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Vectors along the last axis with mean 0 and variance 1, and their deviations."""
+    """Vectors along the last axis with mean 0 and variance 1, and the reciprocals of their deviations."""
     centred = x - mean(x)
-    deviation = np.sqrt(mean(centred * centred) + x.dtype.type(epsilon))
-    return canonical(centred / deviation), deviation
+    deviation = canonical(x.dtype.type(1) / np.sqrt(mean(centred * centred) + x.dtype.type(epsilon)))
+    return canonical(centred * deviation), deviation

@@ -8,9 +8,10 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.layer_list import PADDING, VectorProgram
 from sim.golden import summation
 
-__all__ = ["CrossEntropy", "Job", "Read", "Write", "cross_entropy", "reads", "writes"]
+__all__ = ["CrossEntropy", "Job", "Read", "Write", "cross_entropy", "reads", "softmax", "writes"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -24,18 +25,28 @@ class CrossEntropy:
     wrong: bool
 
 
-def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer]) -> CrossEntropy:
+def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer], *, sequences: bool = False) -> CrossEntropy:
     """Loss and gradient of rows of scores, as :func:`sim.golden.summation.cross_entropy` has them.
 
-    A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
-    +0.0 to the loss.
+    A label that is not below the number of columns subtracts nothing from its row of the gradient, which is that of
+    quotients, and the row adds +0.0 to the loss. With ``sequences`` a row labelled
+    :data:`~hdl.compute.layer_list.PADDING` has a gradient of +0.0, and is right.
     """
     given, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
-    right = chosen < given.shape[1]
+    right, padding = chosen < given.shape[1], (chosen == PADDING) & sequences
     with np.errstate(all="ignore"):
-        gradient = summation.softmax(given)
+        powers = summation.exp(given - summation.maxima(given))
+        gradient = summation.canonical(powers / summation.row_sums(powers))
         loss, gradient[right] = summation.cross_entropy(given[right], chosen[right].astype(np.int64))
-    return CrossEntropy(int(np.float32(loss).view(np.uint32)), gradient.view(np.uint32), not right.all())
+    gradient[padding] = 0
+    wrong = not (right | padding).all()
+    return CrossEntropy(int(np.float32(loss).view(np.uint32)), gradient.view(np.uint32), wrong)
+
+
+def softmax(scores: Bits) -> Bits:
+    """Softmax of rows of scores, as :func:`sim.golden.summation.softmax` has it."""
+    with np.errstate(all="ignore"):
+        return summation.softmax(np.asarray(scores, np.uint32).view(np.float32)).view(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,9 +70,13 @@ class Job:
     stride_target: int = 0
     function: int = 0
 
-    def legal(self, most: int) -> bool:
-        """Whether a unit of at most so many columns takes the job."""
-        return self.function == 0 and self.rows > 0 and 0 < self.columns <= most
+    @property
+    def softmax(self) -> bool:
+        return bool(self.function == VectorProgram.SOFTMAX)
+
+    def legal(self, most: int, *, sequences: bool = False) -> bool:
+        """Whether a unit of at most so many columns, with functions of sequences or without, takes the job."""
+        return self.function <= sequences and self.rows > 0 and 0 < self.columns <= most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +91,12 @@ class Read:
 
 
 def reads(job: Job, lanes: int) -> list[Read]:
-    """Reads in their order: of each row its label, and then its elements."""
+    """Reads in their order: of each row its label, but for a softmax, and then its elements."""
     result = []
     for row in range(job.rows):
         address = job.labels[1] * lanes + job.labels_lane + row * job.stride_labels
-        result.append(Read(job.labels[0], address // lanes, row, -1, address % lanes))
+        if not job.softmax:
+            result.append(Read(job.labels[0], address // lanes, row, -1, address % lanes))
         start = job.source[1] + row * job.stride_source
         result += [Read(job.source[0], start + number, row, column)
                    for number, column in enumerate(range(0, job.columns, lanes))]
@@ -97,9 +113,9 @@ class Write:
 
 
 def writes(job: Job, result: CrossEntropy, lanes: int) -> list[Write]:
-    """Writes in their order: rows of the gradient, and the loss."""
+    """Writes in their order: rows of the gradient, and the loss; or rows of a softmax, which has none."""
     listed = [
         Write(job.target[0], job.target[1] + row * job.stride_target + column // lanes,
               dict(enumerate(result.gradient[row, column:column + lanes].tolist())))
         for row in range(job.rows) for column in range(0, job.columns, lanes)]
-    return [*listed, Write(*job.loss, {job.loss_lane: result.loss})]
+    return listed if job.softmax else [*listed, Write(*job.loss, {job.loss_lane: result.loss})]

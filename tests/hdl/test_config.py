@@ -42,6 +42,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"compute": 1, "lanes": 1}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
                                      r"must be 2 or more, not 1 with 1 lanes$"),
         ({"centroids": 32}, r"^Centroid count must be 0, 4, 8 or 16, not 32$"),
+        ({"sequences": 1}, r"^sequences must be True or False, not 1$"),
         ({"centroids": False}, r"^Centroid count must be 0, 4, 8 or 16, not False$"),
         ({"compute": 4, "lanes": 2}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
                                      r"must be 2 or more, not 4 with 2 lanes$"),
@@ -113,7 +114,7 @@ def test_hash_covers_every_parameter():
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
-               "masters": True, "versions": True, "centroids": 16}
+               "masters": True, "versions": True, "centroids": 16, "sequences": True}
     far = NodeConfig(compute=1)
     assert far.hash != dataclasses.replace(far, far_words=64).hash
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
@@ -123,8 +124,8 @@ def test_hash_covers_every_parameter():
     assert {*changed, "element", "rounds", "far_words"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
-    assert NodeConfig().hash == NodeConfig().hash == NodeConfig(centroids=0, operands="fp32").hash
-    assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before both options
+    assert NodeConfig().hash == NodeConfig().hash == NodeConfig(centroids=0, operands="fp32", sequences=False).hash
+    assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before these options
     assert 0 <= NodeConfig().hash < 1 << 32
 
 

@@ -14,9 +14,11 @@ from hdl.compute.layer_list import (
     Initial,
     Kind,
     Place,
+    RowFunction,
     VectorProgram,
     centroid_layout,
     gemm_layout,
+    row_layout,
     vector_layout,
 )
 from hdl.compute.list_runner import ListRunner
@@ -27,17 +29,19 @@ from hdl.masking.mask import INDEX_BITS, mask_layout
 from hdl.memory import LanedMemory
 from hdl.streams.stream import connect_stream, word_layout
 from sim.golden.compute import Engine, pack
+from sim.golden.row_instruction import ROW_USES
 from sim.verilated.vectors import Unit
 
-__all__ = ["BLOCKS", "CENTROIDS", "END", "ROWS", "SCALE_MASK", "WORDS", "Command", "draw_command", "draw_list",
-           "engine", "golden_list", "units"]
+__all__ = ["BLOCKS", "CENTROIDS", "END", "ROWS", "SCALE_MASK", "SEQUENCES", "WORDS", "Command", "draw_command",
+           "draw_list", "engine", "golden_list", "units"]
 
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Rows of the array by lanes, the lanes of those that scale and mask, and centroids of those with any.
+#: Rows of the array by lanes, the lanes of those that scale and mask, of those with functions of sequences, and
+#: centroids of those with any.
 ROWS = {2: 2, 4: 4, 8: 1}
-SCALE_MASK = (4,)
+SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
@@ -52,9 +56,11 @@ class Walk(wiring.Component):
 
     def __init__(self, lanes):
         self._lanes = lanes
-        self._kinds = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()))
+        self._kinds = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()),
+                       *(("rows",) if lanes in SEQUENCES else ()))
         self._runner = ListRunner(words=WORDS, lanes=lanes, rows=ROWS[lanes], blocks=BLOCKS,
-                                  scale_mask=lanes in SCALE_MASK, centroids=CENTROIDS.get(lanes, 0))
+                                  scale_mask=lanes in SCALE_MASK, centroids=CENTROIDS.get(lanes, 0),
+                                  sequences=lanes in SEQUENCES)
         self._access = HostAccess(rows=(WORDS[2] // lanes,), lanes=lanes)
         ports = self._runner.signature.members
         super().__init__({
@@ -89,7 +95,7 @@ class Units(wiring.Component):
         self._units = {
             **{f"checker_{lanes}": InstructionChecker(
                 words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK,
-                centroids=CENTROIDS.get(lanes, 0))
+                centroids=CENTROIDS.get(lanes, 0), sequences=lanes in SEQUENCES)
                for lanes, rows in ROWS.items()},
             **{f"walk_{lanes}": Walk(lanes) for lanes in (2, 4)},
             "access": MemoryAccess(rows=(8, 2, 32), lanes=2),
@@ -188,13 +194,57 @@ def _gemm(generator, lanes, command):
 
 def _vector(generator, lanes, command):
     (rows, count), (columns, width) = (_size(generator, command) for _ in range(2))
-    fields = {"kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": rows, "columns": columns}
+    softmax = lanes in SEQUENCES and generator.random() < 0.4
+    function = VectorProgram.SOFTMAX if softmax else VectorProgram.CROSS_ENTROPY
+    fields = {"kind": Kind.VECTOR, "function": function, "rows": rows, "columns": columns}
     fields["source"], fields["stride_source"] = _operand(generator, count, width, lanes, command)
     fields["target"], fields["stride_target"] = _operand(generator, count, width, lanes, command,
                                                          place=int(generator.choice([0, 2])))
     fields["labels"], fields["stride_labels"] = _operand(generator, count, 1, lanes, command, inside=True,
                                                          stride=int(generator.integers(4)))
     fields["loss"], _ = _operand(generator, 1, 1, lanes, command, inside=True, place=int(generator.choice([0, 2])))
+    if softmax and generator.random() < 0.5:
+        fields |= {name: _anything(generator) for name in ("labels", "loss")}
+    return fields
+
+
+def _anything(generator):
+    """An operand that is wrong wherever it is used."""
+    return {"base": int(generator.integers(1 << 20)), "place": 7, "relative": 1}
+
+
+def _rows(generator, lanes, command):
+    (rows, count), (columns, width) = (_size(generator, command) for _ in range(2))
+    function = RowFunction(int(generator.integers(len(RowFunction))))
+    table = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}.get(function)
+    begins = function in (RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER) and generator.random() < 0.5
+    fields = {"kind": Kind.ROWS, "function": function, "started": int(begins or function is RowFunction.ADD),
+              "rows": rows, "columns": columns, "count": int(generator.integers(1 << 16)),
+              "factor": int(generator.integers(1 << 32)), "epsilon": int(generator.integers(1 << 32))}
+    shapes = {**dict.fromkeys(("x", "y", "start", "target", "second", "third"), (count, width)),
+              **dict.fromkeys(("scale", "shift"), (1, width)), "deviation": (1, count)}
+    if table:
+        fields["count"], height = _size(generator, command)
+        shapes[table] = height, width
+    for name, shape in shapes.items():
+        writes = name in ("target", "second", "third") or (name == "deviation" and function is RowFunction.NORM)
+        place = int(generator.choice([0, 2])) if writes else None
+        fields[name], stride = _operand(generator, *shape, lanes, command, place=place)
+        if f"stride_{name}" in row_layout().members:
+            fields[f"stride_{name}"] = stride
+    if table:
+        fields["y"], fields["stride_y"] = _operand(generator, count, 1, lanes, command, inside=True,
+                                                   stride=int(generator.integers(4)))
+    if generator.random() < 0.3:
+        fields["stride_start"] = 0
+    if generator.random() < 0.4:  # a result in the place of what it comes from, or in another stride there
+        name, source = generator.choice(["target", "third"]), generator.choice(["x", "start"])
+        fields[name] = fields[source]
+        if generator.random() < 0.9:
+            fields[f"stride_{name}"] = fields[f"stride_{source}"]
+    used = ROW_USES[function] | {"target"} | ({"start"} if fields["started"] else set())
+    used |= {"third"} if fields["started"] and function is RowFunction.NORM else set()
+    fields |= {name: _anything(generator) for name in shapes if name not in used and generator.random() < 0.5}
     return fields
 
 
@@ -244,7 +294,7 @@ def _spoil(generator, fields, layout, lanes):
 def engine(lanes, kind=Engine):
     """Model of an engine with so many lanes."""
     return kind(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK,
-                centroids=CENTROIDS.get(lanes, 0))
+                centroids=CENTROIDS.get(lanes, 0), sequences=lanes in SEQUENCES)
 
 
 class _Far(Engine):
@@ -271,6 +321,8 @@ def _drawn(generator, lanes, command):
         layout, fill = (gemm_layout(), _gemm) if draw < 0.7 else (vector_layout(), _vector)
         if draw < 0.2 and (lanes in CENTROIDS or tries == 1):
             layout, fill = centroid_layout(), _centroid
+        elif draw < 0.45 and (lanes in SEQUENCES or tries == 1):
+            layout, fill = row_layout(), _rows
         fields = fill(generator, lanes, command)
         if golden_list(lanes, command, [pack(layout, fields), END])[1] is None:
             break
@@ -285,7 +337,9 @@ def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
         if generator.random() < flaws:
             fields = _spoil(generator, fields, layout, lanes)
         if generator.random() < flaws / 2:  # a target over the list, or next to it
-            name = {Kind.GEMM: "c", Kind.VECTOR: "loss", Kind.CENTROID: "target"}[fields["kind"]]
+            name = {Kind.GEMM: "c", Kind.VECTOR: "loss"}.get(fields["kind"], "target")
+            if fields["kind"] == Kind.ROWS:
+                name = str(generator.choice(["target", "second", "third", "deviation"]))
             base = max(command.list_base + lanes * int(generator.integers(-2, 4 * count)), 0)
             fields[name] = {"base": base, "place": Place.ACTIVATIONS, "relative": 0}
         words = pack(layout, fields)

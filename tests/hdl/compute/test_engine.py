@@ -1,14 +1,13 @@
 # amaranth: UnusedElaboratable=no
 """LAYERS in a node, by the node's ports alone: hdl/compute/engine.py."""
 
-import functools
-
 import numpy as np
 import pytest
 
-from hdl.compute.engine import BLOCKS, ComputeEngine
+from hdl.compute.engine import ComputeEngine
 from hdl.compute.layer_list import (
     MULTIPLIED_BIT,
+    PADDING,
     Initial,
     Kind,
     Place,
@@ -20,69 +19,43 @@ from hdl.compute.memory_access import MemoryAccess
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import register
-from hdl.engines import engines
-from hdl.node import Node
 from sim.golden import layer_list
 from sim.golden.centroid_product import pack_indices
-from sim.golden.compute import Engine, Vector, pack
+from sim.golden.compute import Vector, pack
+from sim.golden.row_instruction import Rows
 from sim.streams import STALLS
-from sim.verilated.vectors import Unit
-from tests.hdl import host_requests
+from tests.hdl.compute.engine_requests import (
+    CONFIG,
+    COUNTERS,
+    LIST,
+    PLACES,
+    POP,
+    READ_ALL,
+    at,
+    compare,
+    exchange,
+    fill,
+    golden,
+    layers,
+    node_unit,
+    read,
+    write,
+)
 from tests.hdl.compute.lists import END, WORDS, draw_command, draw_list
 from tests.hdl.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
-#: A node of two engines, with the memories of random lists.
-CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
-                    state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True, centroids=16)
-PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
-SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
-                  strict=True))
-COUNTERS = ("COMMAND_CYCLES", "GEMM_CYCLES", "VECTOR_CYCLES")
-POP = request(Opcode.POP_EVENT, 4, 100_000)
-LIST = 512
 LISTS = 16
-
-exchange = functools.partial(host_requests.exchange, cycles=20_000)
-golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16)
 
 
 @pytest.fixture(scope="module")
 def node():
-    described = [engine for engine in engines(CONFIG) if engine.name in ("stand_in", "compute")]
-    return Unit(Node(CONFIG, described), name="ComputeNode")
-
-
-def write(place, address, words):
-    return request(Opcode.WRITE_MEMORY, len(words), SPACES[place] << 28 | address, *words)
-
-
-def read(place, address=0, count=None):
-    return request(Opcode.READ_MEMORY, CONFIG.memories.words[SPACES[place]] if count is None else count,
-                   SPACES[place] << 28 | address)
-
-
-READ_ALL = [read(place) for place in PLACES]
-
-
-def fill(memories):
-    return [write(place, 0, memory) for place, memory in memories.items()]
-
-
-def compare(responses, memories, note=""):
-    for response, (place, memory) in zip(responses, memories.items(), strict=True):
-        assert response[1] == Status.OK
-        np.testing.assert_array_equal(response[2:], memory, f"{place.name}, {note}")
+    return node_unit()
 
 
 def random_memories(generator, kind="ordinary"):
     return {place: draw(generator, kind, words).astype(np.uint32)
             for place, words in zip(PLACES, WORDS, strict=True)}
-
-
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
 
 
 def product(a, b, c, *, strides, start=None, gate=None, **fields):
@@ -130,13 +103,6 @@ def network(generator, base, lists):
     return memories, found
 
 
-def layers(address, *, length=ROWS, base=0, **fields):
-    """Command with noise in the fields that it ignores."""
-    return {"operation": Operation.LAYERS, "weight_base": address, "state_base": base, "length": length,
-            "gradient_base": 0xABCD_EF01, "rank": 9, "size": 3, "port": 7, "root": 8, "turn": 5, "stride": 0,
-            "duration": 0x7777_7777, **fields}
-
-
 @pytest.mark.parametrize("pattern", STALLS)
 def test_network(node, pattern):
     """A whole step in one list: activations, loss and gradients, event, and counters of its parts."""
@@ -154,7 +120,7 @@ def test_network(node, pattern):
     assert 0 < vector < gemm
     words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
     assert command - gemm - vector == layer_list.command_cycles(
-        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
+        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16, sequences=True)
     compare(responses[8:], memories, f"{pattern=}")
 
 
@@ -199,12 +165,16 @@ def test_the_host_reads_and_writes_beside_it(node):
 
 
 def label(generator, memories, command):
-    """Make the labels of a list right, and tell whether it is valid then."""
+    """Make the labels of a list right, padding among them, and the numbers of rows."""
     given = {"base": command.list_base, "length": command.length, "offset": command.state_base}
     for job in golden.check(memories, **given)[0]:
-        if isinstance(job, Vector):
+        if isinstance(job, Vector) and job.labels is not None:
             where = job.labels.index()[:, 0]
             memories[job.labels.place][where] = generator.integers(job.source.columns, size=len(where))
+            if generator.random() < 0.3:
+                memories[job.labels.place][generator.choice(where)] = PADDING
+        elif isinstance(job, Rows) and job.count:
+            memories[job.y.place][job.y.index()[:, 0]] = generator.integers(job.count, size=job.rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)

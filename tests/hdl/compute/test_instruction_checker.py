@@ -5,13 +5,34 @@ import numpy as np
 import pytest
 
 from hdl.compute.instruction_checker import checked_layout
-from hdl.compute.layer_list import Initial, Kind, Place, centroid_layout, gemm_layout, vector_layout
+from hdl.compute.layer_list import (
+    Initial,
+    Kind,
+    Place,
+    RowFunction,
+    VectorProgram,
+    centroid_layout,
+    gemm_layout,
+    row_layout,
+    vector_layout,
+)
 from sim.golden import layer_list, stream
 from sim.golden.compute import pack
 from sim.payload import from_int
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed
-from tests.hdl.compute.lists import CENTROIDS, END, ROWS, WORDS, Command, draw_command, draw_list, golden_list, units
+from tests.hdl.compute.lists import (
+    CENTROIDS,
+    END,
+    ROWS,
+    SEQUENCES,
+    WORDS,
+    Command,
+    draw_command,
+    draw_list,
+    golden_list,
+    units,
+)
 
 LISTS = 60
 
@@ -24,7 +45,7 @@ def _beats(instructions):
 def _run(lanes, command, instructions, *, source, sink, seed):
     """Check a list, compare every cycle, and return how many instructions were valid and whether one was wrong."""
     name, unit = f"checker_{lanes}", units()
-    cycles = 60 * (len(instructions) + 1) if source == sink == "none" else 1_500
+    cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
     # What follows a wrong instruction is not offered.
     jobs, fault = golden_list(lanes, command, instructions)
@@ -41,14 +62,15 @@ def _run(lanes, command, instructions, *, source, sink, seed):
     for number, words in enumerate(offered):
         begins = max(feed.offered, free)
         verdict = min(begins + layer_list.check_cycles(words, command.length, lanes=lanes,
-                                                        centroids=CENTROIDS.get(lanes, 0)), cycles)
+                                                        centroids=CENTROIDS.get(lanes, 0),
+                                                        sequences=lanes in SEQUENCES), cycles)
         taken = first_ready[verdict]
         want[verdict:taken + 1] = number
         free = taken + 1
         feed.take(taken)
     np.testing.assert_array_equal(trace[f"{name}__o__valid"], want >= 0, note)
     np.testing.assert_array_equal(trace[f"{name}__i__valid"], feed.valid, note)
-    layout = checked_layout(max(WORDS) // lanes, lanes, CENTROIDS.get(lanes, 0))
+    layout = checked_layout(max(WORDS) // lanes, lanes, CENTROIDS.get(lanes, 0), lanes in SEQUENCES)
     for number in range(len(offered)):
         when = np.flatnonzero(want == number)
         if not len(when):
@@ -112,7 +134,7 @@ LOSS = {
     "loss": at(GRADIENTS, 255)}
 #: Changes of the product, and of the loss, that make it wrong.
 WRONG_PRODUCTS = [
-    {"kind": 3}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
+    {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
     {"reserved_14": 1}, {"reserved_15": 1 << 7}, {"order": 3}, {"tile": 4}, {"row_tiles": 8}, {"column_tiles": 8},
     {"rounds": 5}, {"row_tiles": 3, "tile": 3}, {"m": 4096}, {"k": 4096}, {"n": 4096},
@@ -128,7 +150,7 @@ WRONG_PRODUCTS = [
     {"stride_start": 4}, {"gate": at(ONES, 0)}, {"gate": at(GRADIENTS, 18)}, {"stride_gate": 4}, {"stride_gate": 0},
     {"gate": at(ACTIVATIONS, 160)}, {"gate": at(GRADIENTS, 220)}]
 WRONG_LOSSES = [
-    {"function": 1}, {"function": 255}, {"reserved_0": 1}, {"reserved_2": 1 << 63}, {"reserved_8": 1},
+    {"function": 2}, {"function": 255}, {"reserved_0": 1}, {"reserved_2": 1 << 63}, {"reserved_8": 1},
     {"reserved_10": 1}, {"reserved_11": 1 << 159}, {"rows": 4096}, {"columns": 4096}, {"columns": 9},
     {"columns": 65, "rows": 1, "stride_source": 68, "stride_target": 68, "target": at(GRADIENTS, 0)},
     {"source": at(ACTIVATIONS, 130)}, {"source": at(ONES, 0)}, {"stride_source": 4}, {"stride_source": 0},
@@ -155,7 +177,8 @@ VALID_LOSSES = [
     {"target": at(GRADIENTS, 216), "loss": at(GRADIENTS, 0)},
     {"target": at(ACTIVATIONS, 168), "labels": at(WEIGHTS, 3)},
     {"loss": at(GRADIENTS, 31)}, {"loss": at(GRADIENTS, 70)}, {"loss": at(ACTIVATIONS, 206)},
-    {"target": at(ACTIVATIONS, 208)}]
+    {"target": at(ACTIVATIONS, 208)},
+    {"function": VectorProgram.SOFTMAX, "labels": at(7, 9), "loss": at(WEIGHTS, 0), "stride_labels": 5}]
 
 #: A product of 5 by 9 inputs and 6 outputs, in two groups, and gradients of centroids out of the same operands.
 CENTROID = {
@@ -191,6 +214,64 @@ VALID_DERIVATIVES = [
     {}, {"stride_target": 5}, {"table": at(ONES, 1)}, {"gate": at(7, 1)}, {"target": at(GRADIENTS, 240)},
     {"target": at(ACTIVATIONS, 104)}]
 
+#: A layer norm of 5 by 6 and a start, and a function with numbers of rows of a table of seven.
+NORM = {
+    "kind": Kind.ROWS, "function": RowFunction.NORM, "started": 1, "columns": 6, "factor": 0x3E2A_AAAB,
+    "x": at(ACTIVATIONS, 0), "stride_x": 8, "start": at(ACTIVATIONS, 40), "stride_start": 8,
+    "target": at(ACTIVATIONS, 128), "stride_target": 8, "second": at(GRADIENTS, 0), "stride_second": 8,
+    "third": at(GRADIENTS, 40), "stride_third": 8, "deviation": at(GRADIENTS, 80), "scale": at(WEIGHTS, 0),
+    "shift": at(WEIGHTS, 8)}
+BACK = NORM | {"function": RowFunction.NORM_BACK, "y": at(ACTIVATIONS, 200), "stride_y": 8,
+               "deviation": at(WEIGHTS, 16)}
+GATHER = {
+    "kind": Kind.ROWS, "function": RowFunction.GATHER, "started": 1, "columns": 6, "count": 7, "x": at(WEIGHTS, 0),
+    "stride_x": 8, "y": at(ACTIVATIONS, 201), "stride_y": 1, "start": at(ACTIVATIONS, 40), "stride_start": 8,
+    "target": at(ACTIVATIONS, 128), "stride_target": 8}
+SCATTER = GATHER | {
+    "function": RowFunction.SCATTER, "started": 0, "x": at(ACTIVATIONS, 0), "target": at(GRADIENTS, 0)}
+WRONG_NORMS = [
+    {"function": 8}, {"function": 1 << 7}, {"reserved_0": 1}, {"reserved_0": 4}, {"rows": 4096}, {"columns": 4096},
+    {"columns": 9}, {"function": RowFunction.ADD, "started": 0}, {"function": RowFunction.SCALE},
+    {"function": RowFunction.SOFTMAX_BACK, "y": at(ACTIVATIONS, 200), "stride_y": 8}, {"function": RowFunction.CLEAR},
+    {"x": at(ACTIVATIONS, 2)}, {"x": at(ONES, 0)}, {"stride_x": 4}, {"stride_x": 0}, {"stride_x": 10},
+    {"x": at(ACTIVATIONS, 988)}, {"start": at(4, 40)}, {"stride_start": 4}, {"target": at(WEIGHTS, 128)},
+    {"target": at(ACTIVATIONS, 36)}, {"target": at(ACTIVATIONS, 0), "stride_target": 12}, {"stride_target": 0},
+    {"target": at(ACTIVATIONS, 44)}, {"target": at(GRADIENTS, 20)}, {"target": at(GRADIENTS, 40)},
+    {"target": at(GRADIENTS, 80)}, {"second": at(WEIGHTS, 64)}, {"second": at(ACTIVATIONS, 0)},
+    {"second": at(ACTIVATIONS, 40)}, {"second": at(GRADIENTS, 4)}, {"stride_second": 4}, {"third": at(WEIGHTS, 64)},
+    {"third": at(ACTIVATIONS, 4)}, {"third": at(ACTIVATIONS, 40), "stride_third": 12}, {"stride_third": 0},
+    {"deviation": at(WEIGHTS, 16)}, {"deviation": at(GRADIENTS, 82)}, {"deviation": at(GRADIENTS, 252)},
+    {"deviation": at(ACTIVATIONS, 4)}, {"scale": at(WEIGHTS, 2)}, {"scale": at(WEIGHTS, 188)},
+    {"scale": at(GRADIENTS, 84)}, {"scale": at(GRADIENTS, 72)}, {"shift": at(ONES, 0)},
+    {"shift": at(ACTIVATIONS, 160)}, {"columns": 65, "rows": 1, "x": at(ACTIVATIONS, 200)}]
+VALID_NORMS = [
+    {}, {"rows": 5}, {"rows": 1}, {"columns": 8}, {"count": 0xFFFF}, {"target": at(ACTIVATIONS, 0)},
+    {"target": at(ACTIVATIONS, 40)}, {"third": at(ACTIVATIONS, 0)}, {"third": at(ACTIVATIONS, 40)},
+    {"third": at(ACTIVATIONS, 40), "target": at(ACTIVATIONS, 0)}, {"stride_start": 0},
+    {"start": at(ACTIVATIONS, 984)}, {"deviation": at(GRADIENTS, 248)}, {"scale": at(WEIGHTS, 184)},
+    {"y": at(7, 1), "stride_y": 3},
+    {"started": 0, "start": at(7, 1), "third": at(7, 1), "stride_start": 1, "stride_third": 1},
+    {"function": RowFunction.ADD, "second": at(7, 1), "third": at(7, 1), "deviation": at(7, 1), "scale": at(7, 1),
+     "shift": at(7, 1), "stride_second": 1}, {"factor": 0xFFFF_FFFF, "epsilon": 0x7F80_0001}]
+WRONG_BACKS = [
+    {"y": at(ONES, 0)}, {"y": at(ACTIVATIONS, 201)}, {"stride_y": 4}, {"y": at(ACTIVATIONS, 160)},
+    {"y": at(ACTIVATIONS, 128)}, {"second": at(ACTIVATIONS, 200)}, {"deviation": at(GRADIENTS, 36)},
+    {"deviation": at(WEIGHTS, 188)}]
+VALID_BACKS = [{}, {"third": at(7, 1), "shift": at(7, 1)}, {"started": 0}, {"target": at(ACTIVATIONS, 40)}]
+WRONG_GATHERS = [
+    {"count": 4096}, {"x": at(WEIGHTS, 140)}, {"y": at(ONES, 1)}, {"y": at(ACTIVATIONS, 1020)},
+    {"y": at(ACTIVATIONS, 130)}, {"target": at(ACTIVATIONS, 200)}, {"x": at(ACTIVATIONS, 128), "count": 5},
+    {"x": at(ACTIVATIONS, 40), "count": 5, "target": at(ACTIVATIONS, 40)}]
+VALID_GATHERS = [{}, {"x": at(WEIGHTS, 136)}, {"y": at(ACTIVATIONS, 1019)}, {"stride_y": 0}, {"started": 0},
+                 {"count": 0}, {"target": at(ACTIVATIONS, 40)}]
+WRONG_SCATTERS = [{"started": 1}, {"target": at(GRADIENTS, 204)}, {"count": 4096},
+                  {"target": at(ACTIVATIONS, 0), "count": 5}, {"y": at(GRADIENTS, 50)}]
+VALID_SCATTERS = [{}, {"target": at(GRADIENTS, 200)}, {"y": at(GRADIENTS, 56)}, {"start": at(7, 1)}]
+WRONG_SOFTMAXES = [{"target": at(ACTIVATIONS, 128)}, {"target": at(WEIGHTS, 0)}, {"reserved_2": 1},
+                   {"source": at(ONES, 0)}]
+VALID_SOFTMAXES = [{}, {"labels": at(7, 1)}, {"loss": at(WEIGHTS, 5)}, {"loss": at(GRADIENTS, 32)},
+                   {"labels": at(GRADIENTS, 32)}]
+
 
 def _single(layout, fields, seed):
     """Check of an instruction and an END behind it: whether it is valid."""
@@ -204,7 +285,13 @@ def test_each_refusal():
     for layout, fields, wrong, valid in ((gemm_layout(), PRODUCT, WRONG_PRODUCTS, VALID_PRODUCTS),
                                          (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES),
                                          (centroid_layout(), CENTROID, WRONG_CENTROIDS, VALID_CENTROIDS),
-                                         (centroid_layout(), DERIVATIVE, WRONG_DERIVATIVES, VALID_DERIVATIVES)):
+                                         (centroid_layout(), DERIVATIVE, WRONG_DERIVATIVES, VALID_DERIVATIVES),
+                                         (row_layout(), NORM, WRONG_NORMS, VALID_NORMS),
+                                         (row_layout(), BACK, WRONG_BACKS, VALID_BACKS),
+                                         (row_layout(), GATHER, WRONG_GATHERS, VALID_GATHERS),
+                                         (row_layout(), SCATTER, WRONG_SCATTERS, VALID_SCATTERS),
+                                         (vector_layout(), LOSS | {"function": VectorProgram.SOFTMAX},
+                                          WRONG_SOFTMAXES, VALID_SOFTMAXES)):
         for changes in wrong:
             assert not _single(layout, fields | changes, 1), changes
         for changes in valid:
@@ -225,6 +312,13 @@ def test_no_centroids():
     assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
+def test_no_sequences():
+    """A node without functions of sequences refuses ROWS as any unknown kind, and SOFTMAX as any unknown function."""
+    for layout, fields in ((row_layout(), NORM), (vector_layout(), LOSS | {"function": VectorProgram.SOFTMAX})):
+        instructions = [pack(layout, fields), END]
+        assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
+
+
 def test_targets_over_the_list():
     """The instruction whose target begins first is at fault, and the list ends with its END."""
     first = pack(gemm_layout(), PRODUCT)
@@ -234,6 +328,10 @@ def test_targets_over_the_list():
         _run(4, COMMAND, [first, second, END], source="none", sink="none", seed=2)
         third = pack(vector_layout(), {**LOSS, "loss": at(ACTIVATIONS, 800)})
         _run(4, COMMAND, [third, second, END], source="none", sink="none", seed=3)
+    for name in ("target", "second", "third", "deviation"):
+        rows = pack(row_layout(), {**NORM, name: at(ACTIVATIONS, 808)})
+        assert golden_list(4, COMMAND, [first, rows, END])[1] == 1, name
+        _run(4, COMMAND, [first, rows, END], source="none", sink="none", seed=5)
     wrong_end = END.copy()
     wrong_end[15] = 1 << 31
     _run(4, COMMAND, [first, wrong_end], source="none", sink="none", seed=4)
@@ -257,7 +355,7 @@ def test_without_a_check():
         want.append(at)
         at += 1
     assert np.flatnonzero(trace[f"{name}__o__valid"]).tolist() == want
-    layout = checked_layout(max(WORDS) // 4, 4, CENTROIDS[4])
+    layout = checked_layout(max(WORDS) // 4, 4, CENTROIDS[4], sequences=True)
     for row in trace[f"{name}__o__payload"][want]:
         assert not from_int(layout, int.from_bytes(row.tobytes(), "little"))["wrong"]
 

@@ -3,21 +3,37 @@ import pytest
 
 from hdl.compute.program_sequencer import ProgramSequencer
 from hdl.compute.vector_program import EXPONENTIAL, LOGARITHM, STEPS, SUM, THREADS
+from sim.golden.vector_cycles import BRIEF, ONCE
 from sim.golden.vector_cycles import EXPONENTIAL as FRAMES
-from sim.golden.vector_cycles import ONCE
 from sim.verilated.vectors import Unit
 
 IDLE = len(STEPS) - 1
 
 
-def _frames(groups, columns):
+def _frames(groups, columns, *, brief=False):
     """Steps of a program in their order, and the first element or the column of each."""
     total = groups * columns
     for first in range(0, total, THREADS):
         yield from ((step, first) for step in range(len(EXPONENTIAL)))
     yield len(EXPONENTIAL), 0
     yield from ((len(EXPONENTIAL) + 1, column) for column in range(columns))
-    yield from ((len(EXPONENTIAL) + len(SUM) + step, 0) for step in range(len(LOGARITHM)))
+    yield from ((len(EXPONENTIAL) + len(SUM) + step, 0) for step in range(1 if brief else len(LOGARITHM)))
+
+
+def test_brief_programs():
+    """A program that ends with the totals, and one behind it that does not."""
+    unit = Unit(ProgramSequencer(columns=8, sequences=True))
+    for groups, count in ((1, 1), (3, 8), (16, 5)):
+        for brief in (True, False):
+            steps = np.array([step for step, _ in _frames(groups, count, brief=brief)]).repeat(THREADS)
+            frames = FRAMES * -(-groups * count // THREADS) + count + (BRIEF if brief else ONCE)
+            assert len(steps) == THREADS * frames
+            cycles = 1 + len(steps) + 20
+            ports = unit.run({"start": (np.arange(cycles) == 0).astype(np.uint8), "columns": count,
+                              "size": groups * count, "brief": brief})
+            assert ports["step"][1:len(steps) + 1].tolist() == steps.tolist()
+            assert (ports["step"][len(steps) + 1:] == IDLE).all()
+            assert np.flatnonzero(ports["done"][1:]).tolist() == [len(steps) - 1]
 
 
 @pytest.mark.parametrize("columns", [2, 8])

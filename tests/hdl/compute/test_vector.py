@@ -1,37 +1,39 @@
 # amaranth: UnusedElaboratable=no
+import dataclasses
 import functools
 import re
 
 import numpy as np
 import pytest
 
+from hdl.compute.layer_list import PADDING
 from hdl.compute.vector import VectorUnit
 from sim.golden.vector import cross_entropy
 from sim.golden.vector_cycles import VectorCycles
 from sim.streams import stall_array
 from sim.verilated.vectors import Unit
-from tests.hdl.compute.vector_jobs import ANSWER, KINDS, MEMORY_ROWS, Case, draw, run
+from tests.hdl.compute.vector_jobs import ANSWER, KINDS, MEMORY_ROWS, Case, draw, result_of, run
 
-#: Lanes, units, most columns, DSP blocks and interval of the units that are simulated.
-UNITS = ((4, 4, 64, 4, 2), (2, 2, 8, 1, 4))
+#: Lanes, units, most columns, DSP blocks, interval and functions of sequences of the units that are simulated.
+UNITS = ((4, 4, 64, 4, 2, True), (2, 2, 8, 1, 4, False), (2, 2, 8, 1, 4, True))
 
 
 @functools.cache
-def _unit(lanes, units, columns, dsps, interval):
-    component = VectorUnit(
-        lanes=lanes, memory_rows=MEMORY_ROWS, units=units, columns=columns, dsps=dsps, interval=interval)
-    golden = VectorCycles(
-        units=units, interval=interval, quotient_latency=component.quotient_latency, answer=ANSWER)
+def _unit(lanes, units, columns, dsps, interval, sequences):
+    component = VectorUnit(lanes=lanes, memory_rows=MEMORY_ROWS, units=units, columns=columns, dsps=dsps,
+                           interval=interval, sequences=sequences)
+    golden = VectorCycles(units=units, interval=interval, quotient_latency=component.quotient_latency, answer=ANSWER,
+                          product_latency=component.product_latency)
     return component, Unit(component), golden
 
 
 def _quiet(unit_of, case, *, seed=1, before=None):
     """Run a job with memories that never make it wait, in exactly the cycles of the model; return the cycles."""
     _, unit, golden = _unit(*unit_of)
-    want = golden.job(case.job.rows, case.job.columns, loss_lane=case.job.loss_lane)
+    want = golden.job(case.job.rows, case.job.columns, loss_lane=case.job.loss_lane, softmax=case.job.softmax)
     willing = np.arange(want + 1) >= 3 + ANSWER
     _, done = run(unit, [case], lanes=unit_of[0], columns=unit_of[2], cycles=want + 1, seed=seed,
-                  willing={"response": willing}, before=before)
+                  willing={"response": willing}, before=before, sequences=unit_of[-1])
     assert done.tolist() == [want], f"{case.job}, {seed=}"
     return want
 
@@ -54,12 +56,14 @@ def test_parameters(parameters, message):
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
     """The closed form holds to the cycle, for numbers of all kinds, in one block of rows and in several."""
-    lanes, units, columns, *_ = unit
+    lanes, units, columns, *_, sequences = unit
     generator = np.random.default_rng(1)
     shapes = [(1, 1), (1, columns), (16 * units, columns), (16 * units + 1, 3), (48 * units, 2), (30, 8), (29, 7)]
     shapes += [(int(generator.integers(1, 35 * units)), int(generator.integers(1, columns + 1))) for _ in range(30)]
     for seed, (rows, count) in enumerate(shapes):
-        _quiet(unit, draw(generator, KINDS[seed % len(KINDS)], rows, count, lanes=lanes), seed=seed)
+        for function in range(1 + sequences):
+            case = draw(generator, KINDS[seed % len(KINDS)], rows, count, lanes=lanes, function=function)
+            _quiet(unit, case, seed=seed)
 
 
 def test_share_of_digits():
@@ -72,21 +76,23 @@ def test_share_of_digits():
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
     """Jobs behind each other, right and wrong ones, have the same bits whatever the memories do."""
-    lanes, units, columns, *_ = unit
+    lanes, units, columns, *_, sequences = unit
     for seed, (kind, rate) in enumerate((
             ("none", 1.0), ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5))):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
         cases = [draw(generator, KINDS[number % len(KINDS)], int(generator.integers(1, 20 * units)),
                       int(generator.integers(1, min(columns, 12) + 1)), lanes=lanes,
-                      wrong=0.3 * (number % 3 == 0)) for number in range(8)]
+                      wrong=0.3 * (number % 3 == 0), function=int(sequences and generator.integers(2)))
+                 for number in range(10)]
         cases[3] = draw(generator, "ordinary", 2, columns + 1, lanes=lanes)
-        cases[5] = draw(generator, "ordinary", 2, 2, lanes=lanes, function=1)
+        cases[5] = draw(generator, "ordinary", 2, 2, lanes=lanes, function=1 + sequences)
         length = 200_000
         patterns = [stall_array(kind, length, seed=seed + number, rate=rate) for number in range(5)]
         run(_unit(*unit)[1], cases, lanes=lanes, columns=columns, cycles=length, seed=seed,
             willing={"job": patterns[0], "response": patterns[1]},
-            ready={"request": patterns[2], "write": patterns[3]}, settled=patterns[4].astype(np.uint8))
+            ready={"request": patterns[2], "write": patterns[3]}, settled=patterns[4].astype(np.uint8),
+            sequences=sequences)
 
 
 def _given(scores, labels, **places):
@@ -136,19 +142,47 @@ def test_wrong_labels():
     same = [0, 2, 4]
     np.testing.assert_array_equal(part.gradient[same], whole.gradient[same])
     assert part.gradient.view(np.float32)[1].sum() == pytest.approx(1)
-    run(_unit(*UNITS[0])[1], [wrong, right, wrong], lanes=4, columns=64, cycles=3000)
+    run(_unit(*UNITS[0])[1], [wrong, right, wrong], lanes=4, columns=64, cycles=3000, sequences=True)
     for seed in range(3):
         _quiet(UNITS[0], draw(generator, "ordinary", 20, 3, lanes=4, wrong=1.0), seed=seed)
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -10_000])
+def test_special_softmax(special):
+    """One special score in each place of a row of a softmax, and one in all of them."""
+    scores = np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(special), np.float32(0.5)),
+                             np.full((1, 6), special), np.full((1, 6), -special)])
+    case = _given(scores, [9] * 8)
+    _quiet(UNITS[0], dataclasses.replace(case, job=dataclasses.replace(case.job, function=1)))
+
+
+def test_padding():
+    """Rows of padding have zeros and no loss, whatever their scores, and are right; without sequences, wrong."""
+    generator = np.random.default_rng(2)
+    scores = generator.standard_normal((20, 5)).astype(np.float32)
+    scores[3], scores[4, 2] = np.nan, np.inf
+    labels = generator.integers(5, size=20)
+    labels[[3, 4, 5, 19]] = PADDING
+    case = _given(scores, labels)
+    assert not result_of(case, sequences=True).wrong
+    _quiet(UNITS[0], case)
+    labels[7] = 5
+    _quiet(UNITS[0], _given(scores, labels))
+    case = dataclasses.replace(draw(generator, "ordinary", 4, 3, lanes=2), labels=np.array([0, PADDING, 1, 2]))
+    assert result_of(case, sequences=False).wrong
+    _quiet(UNITS[1], case)
+
+
 def test_refused_jobs():
     """A job with a size of zero, too many columns or another function is refused, and reads and writes nothing."""
-    component, unit, _ = _unit(*UNITS[1])
     generator = np.random.default_rng(1)
-    for rows, columns, function in ((0, 3, 0), (3, 0, 0), (3, 9, 0), (3, 4095, 0), (3, 3, 1), (3, 3, 255)):
-        case = draw(generator, "ordinary", rows, columns, lanes=2, function=function)
-        _, done = run(unit, [case], lanes=2, columns=8, cycles=200)
-        assert done.tolist() == [component.checked]
+    for of in UNITS[1:]:
+        component, unit, _ = _unit(*of)
+        for rows, columns, function in ((0, 3, 0), (3, 0, 0), (3, 9, 0), (3, 4095, 0), (3, 3, 2), (3, 3, 255),
+                                        (0, 3, 1), (3, 9, 1), *(() if of[-1] else ((3, 3, 1),))):
+            case = draw(generator, "ordinary", rows, columns, lanes=2, function=function)
+            _, done = run(unit, [case], lanes=2, columns=8, cycles=200, sequences=of[-1])
+            assert done.tolist() == [component.checked]
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -156,7 +190,9 @@ def test_reset(unit):
     """A reset in each part of a job leaves nothing of it."""
     lanes, units, *_ = unit
     generator = np.random.default_rng(1)
-    first = draw(generator, "bits", 40 * units, 8, lanes=lanes, wrong=0.5)
-    end = _unit(*unit)[2].job(40 * units, 8)
-    for cut in (2, 5, *np.linspace(30, end - 3, 20).astype(int).tolist()):
-        _quiet(unit, draw(generator, "ordinary", 5, 4, lanes=lanes), before=(first, cut))
+    for function in range(1 + unit[-1]):
+        first = draw(generator, "bits", 40 * units, 8, lanes=lanes, wrong=0.5, function=function)
+        end = _unit(*unit)[2].job(40 * units, 8, softmax=bool(function))
+        for cut in (2, 5, *np.linspace(30, end - 3, 20).astype(int).tolist()):
+            case = draw(generator, "ordinary", 5, 4, lanes=lanes, function=function and cut % 2)
+            _quiet(unit, case, before=(first, cut))

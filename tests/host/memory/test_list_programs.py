@@ -2,15 +2,25 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from hdl.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    Kind,
+    Place,
+    RowFunction,
+    VectorProgram,
+    row_layout,
+    vector_layout,
+)
 from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
-from host.memory.lists import Room
+from host.memory.lists import ListProgram, Room
 from host.memory.plan import PlanError, planned
 from host.program.schedules import Copies, layers_of
-from sim.golden.compute import Engine
+from sim.golden.compute import Engine, pack
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
@@ -42,6 +52,30 @@ def test_operations():
         ({"inputs", "labels", "loss"}, ())]
     assert profile.words == {"inputs": 64, "output 1": 32, "output 2": 32, "gradient 1": 32, "gradient 2": 32,
                              "labels": 32, "loss": 32}
+
+
+def test_sequences():
+    """Functions of sequences: rows that are added to a table read it as well, and a softmax has two operands."""
+    places = {name: {"base": 64 * number, "place": Place.ACTIVATIONS}
+              for number, name in enumerate(("x", "y", "start", "target", "second", "third", "deviation"))}
+    strides = {f"stride_{name}": 8 for name in places if name != "deviation"}
+    weights = {name: {"base": 0, "place": Place.WEIGHTS} for name in ("scale", "shift")}
+    rows = [pack(row_layout(), {"kind": Kind.ROWS, "function": function, "started": started, "columns": 8, "count": 6,
+                                **places, **strides, **weights})
+            for function, started in ((RowFunction.SCATTER, 0), (RowFunction.NORM, 1), (RowFunction.NORM_BACK, 0),
+                                      (RowFunction.CLEAR, 0))]
+    softmax = pack(vector_layout(), {
+        "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "columns": 8, "source": places["x"],
+        "stride_source": 8, "target": places["target"], "stride_target": 8})
+    program = ListProgram(words=np.concatenate([*rows, softmax, np.zeros(INSTRUCTION_WORDS, np.uint32)]), base=512,
+                          starts=[512], examples=4, given=tuple(places), taken=())
+    rooms = {name: Room(place["base"], 64) for name, place in places.items()}
+    profile = program.profile(rooms, dataclasses.replace(ENGINE, sequences=True))
+    assert [(set(one.reads), set(one.writes)) for one in profile.operations[1:-1]] == [
+        ({"x", "y", "target"}, {"target"}), ({"x", "start"}, {"target", "second", "third", "deviation"}),
+        ({"x", "y", "deviation"}, {"target", "second"}), (set(), {"target"}), ({"x"}, {"target"})]
+    with pytest.raises(PlanError, match=r"its instruction 0 is wrong$"):
+        program.profile(rooms, ENGINE)
 
 
 @pytest.mark.parametrize(("widths", "naive", "live", "strict"), [

@@ -73,7 +73,7 @@ def test_layer_norm():
     assert same(gradients["scale"], golden.column_sums((upstream * normal).reshape(15, 6)))
     assert same(gradients["shift"], golden.column_sums(upstream.reshape(15, 6)))
     scaled = upstream * parameters["scale"]
-    assert same(inward, (scaled - golden.mean(scaled) - normal * golden.mean(scaled * normal)) / deviation)
+    assert same(inward, (scaled - golden.mean(scaled) - normal * golden.mean(scaled * normal)) * deviation)
 
 
 def test_embedding():

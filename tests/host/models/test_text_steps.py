@@ -12,10 +12,10 @@ from sim.arithmetic.functions import column_sums
 
 #: Options of each program, and words: naive, by the strict rule, shared, alive.
 PROGRAMS = {
-    "as it is": ({}, 27_040, 13_888, 9_344, 9_344),
-    "normals scaled again": ({"scaled_again": True}, 28_576, 14_400, 7_808, 7_808),
-    "in place": ({"in_place": True}, 15_792, 9_344, 8_320, 8_320),
-    "both": ({"scaled_again": True, "in_place": True}, 17_328, 9_312, 7_760, 7_264),
+    "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
+    "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
+    "in place": ({"in_place": True}, 15_776, 9_344, 8_320, 8_320),
+    "both": ({"scaled_again": True, "in_place": True}, 17_312, 9_312, 7_760, 7_264),
 }
 SMALL = TransformerConfig(width=8, heads=4, layers=2, hidden=12, context=6, characters=10)
 
@@ -58,19 +58,14 @@ def differentiated(model, length, **options):
 @pytest.mark.parametrize(("config", "lengths"), [(TransformerConfig(), (16, 11)), (SMALL, (6, 1))],
                          ids=["text", "small"])
 def test_same_bits(config, lengths, name):
-    """A plan's words are enough: loss and gradient have the host's bits, with and without padding. With reciprocals
-    they differ by roundings."""
+    """A plan's words are enough: loss and gradient have the host's bits, with and without padding."""
     options = PROGRAMS[name][0]
     model = Transformer(config)
     model.initialize(3)
     for length in lengths:
-        (loss, gradient), (found, mine) = differentiated(model, length, reciprocals=False, **options)
+        (loss, gradient), (found, mine) = differentiated(model, length, **options)
         assert found == loss
         np.testing.assert_array_equal(mine.view(np.uint32), gradient.view(np.uint32))
-    (loss, gradient), (found, mine) = differentiated(model, lengths[0], **options)
-    assert found == pytest.approx(loss, rel=1e-6)
-    np.testing.assert_allclose(mine, gradient, atol=1e-5)
-    assert not np.array_equal(mine, gradient)
 
 
 def test_too_few_words():

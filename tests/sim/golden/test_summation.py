@@ -7,6 +7,7 @@ import pytest
 
 from sim.golden import exponential
 from sim.golden import summation as golden
+from sim.golden.row_functions import norm
 
 NAN = 0x7FC0_0000
 
@@ -86,16 +87,20 @@ class TestDefinitions:
             total = np.float32(0)
             for power in powers:
                 total = total + power
-            assert weights.tolist() == [power / total for power in powers]
+            assert weights.tolist() == [power * (np.float32(1) / total) for power in powers]
 
     def test_cross_entropy(self):
         scores, labels = self.rows(2, (6, 9)), np.array([0, 8, 3, 3, 1, 7])
         loss, gradient = golden.cross_entropy(scores, labels)
-        expected, weights = np.float32(0), golden.softmax(scores)
+        expected, quotients = np.float32(0), []
         for row, label in zip(scores, labels, strict=True):
-            total = golden.row_sums(exponential.exp(row - row.max())[None])[0]
+            powers = exponential.exp(row - row.max())
+            total = golden.row_sums(powers[None])[0]
+            quotients.append(powers / total)
             expected = expected + (exponential.log(total)[0] - (row[label] - row.max()))
         assert loss == expected
+        weights = np.array(quotients)
+        assert weights.tobytes() != golden.softmax(scores).tobytes()  # which multiplies by reciprocals
         weights[np.arange(6), labels] -= np.float32(1)
         assert gradient.tobytes() == weights.tobytes()
         exact = sum(math.log(np.exp(row.astype(float) - row[label]).sum())
@@ -106,6 +111,8 @@ class TestDefinitions:
         x = self.rows(3, (4, 6))
         normal, deviation = golden.normalize(x, 1e-5)
         share = np.float32(1 / 6)
+        for found, expected in zip(norm(x, np.float32(1e-5), share), (normal, deviation), strict=True):
+            assert found.tobytes() == expected.tobytes()
         for row, found, spread in zip(x, normal, deviation[:, 0], strict=True):
             total = np.float32(0)
             for one in row:
@@ -114,8 +121,8 @@ class TestDefinitions:
             square = np.float32(0)
             for one in centred:
                 square = square + one * one
-            assert spread == np.sqrt(square * share + np.float32(1e-5))
-            assert found.tolist() == [one / spread for one in centred]
+            assert spread == np.float32(1) / np.sqrt(square * share + np.float32(1e-5))
+            assert found.tolist() == [one * spread for one in centred]
 
     def test_binary64(self):
         """For finite differences, the same functions without rounding to binary32."""

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from hdl.compute.layer_list import PADDING
 from sim.golden import summation
-from sim.golden.vector import CrossEntropy, Job, Read, Write, cross_entropy, reads, writes
+from sim.golden.vector import CrossEntropy, Job, Read, Write, cross_entropy, reads, softmax, writes
 from sim.golden.vector_cycles import VectorCycles
 
 
@@ -29,6 +30,31 @@ def test_wrong_labels():
     np.testing.assert_array_equal(result.gradient[right], gradient.view(np.uint32))
     assert result.gradient.view(np.float32)[1].tolist() == [0.5, 0.5]
     assert cross_entropy(scores.view(np.uint32), np.array([2, 3, 1 << 32])).loss == 0
+
+
+def test_bits_of_a_wrong_row():
+    """The row of a wrong label has quotients, as the others have, and not the products of a softmax."""
+    scores = (5 * np.random.default_rng(2).standard_normal((30, 10))).astype(np.float32)
+    found = cross_entropy(scores.view(np.uint32), np.full(30, 10)).gradient.view(np.float32)
+    _, gradient = summation.cross_entropy(scores, np.zeros(30, np.int64))
+    np.testing.assert_array_equal(found[:, 1:], gradient[:, 1:])
+    assert (found.view(np.uint32) != softmax(scores.view(np.uint32))).any()
+
+
+def test_padding():
+    """A row of padding has no gradient and no loss where there are sequences, and is wrong where there are none."""
+    scores = np.array([[0, 1], [2, np.nan], [3, 1]], np.float32).view(np.uint32)
+    labels = np.array([1, PADDING, 0])
+    loss, gradient = summation.cross_entropy(scores.view(np.float32)[[0, 2]], labels[[0, 2]])
+    result = cross_entropy(scores, labels, sequences=True)
+    assert not result.wrong
+    assert result.loss == np.float32(loss).view(np.uint32)
+    np.testing.assert_array_equal(result.gradient[[0, 2]], gradient.view(np.uint32))
+    assert result.gradient[1].tolist() == [0, 0]
+    assert cross_entropy(scores, np.array([1, 2, PADDING]), sequences=True).wrong
+    without = cross_entropy(scores, labels)
+    assert without.wrong
+    assert without.gradient[1].tolist() == [0x7FC0_0000] * 2
 
 
 def test_not_a_number():

@@ -1,0 +1,77 @@
+"""Reciprocals of the totals of rows, which a softmax multiplies its elements by."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.format import FP32
+
+__all__ = ["RowReciprocals"]
+
+
+class RowReciprocals(wiring.Component):
+    """Count the rows of a block whose totals are divided into 1.0, and keep the quotients.
+
+    ``row`` and ``stored`` are functions of registers; ``ends`` and ``ready`` depend combinationally on ``rows`` and
+    ``wanted``. ``factor`` is a register.
+
+    Parameters
+    ----------
+    depth : int
+        Rows of a block: a power of two.
+    latency : int
+        Cycles from ``divide`` to ``quotient``.
+
+    Members
+    -------
+    clear : In(1)
+        Begin another block.
+    divide : In(1)
+        The total of ``row`` is taken, and the next one is that of the row behind it.
+    rows : In(range(depth + 1))
+        Rows of the block.
+    row : Out(range(depth))
+    ends : Out(1)
+        ``row`` is the last one.
+    quotient : In(32)
+    wanted : In(range(depth))
+        Row of an element.
+    ready : Out(1)
+        Its reciprocal is there.
+    chosen : In(range(depth))
+        Row of another element.
+    factor : Out(32)
+        Its reciprocal, one cycle later.
+    """
+
+    def __init__(self, *, depth, latency):
+        self._depth = depth
+        self._latency = latency
+        super().__init__({
+            "clear": In(1), "divide": In(1), "rows": In(range(depth + 1)), "row": Out(range(depth)), "ends": Out(1),
+            "quotient": In(FP32.width), "wanted": In(range(depth)), "ready": Out(1), "chosen": In(range(depth)),
+            "factor": Out(FP32.width),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        stored = Signal.like(self.rows)
+        under_way = Signal(self._latency)
+        m.submodules.memory = memory = Memory(shape=FP32.width, depth=self._depth, init=[],
+                                              attrs={"no_rw_check": 1, "ram_style": "distributed"})
+        write, read = memory.write_port(), memory.read_port(domain="comb")
+        m.d.comb += [
+            self.ends.eq(self.row == self.rows - 1),
+            self.ready.eq(self.wanted < stored),
+            write.addr.eq(stored), write.data.eq(self.quotient), write.en.eq(under_way[-1]),
+            read.addr.eq(self.chosen),
+        ]
+        m.d.sync += [
+            self.factor.eq(read.data),
+            under_way.eq((under_way << 1) | self.divide),
+            self.row.eq(self.row + self.divide), stored.eq(stored + under_way[-1]),
+        ]
+        with m.If(self.clear):
+            m.d.sync += [self.row.eq(0), stored.eq(0)]
+        return m
