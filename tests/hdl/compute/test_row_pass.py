@@ -18,8 +18,8 @@ def _interpret(function, given):
     for one in PASSES[function]:
         made = []
         for half in range(1 + one.twice):
-            total = (sums + [None, None])[half]
-            scalar, second = (scalars + [None, None])[:2]
+            total = [*sums, None, None][half]
+            scalar, second = [*scalars, None, None][:2]
             a = {A.X: given[Load.X], A.Y: given[Load.Y], A.WORK: work, A.SUM: total}[one.a]
             b = {B.NOTHING: NOTHING, B.START: given[Load.START]}.get(one.b)
             b = -{B.SUM: total, B.SCALAR: scalar}[one.b] if b is None else b
