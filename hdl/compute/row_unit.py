@@ -203,7 +203,7 @@ class RowUnit(wiring.Component):
                 delay = DelayLine(shape=port.shape(), cycles=RowLane.step)
                 m.submodules[f"{name}_{number}"] = delay
                 m.d.comb += [delay.i.eq(getattr(before, name)), port.eq(delay.o)]
-            m.d.comb += lane.before.eq(before.o)
+            m.d.comb += lane.partial.eq(before.o)
         return live
 
     def _elaborate_sums(self, m, begin, live):
@@ -237,7 +237,7 @@ class RowUnit(wiring.Component):
             m, "found", scalar=Mux(summed, sum_of.data, scalar_of.data), deviation=deviation_of.data,
             partial=Mux(first.middle.group == 0, 0, partial.data))
         m.d.comb += [first.scalar.eq(found.scalar), first.deviation.eq(found.deviation),
-                     first.before.eq(found.partial)]
+                     first.partial.eq(found.partial)]
 
         # A square is given in each turn, and goes through both recurrences.
         m.submodules.root = root = self._root
