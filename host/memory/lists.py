@@ -16,7 +16,7 @@ from host.memory.profile import Operation, Profile
 from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand
 from sim.golden.row_instruction import Rows
 
-__all__ = ["ListProgram", "Room"]
+__all__ = ["ListProgram", "Room", "rooms_of"]
 
 #: Elements of weights and of gradients: all that an operand can address.
 _ELEMENTS = 1 << 28
@@ -42,6 +42,11 @@ class Room:
         """Whether an operand of an operation lies in it."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
+
+
+def rooms_of(plan: Plan) -> dict[str, Room]:
+    """Places of a plan's buffers while they are alive, by name."""
+    return {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +104,7 @@ class ListProgram:
         return found
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Program of buffers that lie in given rooms.
+        """Program of buffers that lie in given rooms; instructions that touch none are left out.
 
         Raises
         ------
@@ -107,11 +112,12 @@ class ListProgram:
             An instruction is wrong, or touches what is not in one room.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
-        for number, instruction in enumerate(self.instructions(engine), start=1):
-            read, written = _operands(instruction)
-            operations.append(Operation(f"instruction {number}", *(
-                tuple(sorted({self._room(one, number, rooms) for one in side if self._is_buffer(one)}))
-                for side in (read, written))))
+        for instruction in self.instructions(engine):
+            sides = [[one for one in side if self._is_buffer(one)] for side in _operands(instruction)]
+            if any(sides):
+                number = len(operations)
+                operations.append(Operation(f"operation {number}", *(
+                    tuple(sorted({self._room(one, number, rooms) for one in side})) for side in sides)))
         operations.append(Operation("the host takes", reads=(*self.given, *self.taken)))
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
@@ -123,8 +129,7 @@ class ListProgram:
         PlanError
             They are another program, or the plan takes the words of the lists.
         """
-        rooms = {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
-        plan.check(self.profile(rooms, engine), budget=self.base - self.further)
+        plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:
         """Whether an operand is of activations, and not of what lies with the lists, as indices of centroids do."""
@@ -137,7 +142,7 @@ class ListProgram:
                  if room.has(near if name in self.given else operand, number)]
         if len(found) != 1:
             where = " and ".join(found) if found else "none"
-            raise PlanError(f"Instruction {number} must touch one buffer of the memory plan with words "
+            raise PlanError(f"Operation {number} must touch one buffer of the memory plan with words "
                             f"{operand.base:,} to {operand.end:,}, not {where}: plan its memory again")
         return found[0]
 

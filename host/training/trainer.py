@@ -36,6 +36,7 @@ from host.topology.grid import Plan, Shape
 from host.training.batches import Batch, Batches
 from host.training.codebooks import Codebooks
 from host.training.comparison import compare_end, compare_memories, compare_scores, names, read_weights
+from host.training.engine import Computer
 from host.training.golden_run import IntegerReference, Reference
 from host.training.grid_run import GridExecution, reference_of
 from host.training.masks import Masks
@@ -203,10 +204,11 @@ class Run:
         self._on_step(self.training)
 
     def _measure(self) -> float:
-        """Measure the model, on the nodes where these compute."""
-        if self._computer is None:
+        """Measure the model, a perceptron on the nodes where these compute."""
+        if not (isinstance(self._computer, Computer) and isinstance(self._workload, Classifier)):
+            if self._blind:
+                self._fetch()
             return self._workload.measure(self._ring.nodes, self._masks, last=self.complete)
-        assert isinstance(self._workload, Classifier)
         scores = self._computer.scores(self._workload.test_x, odd=self._newest)
         if self._config.check:
             compare_scores(self._batches.number, self._workload.scores(), scores)
@@ -214,8 +216,7 @@ class Run:
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
-        ring, config, reference, masks, sparsify = (self._ring, self._config, self._reference, self._masks,
-                                                    self._sparsify)
+        ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
         parameters = self._workload.parameters
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
@@ -229,7 +230,7 @@ class Run:
         settings = self._settings(number, count)
         ring.write_settings(settings)
         self._give(shares, gradients)
-        sent_gradients = sparsify(number, gradients)
+        sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
         refuse_nonfinite(number, outcome, range(ring.nodes) if self._plan is None else self._plan.order)
         losses = self._losses(number, losses)
@@ -252,7 +253,7 @@ class Run:
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
             codebook_words=codebook_words, nodes=ring.nodes,
             **self._execution.figures(before, counters), **self._repairs(before, counters),
-            sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
+            sparsify_cycles=self._sparsify.cycles, threshold=self._sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
 
@@ -267,7 +268,6 @@ class Run:
         if self._computer is None:
             self._execution.write(gradients)
             return
-        assert isinstance(self._workload, Classifier)
         self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
