@@ -68,7 +68,7 @@ class RowLane(wiring.Component):
         Held throughout a job.
     started, outside : In(1)
         There is a start; the column of the last column block is beyond the last one. Held throughout a job.
-    before : In(32)
+    partial : In(32)
         Sum of the columns before, :attr:`latency` - 7 cycles after the control.
     live : In(1)
         There is an element whose result comes in this cycle.
@@ -91,7 +91,7 @@ class RowLane(wiring.Component):
         control = control_layout(rows, groups)
         super().__init__({
             "loaded": In(loaded_layout(rows, groups)), "control": In(control),
-            **{name: In(FP32.width) for name in ("scalar", "deviation", "factor", "epsilon", "before")},
+            **{name: In(FP32.width) for name in ("scalar", "deviation", "factor", "epsilon", "partial")},
             "started": In(1), "outside": In(1), "live": In(1), "middle": Out(control), "late": Out(control),
             "o": Out(FP32.width), "result": Out(FP32.width),
         })
@@ -125,7 +125,7 @@ class RowLane(wiring.Component):
             first.a.eq(operands.a), first.b.eq(operands.b), factor.i.eq(Cat(operands.c, operands.same)),
             addend.i.eq(operands.d), multiplier.a.eq(first.o),
             multiplier.b.eq(Mux(factor.o[-1], first.o, factor.o[:-1])), kept.i.eq(product),
-            last.a.eq(product), last.b.eq(Mux(summed, self.before, addend.o)),
+            last.a.eq(product), last.b.eq(Mux(summed, self.partial, addend.o)),
             self.o.eq(last.o), self.result.eq(Mux(self.late.summed, kept.o, last.o)),
         ]
         return m

@@ -132,12 +132,12 @@ class RowUnit(wiring.Component):
             *(keep[lane].eq(last_column[:lane_bits] >= lane) for lane in range(self._lane_count)),
         ]
         for part in (reader, writer):
-            m.d.comb += [part.job.eq(job), part.opens.eq(opens), part.started.eq(started), part.begin.eq(begin),
+            m.d.comb += [part.job.eq(job), part.opens.eq(opens), part.started.eq(started), part.starts.eq(begin),
                          part.last_group.eq(last_column[lane_bits:])]
         m.d.comb += [
             reader.left.eq(left), reader.name.eq(writer.name), writer.named.eq(reader.named),
             writer.right.eq(reader.right), writer.rows.eq(reader.rows), writer.keep.eq(keep),
-            sequencer.begin.eq(begin), sequencer.function.eq(job.function), sequencer.started.eq(started),
+            sequencer.starts.eq(begin), sequencer.kind.eq(job.function), sequencer.started.eq(started),
             sequencer.rows.eq(reader.rows), sequencer.last_group.eq(last_column[lane_bits:]),
             sequencer.step.eq(reader.step), sequencer.words.eq(reader.words),
         ]
@@ -203,7 +203,7 @@ class RowUnit(wiring.Component):
                 delay = DelayLine(shape=port.shape(), cycles=RowLane.step)
                 m.submodules[f"{name}_{number}"] = delay
                 m.d.comb += [delay.i.eq(getattr(before, name)), port.eq(delay.o)]
-            m.d.comb += lane.before.eq(before.o)
+            m.d.comb += lane.partial.eq(before.o)
         return live
 
     def _elaborate_sums(self, m, begin, live):
@@ -237,7 +237,7 @@ class RowUnit(wiring.Component):
             m, "found", scalar=Mux(summed, sum_of.data, scalar_of.data), deviation=deviation_of.data,
             partial=Mux(first.middle.group == 0, 0, partial.data))
         m.d.comb += [first.scalar.eq(found.scalar), first.deviation.eq(found.deviation),
-                     first.before.eq(found.partial)]
+                     first.partial.eq(found.partial)]
 
         # A square is given in each turn, and goes through both recurrences.
         m.submodules.root = root = self._root

@@ -54,6 +54,8 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
              free=None):
     """A job at random places, none of which meets another one, with noise in the fields that it does not use.
 
+    If it is not ``in_place``, start may be one row for all rows.
+
     Parameters
     ----------
     spread : int or None
@@ -91,6 +93,8 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
             other = "start" if begun and generator.integers(2) else "x"
             if name in used and other in used and (name == "target" or fields["target"] != fields[other]):
                 fields[name], strides[f"stride_{name}"] = fields[other], strides[f"stride_{other}"]
+    elif begun and function != RowFunction.SCATTER and generator.integers(2):
+        strides["stride_start"] = 0
     numbers = generator.integers(count if spread is None else min(spread, count), size=rows)
     far = generator.choice(np.array([count, count + 1, 4096, 1 << 16, (1 << 32) - 1]), rows)
     numbers = np.where(generator.random(rows) < wrong, far, numbers)
