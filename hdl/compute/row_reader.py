@@ -48,7 +48,7 @@ class RowReader(wiring.Component):
     started : In(1)
         There is a start. Held throughout a job.
     last_group : In(range(groups))
-    begin : In(1)
+    starts : In(1)
         A block begins.
     left : In(12)
         Rows that are left.
@@ -80,7 +80,7 @@ class RowReader(wiring.Component):
         vector = data.ArrayLayout(FP32.width, lanes)
         super().__init__({
             "job": In(row_job_layout(memory_rows, lanes)), "opens": In(1), "started": In(1),
-            "last_group": In(range(groups)), "begin": In(1), "left": In(SIZE_BITS),
+            "last_group": In(range(groups)), "starts": In(1), "left": In(SIZE_BITS),
             "request": Out(stream.Signature(request_layout(memory_rows))),
             "response": In(stream.Signature(response_layout(lanes))),
             "valid": Out(1), "load": Out(Load), "row": Out(range(rows)), "group": Out(range(groups)),
@@ -157,7 +157,7 @@ class RowReader(wiring.Component):
 
         with m.FSM():
             with m.State("Idle"):
-                with m.If(self.begin):
+                with m.If(self.starts):
                     m.d.sync += [step.eq(0), self.rows.eq(Mux(self.left > most, most, self.left))]
                     m.next = "Next"
 
@@ -242,7 +242,7 @@ class RowReader(wiring.Component):
             m.d.sync += [self.step.eq(tag.step), self.words.eq(self.words + 1)]
             with m.If(tag.last):
                 m.d.sync += [self.step.eq(tag.step + 1), self.words.eq(0)]
-        with m.If(self.begin):
+        with m.If(self.starts):
             m.d.sync += [self.step.eq(0), self.words.eq(0)]
 
     def _elaborate_numbers(self, m, fetched, numbers):
@@ -266,7 +266,7 @@ class RowReader(wiring.Component):
             m.d.sync += Cat(entries).eq(Cat(entry, *entries[:-1]))
             with m.If(taken.right & scatters & ~cut & Cat(entry == other for other in entries).any()):
                 m.d.sync += [cut.eq(1), limit.eq(taken.row)]
-        with m.If(self.begin):
+        with m.If(self.starts):
             m.d.sync += [cut.eq(0), *(other.eq(0) for other in entries)]
 
         m.submodules.table = memory = Memory(
@@ -288,5 +288,5 @@ class RowReader(wiring.Component):
                 m.d.sync += numbers.pending.eq(0)
                 with m.If(cut):
                     m.d.sync += self.rows.eq(limit)
-        with m.If(self.begin):
+        with m.If(self.starts):
             m.d.sync += numbers.pending.eq((job.function == RowFunction.GATHER) | scatters)

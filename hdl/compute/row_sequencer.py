@@ -17,7 +17,7 @@ _STEPS = range(max(map(len, LOADS.values())) + 1)
 class RowSequencer(wiring.Component):
     """Give the control of each element of each pass, at most one per cycle.
 
-    The first control comes :attr:`latency` cycles after ``begin``, where nothing makes it wait. Sums of a row are
+    The first control comes :attr:`latency` cycles after ``starts``, where nothing makes it wait. Sums of a row are
     ``frame`` cycles apart or more. A pass begins when its operands are in their places by the time they are read;
     between two passes is a cycle without an element. All outputs come from registers.
 
@@ -34,9 +34,9 @@ class RowSequencer(wiring.Component):
 
     Members
     -------
-    begin : In(1)
-        A block begins, and its function, sizes and loads are those below. No pass is under way.
-    function : In(8)
+    starts : In(1)
+        A block begins, and its function (``kind``), sizes and loads are those below. No pass is under way.
+    kind : In(8)
     started : In(1)
     rows : In(range(rows + 1))
     last_group : In(range(groups))
@@ -61,7 +61,7 @@ class RowSequencer(wiring.Component):
     def __init__(self, *, rows, groups, latency, sums, frame):
         self._most, self._latency, self._sums, self._frame = rows, latency, sums, frame
         super().__init__({
-            "begin": In(1), "function": In(8), "started": In(1), "rows": In(range(rows + 1)),
+            "starts": In(1), "kind": In(8), "started": In(1), "rows": In(range(rows + 1)),
             "last_group": In(range(groups)), "step": In(_STEPS), "words": In(range(rows * groups + 1)),
             "roots": In(range(rows + 1)), "room": In(1), "turn": In(1), "asks": Out(1),
             "valid": Out(1), "control": Out(control_layout(rows, groups)),
@@ -123,14 +123,14 @@ class RowSequencer(wiring.Component):
         ]
         with m.FSM():
             with m.State("Idle"):
-                with m.If(self.begin):
+                with m.If(self.starts):
                     m.next = "Next"
-                    with m.Switch(self.function):
+                    with m.Switch(self.kind):
                         for function in RowFunction:
                             with m.Case(function):
                                 m.d.sync += number.eq(FIRST_PASS[function])
-                    with m.If((self.function == RowFunction.CLEAR)
-                              | ((self.function == RowFunction.GATHER) & ~self.started)):
+                    with m.If((self.kind == RowFunction.CLEAR)
+                              | ((self.kind == RowFunction.GATHER) & ~self.started)):
                         m.next = "Idle"
             with m.State("Next"):
                 m.d.sync += [row.eq(0), group.eq(0), half.eq(0), count.eq(0), begun.eq(0), number.eq(number + 1)]

@@ -132,12 +132,12 @@ class RowUnit(wiring.Component):
             *(keep[lane].eq(last_column[:lane_bits] >= lane) for lane in range(self._lane_count)),
         ]
         for part in (reader, writer):
-            m.d.comb += [part.job.eq(job), part.opens.eq(opens), part.started.eq(started), part.begin.eq(begin),
+            m.d.comb += [part.job.eq(job), part.opens.eq(opens), part.started.eq(started), part.starts.eq(begin),
                          part.last_group.eq(last_column[lane_bits:])]
         m.d.comb += [
             reader.left.eq(left), reader.name.eq(writer.name), writer.named.eq(reader.named),
             writer.right.eq(reader.right), writer.rows.eq(reader.rows), writer.keep.eq(keep),
-            sequencer.begin.eq(begin), sequencer.function.eq(job.function), sequencer.started.eq(started),
+            sequencer.starts.eq(begin), sequencer.kind.eq(job.function), sequencer.started.eq(started),
             sequencer.rows.eq(reader.rows), sequencer.last_group.eq(last_column[lane_bits:]),
             sequencer.step.eq(reader.step), sequencer.words.eq(reader.words),
         ]

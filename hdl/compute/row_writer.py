@@ -33,7 +33,7 @@ class RowWriter(wiring.Component):
 
     Members
     -------
-    job, opens, started, last_group, begin
+    job, opens, started, last_group, starts
         As those of :class:`~hdl.compute.row_reader.RowReader`.
     rows : In(range(rows + 1))
         Rows of the block, when its first result comes.
@@ -54,7 +54,7 @@ class RowWriter(wiring.Component):
         self._lanes, self._memory_rows, self._rows, self._groups = lanes, memory_rows, rows, groups
         super().__init__({
             "job": In(row_job_layout(memory_rows, lanes)), "opens": In(1), "started": In(1),
-            "last_group": In(range(groups)), "begin": In(1), "rows": In(range(rows + 1)), "keep": In(lanes),
+            "last_group": In(range(groups)), "starts": In(1), "rows": In(range(rows + 1)), "keep": In(lanes),
             "results": In(stream.Signature(data.ArrayLayout(FP32.width, lanes))),
             "deviations": In(stream.Signature(beat_layout(lanes))),
             "name": Out(range(rows)), "named": In(range(memory_rows)), "right": In(1),
@@ -113,7 +113,7 @@ class RowWriter(wiring.Component):
 
         with m.FSM():
             with m.State("Idle"):
-                with m.If(self.begin):
+                with m.If(self.starts):
                     m.d.sync += [step.eq(0), self.finished.eq(0)]
                     m.next = "Next"
 

@@ -7,8 +7,11 @@ from hdl.compute.layer_list import PADDING, Kind, Place, RowFunction, VectorProg
 from hdl.compute.memory_access import MemoryAccess
 from hdl.control.protocol import EventStatus, Opcode
 from hdl.control.registers import register
-from sim.golden import layer_list
+from sim.golden import layer_list, row_unit
 from sim.golden.compute import pack
+from sim.golden.row_cycles import RowCycles
+from sim.golden.row_instruction import Rows
+from sim.golden.vector_cycles import VectorCycles
 from tests.hdl.compute.engine_requests import (
     CONFIG,
     COUNTERS,
@@ -72,6 +75,25 @@ def sequence():
     return memories, instructions
 
 
+def unit_cycles(memories):
+    """Cycles of the units of all instructions, with memories that never make them wait."""
+    memories, total = {place: memory.copy() for place, memory in memories.items()}, 0
+    for instruction in golden.check(memories, base=LIST, length=ROWS)[0]:
+        job = layer_list.job(instruction, lanes=CONFIG.lanes, memory_rows=max(WORDS) // CONFIG.lanes)
+        if isinstance(instruction, Rows):
+            job = row_unit.Job(**{name: (value["place"], value["row"]) if isinstance(value, dict) else value
+                                  for name, value in job.items()})
+            copies = [memory.copy().reshape(-1, CONFIG.lanes) for memory in memories.values()]
+            total += RowCycles(answer=MemoryAccess.latency).job(job, row_unit.run(job, copies).blocks)
+        else:
+            softmax = instruction.labels is None
+            total += VectorCycles(answer=MemoryAccess.latency).job(
+                job["rows"], job["columns"], loss_lane=job.get("loss_lane", 0), softmax=softmax)
+            total += not softmax  # until the loss is in its memory
+        assert instruction.run(memories)
+    return total
+
+
 def test_every_function():
     """Every function of sequences: bits, and cycles without those of their units; a wrong number ends the list."""
     node = node_unit()
@@ -90,6 +112,7 @@ def test_every_function():
         command, products, functions = (response[2] for response in responses[5:8])
         assert products == 0
         if outcome is EventStatus.OK:
+            assert functions == unit_cycles({**mine, **memories})
             assert command - functions == layer_list.command_cycles(
                 [*instructions, END], ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16,
                 sequences=True)
