@@ -151,10 +151,10 @@ class VectorUnit(wiring.Component):
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
-        refused, last = Signal(), VectorProgram.SOFTMAX if self._sequences else VectorProgram.CROSS_ENTROPY
+        refused = Signal()
         m.d.comb += [
-            refused.eq((job.function > last.value) | (job.rows == 0) | (job.columns == 0)
-                       | (job.columns > self._columns)),
+            refused.eq(job.function[int(self._sequences):].any() | (job.rows == 0) | (job.columns == 0)
+                       | (job.columns > self._columns)),  # CROSS_ENTROPY is 0, SOFTMAX 1
             loader.job.payload.eq(job),
             walk.rows.eq(Mux(left > most, most, left)),
             walk.columns.eq(job.columns), sequencer.columns.eq(job.columns),
