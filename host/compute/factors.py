@@ -54,7 +54,8 @@ class Array:
 
 @functools.cache
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
-                 ones: bool = False, starts: bool = False, gated: bool = False) -> Mapping[str, int]:
+                 ones: bool = False, starts: bool = False, gated: bool = False,
+                 resumes: bool = False) -> Mapping[str, int]:
     """Factors and order with the fewest cycles in quiet memories, as fields of an instruction.
 
     Parameters
@@ -67,16 +68,18 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
     ones : bool
         Whether A is of ones, which are not read.
     starts : bool
-        Whether all rows of sums begin with one row of numbers.
+        Whether sums begin with numbers of memory.
     gated : bool
         Whether a matrix of the shape of the product is read as well.
+    resumes : bool
+        Whether those numbers are a matrix of the shape of the product, and not one row for all rows.
     """
     m, k, n = sizes
     memory = Matrix(Place.ACTIVATIONS, 0, -(-max(sizes) // array.lanes))
     job = GemmJob(
         m=m, k=k, n=n, transpose_a=int(transpose_a), transpose_b=int(transpose_b), initial=int(starts),
         gated=int(gated), a=dataclasses.replace(memory, place=Place.ONES) if ones else memory, b=memory, c=memory,
-        start=Matrix(Place.WEIGHTS, 0, 0), gate=memory)
+        start=memory if resumes else Matrix(Place.WEIGHTS, 0, 0), gate=memory)
     modelled = m * k * n <= _MODELLED * array.rows * array.lanes
     best = (gemm_factors.best_factors if modelled else _estimated)(array.model, job)
     return MappingProxyType({name: getattr(best, name) for name in FACTORS})

@@ -18,25 +18,16 @@ place for each of these buffers; from their instructions follow lifetimes and a 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hdl.compute.engine import COLUMNS
-from hdl.compute.layer_list import (
-    INSTRUCTION_WORDS,
-    Initial,
-    Kind,
-    Place,
-    VectorProgram,
-    gemm_layout,
-    vector_layout,
-)
-from hdl.compute.operands import OPERANDS
+from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
+from host.compute.instructions import Factors, Products, Words, at, ended, up
 from host.compute.shared_layers import Shared, centroid_instruction, index_words
 from host.memory.lists import ListProgram, Room
 from host.memory.plan import Plan, make_plan
@@ -46,17 +37,11 @@ from sim.golden.compute import Engine, pack
 
 __all__ = ["MOST_SIZE", "Activations", "Lists", "compile_lists"]
 
-Words = npt.NDArray[np.uint32]
-
 #: Largest number of examples, and widest layer.
 MOST_SIZE = 4095
 
 #: Elements that an operand can address.
 _ADDRESSES = 1 << 28
-
-
-def _up(words: int, multiple: int) -> int:
-    return -(-words // multiple) * multiple
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +80,7 @@ class Activations:
         words = {"inputs": self.size(self.layers[0].inputs),
                  **{f"output {number}": size for number, size in numbered},
                  **{f"gradient {number}": size for number, size in numbered},
-                 "labels": _up(self.examples, GROUP), "loss": GROUP}
+                 "labels": up(self.examples, GROUP), "loss": GROUP}
         apart = dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False))
         bases = apart if self.plan is None else self.plan.places
         object.__setattr__(self, "rooms", {name: Room(bases[name], size) for name, size in words.items()})
@@ -118,11 +103,11 @@ class Activations:
 
     def stride(self, width: int) -> int:
         """Elements from one example to the next."""
-        return _up(width, self.lanes)
+        return up(width, self.lanes)
 
     def size(self, width: int) -> int:
         """Elements of a matrix with a row for each example, up to the next multiple of 32."""
-        return _up(self.examples * self.stride(width), GROUP)
+        return up(self.examples * self.stride(width), GROUP)
 
     def region(self, name: str) -> Region:
         """Region of a buffer."""
@@ -191,7 +176,7 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 
 
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
-                  copies: Copies | None = None, factors: Callable[..., Mapping[str, int]] = best_factors,
+                  copies: Copies | None = None, factors: Factors = best_factors,
                   plan: Plan | None = None) -> Lists:
     """Make the lists of a perceptron, with a ReLU between each two of its layers.
 
@@ -269,12 +254,8 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
         f"and its gradients")
 
 
-def _at(place: Place, base: int) -> dict[str, int]:
-    return {"place": place, "base": base}
-
-
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
-              factors: Callable[..., Mapping[str, int]]) -> "_Compiler":
+              factors: Factors) -> "_Compiler":
     """All lists of even passes (0) or of odd ones (1)."""
     compiler = _Compiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
@@ -288,9 +269,9 @@ class _Compiler:
     """Lists, one behind the other."""
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,
-                 factors: Callable[..., Mapping[str, int]]):
-        self._factors = factors
+                 factors: Factors):
         self._array = array
+        self._product = Products(array=array, factors=factors, length=places.examples)
         self._places = places
         self._copies = copies
         self._odd = odd
@@ -304,7 +285,7 @@ class _Compiler:
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
         """Operand that lies in a region of activations or weights, in the passes of these lists."""
         place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
-        return _at(place, region.base + self._odd * region.alternate + offset)
+        return at(place, region.base + self._odd * region.alternate + offset)
 
     def _given(self, region: Region) -> Region:
         """Region that the host writes for each pass."""
@@ -342,7 +323,7 @@ class _Compiler:
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
                 "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
                 "target": self._in(gradient), "stride_target": stride,
-                "loss": _at(Place.ACTIVATIONS, places.loss)}))
+                "loss": at(Place.ACTIVATIONS, places.loss)}))
             reads.append(labels)
             writes += [gradient, places.region("loss")]
         self._command("forward", layer, listed, reads, writes)
@@ -358,13 +339,13 @@ class _Compiler:
         if isinstance(layer, Shared):
             biases = layer.centroids
             listed = [self._centroids(layer, reads, gradient=1, x=(self._in(x), inward), start=given,
-                                      target=(_at(Place.GRADIENTS, layer.base), 0))]
+                                      target=(at(Place.GRADIENTS, layer.base), 0))]
         else:
             biases = layer.inputs * layer.outputs
             listed = [self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given, b=(self._in(x), inward),
-                                    c=(_at(Place.GRADIENTS, layer.base), layer.inputs))]
-        listed.append(self._product((1, 0, layer.outputs), a=(_at(Place.ONES, 0), 0), b=given,
-                                    c=(_at(Place.GRADIENTS, layer.base + biases), stride)))
+                                    c=(at(Place.GRADIENTS, layer.base), layer.inputs))]
+        listed.append(self._product((1, 0, layer.outputs), a=(at(Place.ONES, 0), 0), b=given,
+                                    c=(at(Place.GRADIENTS, layer.base + biases), stride)))
         if layer.number > 1:
             if isinstance(layer, Shared):
                 listed.append(self._centroids(
@@ -388,27 +369,9 @@ class _Compiler:
             fields |= ({name: value[0], f"stride_{name}": value[1]} if isinstance(value, tuple) else {name: value})
         return centroid_instruction(layer, self._array.lanes, transposed=transposed, **fields)
 
-    def _product(self, sizes: tuple[int, int, int], *, a: Any, b: Any, c: Any, start: Any = None, gate: Any = None,
-                 **options: int) -> Words:
-        """A product of m by k and k by n; a size of 0 is the number of examples."""
-        m, k, n = sizes
-        most = self._places.examples
-        factors = self._factors(
-            self._array, (m or most, k or most, n), transpose_a="transpose_a" in options,
-            transpose_b="transpose_b" in options, ones=a[0]["place"] is Place.ONES, starts=start is not None,
-            gated=gate is not None)
-        operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
-        given = {name: operand for name, operand in operands.items() if operand is not None}
-        return pack(gemm_layout(), {
-            "kind": Kind.GEMM, "format": OPERANDS[self._array.operands].code, "m": m, "k": k, "n": n,
-            "gated": int(gate is not None), **options,
-            **factors, **{name: place for name, (place, _) in given.items()},
-            **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
-
     def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],
                  writes: list[Region]) -> None:
-        words = np.concatenate([*listed, np.zeros(INSTRUCTION_WORDS, np.uint32)])  # with an END
-        region = self._add(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
+        region = self._add(ended(listed))
         reads = [*reads, region]
         fields = {"weight_base": region.base, **self._copies.fields(layer), **self._passes(name, layer)}
         self.commands.append(Work(name=f"{name} {layer.number}", operation="LAYERS", reads=reads, writes=writes,

@@ -1,0 +1,70 @@
+"""Instructions of lists, as compilers of lists make them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compute.layer_list import INSTRUCTION_WORDS, Kind, Place, gemm_layout
+from hdl.compute.operands import OPERANDS
+from hdl.group import GROUP
+from host.compute.factors import Array
+from sim.golden.compute import pack
+
+__all__ = ["Factors", "Products", "Words", "at", "ended", "up"]
+
+Words = npt.NDArray[np.uint32]
+#: Gives the factors of a product, as :func:`host.compute.factors.best_factors` does.
+Factors = Callable[..., Mapping[str, int]]
+
+
+def up(words: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-words // multiple) * multiple
+
+
+def at(place: Place, base: int, *, relative: bool = False) -> dict[str, int]:
+    """Operand at an address of a memory."""
+    return {"place": place, "base": base, "relative": int(relative)}
+
+
+def ended(instructions: Sequence[Words]) -> Words:
+    """Words of a list: instructions and an END, and zeros up to the next group."""
+    words = np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
+    return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Products:
+    """Matrix products on an array.
+
+    Parameters
+    ----------
+    array : Array
+    factors : callable
+    length : int
+        Size that factors are chosen for where a product's size is that of the command.
+    """
+
+    array: Array
+    factors: Factors
+    length: int
+
+    def __call__(self, sizes: tuple[int, int, int], *, a: Any, b: Any, c: Any, start: Any = None, gate: Any = None,
+                 **options: int) -> Words:
+        """A product of m by k and k by n; a size of 0 is the length of the command. Operands come with strides."""
+        m, k, n = sizes
+        resumes = start is not None and start[1] > 0
+        factors = self.factors(
+            self.array, (m or self.length, k or self.length, n), transpose_a="transpose_a" in options,
+            transpose_b="transpose_b" in options, ones=a[0]["place"] is Place.ONES, starts=start is not None,
+            gated=gate is not None, **({"resumes": True} if resumes else {}))
+        operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
+        given = {name: operand for name, operand in operands.items() if operand is not None}
+        return pack(gemm_layout(), {
+            "kind": Kind.GEMM, "format": OPERANDS[self.array.operands].code, "m": m, "k": k, "n": n,
+            "gated": int(gate is not None), **options,
+            **factors, **{name: place for name, (place, _) in given.items()},
+            **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
