@@ -252,7 +252,7 @@ def train_command(
     if optimizer is None:
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
     host_port = host_port or transport is not TransportName.VERILATED
-    if compute == NODE and overlap is None and density is None and board is None:
+    if compute == NODE and not text and overlap is None and density is None and board is None:
         overlap = OVERLAPS[0]
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
                   board=board, overlap=overlap, compute=compute, faults=faults, topology=topology)

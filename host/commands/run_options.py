@@ -73,14 +73,15 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "overlap": (board is not None or topology is not None,
                     "is for simulated nodes, which have room to stage gradients" if topology is None else
                     "is for a ring that stays as it is, not for --topology"),
-        "compute": (compute == NODE and (workload is not WorkloadName.DIGITS or topology is not None),
-                    f"node is for workload digits, not {workload.value}" if topology is None else
+        "compute": (compute == NODE and topology is not None,
                     "node is for a ring that stays as it is, not for --topology"),
         "compute_format": (workload is not WorkloadName.DIGITS, f"is for workload digits, not {workload.value}"),
         "disable": (topology is None, "is for a run with --topology"),
         "enable": (topology is None, "is for a run with --topology"),
         "shape": (topology is None, "is for a run with --topology"),
-        "tiling": (compute != NODE, "is for nodes that compute, which --compute node asks for"),
+        "tiling": (compute != NODE or workload is not WorkloadName.DIGITS,
+                   "is for nodes that compute, which --compute node asks for" if compute != NODE
+                   else f"is for workload digits, not {workload.value}"),
         "macs": (overlap is None and compute != NODE, "is for nodes that compute, or a run by a program, which "
                                                       "--compute node and --overlap ask for"),
         "compare": (overlap is not None, "is for a run without a program, whose bits are the same" if compute == NODE

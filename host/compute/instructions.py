@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +10,17 @@ from hdl.compute.layer_list import INSTRUCTION_WORDS, Kind, Place, gemm_layout
 from hdl.compute.operands import OPERANDS
 from hdl.group import GROUP
 from host.compute.factors import Array
+from host.memory.lists import Room
+from host.memory.plan import Plan
 from sim.golden.compute import pack
 
-__all__ = ["Factors", "Products", "Words", "at", "ended", "up"]
+__all__ = ["Buffers", "Factors", "Matrix", "Products", "Words", "at", "ended", "up"]
 
 Words = npt.NDArray[np.uint32]
 #: Gives the factors of a product, as :func:`host.compute.factors.best_factors` does.
 Factors = Callable[..., Mapping[str, int]]
+#: Operand, and its stride.
+Matrix = tuple[dict[str, int], int]
 
 
 def up(words: int, multiple: int) -> int:
@@ -36,6 +39,35 @@ def ended(instructions: Sequence[Words]) -> Words:
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
 
+class Buffers:
+    """Buffers of activations, each of which has a place from its first use on."""
+
+    def __init__(self, lanes: int, plan: Plan | None):
+        self._lanes = lanes
+        self._plan = plan
+        self._strides: dict[str, int] = {}
+        self.rooms: dict[str, Room] = {}
+
+    @property
+    def end(self) -> int:
+        return max((room.base + room.words for room in self.rooms.values()), default=0)
+
+    def new(self, name: str, rows: int, columns: int) -> Matrix:
+        """A new buffer, whose rows are whole memory rows."""
+        stride = up(columns, self._lanes)
+        base = self.end if self._plan is None else self._plan.places[name]
+        self.rooms[name] = Room(base, up(rows * stride, GROUP))
+        self._strides[name] = stride
+        return self[name]
+
+    def __getitem__(self, name: str) -> Matrix:
+        return self.part(name, 0)
+
+    def part(self, name: str, offset: int) -> Matrix:
+        """Matrix that begins at an element of a buffer, with the buffer's stride."""
+        return at(Place.ACTIVATIONS, self.rooms[name].base + offset), self._strides[name]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Products:
     """Matrix products on an array.
@@ -52,8 +84,8 @@ class Products:
     factors: Factors
     length: int
 
-    def __call__(self, sizes: tuple[int, int, int], *, a: Any, b: Any, c: Any, start: Any = None, gate: Any = None,
-                 **options: int) -> Words:
+    def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
+                 gate: Matrix | None = None, **options: int) -> Words:
         """A product of m by k and k by n; a size of 0 is the length of the command. Operands come with strides."""
         m, k, n = sizes
         resumes = start is not None and start[1] > 0

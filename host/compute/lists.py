@@ -157,9 +157,7 @@ class Lists:
     @property
     def line(self) -> str:
         """The plan in a line."""
-        naive = sum(self.plan.words.values())
-        return (f"activations: planned, {self.plan.peak:,} words ({self.plan.method}), with a place for each buffer "
-                f"{naive:,}: {(naive - self.plan.peak) / naive:.1%} fewer")
+        return self.plan.line
 
     @property
     def programs(self) -> list[ListProgram]:

@@ -101,7 +101,8 @@ class RingLayers(RingRounds):
         """Read one row per node."""
         return self._read("activations", Buffer("activations", base, length))
 
-    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, patience: int = 0) -> list[ListsOutcome]:
+    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, offset: int = 0,
+                   patience: int = 0) -> list[ListsOutcome]:
         """Run lists of layers, one behind the other, and wait for them; see docs/compute/layers.md.
 
         Parameters
@@ -110,6 +111,8 @@ class RingLayers(RingRounds):
             Address of each list in the activation memory, a multiple of 32.
         lengths : sequence of int
             Examples of each node; a node without any does nothing.
+        offset : int
+            Elements that are added to the addresses of relative operands, a multiple of 32.
         patience : int
             Cycles that a list may take.
 
@@ -128,7 +131,8 @@ class RingLayers(RingRounds):
         self._check_planned(lists)
         if len(lengths) != self.nodes:
             raise ValueError(f"Lengths must be one per node, {self.nodes}, not {len(lengths)}")
-        pending = [self._submit_apart({rank: Command(operation=Operation.LAYERS, weight_base=base, length=length)
+        pending = [self._submit_apart({rank: Command(operation=Operation.LAYERS, weight_base=base, state_base=offset,
+                                                     length=length)
                                        for rank, length in enumerate(lengths) if length}, patience=patience)
                    for base in lists if any(lengths)]
         if not pending:

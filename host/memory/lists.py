@@ -99,7 +99,7 @@ class ListProgram:
         return found
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Program of buffers that lie in given rooms.
+        """Program of buffers that lie in given rooms; instructions that touch none are left out.
 
         Raises
         ------
@@ -107,11 +107,12 @@ class ListProgram:
             An instruction is wrong, or touches what is not in one room.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
-        for number, instruction in enumerate(self.instructions(engine), start=1):
-            read, written = _operands(instruction)
-            operations.append(Operation(f"instruction {number}", *(
-                tuple(sorted({self._room(one, number, rooms) for one in side if self._is_buffer(one)}))
-                for side in (read, written))))
+        for instruction in self.instructions(engine):
+            sides = [[one for one in side if self._is_buffer(one)] for side in _operands(instruction)]
+            if any(sides):
+                number = len(operations)
+                operations.append(Operation(f"operation {number}", *(
+                    tuple(sorted({self._room(one, number, rooms) for one in side})) for side in sides)))
         operations.append(Operation("the host takes", reads=(*self.given, *self.taken)))
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
@@ -137,7 +138,7 @@ class ListProgram:
                  if room.has(near if name in self.given else operand, number)]
         if len(found) != 1:
             where = " and ".join(found) if found else "none"
-            raise PlanError(f"Instruction {number} must touch one buffer of the memory plan with words "
+            raise PlanError(f"Operation {number} must touch one buffer of the memory plan with words "
                             f"{operand.base:,} to {operand.end:,}, not {where}: plan its memory again")
         return found[0]
 

@@ -195,6 +195,13 @@ class Plan:
         """Words that the plan takes."""
         return max((self.places[name] + words for name, words in self.words.items()), default=0)
 
+    @property
+    def line(self) -> str:
+        """The plan in a line."""
+        naive = sum(self.words.values())
+        return (f"activations: planned, {self.peak:,} words ({self.method}), with a place for each buffer {naive:,}: "
+                f"{(naive - self.peak) / naive:.1%} fewer")
+
     def check(self, profile: Profile, *, budget: int | None = None) -> None:
         """Check that a program may run under the plan.
 

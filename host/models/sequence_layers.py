@@ -12,7 +12,10 @@ from host.models.layers import Array, Labels, Layer, Linear, Views
 from host.models.masks import Mask, mask
 from sim.arithmetic.functions import column_sums, gather_sums, mean, normalize, product, row_sums, softmax
 
-__all__ = ["Attention", "Dense", "Embedding", "LayerNorm"]
+__all__ = ["EPSILON", "Attention", "Dense", "Embedding", "LayerNorm"]
+
+#: What a layer norm adds to each variance.
+EPSILON = 1e-5
 
 
 class Embedding(Layer):
@@ -76,7 +79,7 @@ class Dense(Linear):
 class LayerNorm(Layer):
     """Each position's vector with mean 0 and variance 1, times ``scale``, plus ``shift``."""
 
-    def __init__(self, width: int, *, epsilon: float = 1e-5):
+    def __init__(self, width: int, *, epsilon: float = EPSILON):
         self.width = width
         self._epsilon = epsilon
 

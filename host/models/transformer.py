@@ -144,7 +144,7 @@ class Transformer:
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
-        return self._loss(scores[batch.real], batch.targets[batch.real])[0]
+        return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
         """The pass of :meth:`scores`, for :func:`~host.models.lockstep.lockstep`; its result has each layer's
@@ -159,7 +159,7 @@ class Transformer:
             return 0.0, gradient
         views, gradients = self.views(self.parameters), self.views(gradient)
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
-        loss = self._loss(scores[batch.real], batch.targets[batch.real])[0]
+        loss = self._total(scores, batch)
         _, upstream = self._loss(scores.reshape(-1, self.config.characters), batch.targets.reshape(-1))
         upstream = (yield Request(use=Use.ROWS, values=upstream.reshape(scores.shape)[:, None],
                                   lengths=batch.lengths))[:, 0]
@@ -174,6 +174,13 @@ class Transformer:
             upstream = upstream + back(f"norm_{n}", back(f"attention_{n}", upstream))
         back("embedding", upstream)
         return loss, gradient
+
+    def _total(self, scores: Array, batch: Batch) -> float:
+        """Sum of the losses of sequences, from the first on, each of which is summed over its characters."""
+        total = scores.dtype.type(0)
+        for mine, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
+            total += scores.dtype.type(self._loss(mine[:length], targets[:length])[0])
+        return float(total)
 
     def _run(self, one: Pass[T]) -> T:
         """Run a pass on its own."""

@@ -23,11 +23,13 @@ from host.driver.ring_layers import ListsOutcome
 from host.models.layers import Array, Labels
 from host.program.schedules import Copies, Schedule
 from host.tiling.searched import SearchedFactors
+from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, NODE, TrainingConfig
-from host.training.workloads import Classifier, Workload
+from host.training.text_engine import TextComputer, check_text, text_lists, text_node
+from host.training.workloads import CharacterModel, Classifier, Workload
 from sim.verilated import toolchain
 
-__all__ = ["Computer", "check_engine", "computer_of", "engine_node"]
+__all__ = ["Computer", "check_engine", "computer_of", "differentiator_of", "engine_node"]
 
 #: File of the tilings that were searched.
 TILINGS = toolchain.BUILD / "tiling" / "factors.json"
@@ -35,7 +37,7 @@ TILINGS = toolchain.BUILD / "tiling" / "factors.json"
 _ROWS = (1, 2, 4)
 
 
-class Computer:
+class Computer(Differentiator):
     """Layers that the nodes of a ring carry out.
 
     Parameters
@@ -48,14 +50,6 @@ class Computer:
     notes : sequence of str
         Further lines about the lists, for the report.
 
-    Members
-    -------
-    notes : list of str
-        The plan of the activation memory, and the lines that were given.
-    lengths : list of int
-        Examples that each node has been given.
-    multiplications : int
-        Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
     """
 
     def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
@@ -64,7 +58,6 @@ class Computer:
         self._lists = lists
         self._length = length
         self.lengths = [0] * ring.nodes
-        self.multiplications = 0
 
     @property
     def lists(self) -> Lists:
@@ -127,15 +120,8 @@ class Computer:
         return self._ring.run_layers(lists, self.lengths, patience=patience)
 
 
-def _classifier(workload: Workload) -> Classifier:
-    if not isinstance(workload, Classifier):
-        raise ValueError(f"Workload of nodes that compute must be digits, not {workload.name.value}")
-    return workload
-
-
-def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int,
+def _lists(task: Classifier, config: TrainingConfig, units: Units, nodes: int, words: int,
            distance: int = 0, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
-    task = _classifier(workload)
     examples = -(-config.largest(task.examples) // nodes)
     return compile_lists(task.layers, array=units, examples=examples, words=words,
                          copies=_copies(config, distance), factors=factors)
@@ -149,10 +135,19 @@ def _copies(config: TrainingConfig, distance: int) -> Copies | None:
     return Copies(layers=Schedule.parse(config.overlap).behind, distance=distance)
 
 
+def differentiator_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Differentiator | None:
+    """What the nodes of a ring compute in a run; None if the host computes."""
+    if config.compute == NODE and isinstance(workload, CharacterModel):
+        node = ring.devices[0].config
+        return TextComputer(ring, text_lists(workload, config, node, ring.nodes, node.activation_words))
+    return computer_of(ring, workload, config)
+
+
 def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Computer | None:
     """Layers of a run on the nodes of a ring; None if the host computes."""
     if config.compute != NODE:
         return None
+    assert isinstance(workload, Classifier)
     node = ring.devices[0].config
     given = workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node)
     if config.tiling == DEFAULT:
@@ -174,7 +169,10 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
         raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
                          f"{config.macs!r}")
-    tables = {layer.centroids for layer in _classifier(workload).layers if isinstance(layer, Shared)}
+    if isinstance(workload, CharacterModel):
+        return text_node(dataclasses.replace(node, compute=rows, queues=2), workload, config, nodes=nodes)
+    assert isinstance(workload, Classifier)
+    tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
     found = dataclasses.replace(node, compute=rows, queues=2, operands=config.compute_format,
                                 centroids=max(tables, default=node.centroids))
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
@@ -195,11 +193,26 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     """
     if config.compute != NODE:
         return
-    task = _classifier(workload)
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
     if node.operands != config.compute_format:
         raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.operands}")
+    if isinstance(workload, CharacterModel):
+        check_text(node, workload, config, nodes=nodes)
+    else:
+        assert isinstance(workload, Classifier)
+        _check_layers(node, workload, config, nodes=nodes)
+    smallest = workload.examples // -(-workload.examples // config.batch)
+    if smallest < nodes:
+        raise ValueError(f"Batches must have an example for each of the {nodes} nodes that compute, not {smallest}: "
+                         f"take larger batches")
+    if not config.check and (config.density is not None or node.codebook_words):
+        raise ValueError("Run of nodes that compute must be checked with a density or a codebook, which are chosen "
+                         "by the golden model's values")
+
+
+def _check_layers(node: NodeConfig, task: Classifier, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes have tables, room and parameters of the layers of a perceptron."""
     for layer in task.layers:
         if isinstance(layer, Shared) and layer.centroids != node.centroids:
             raise ValueError(f"Nodes must have tables of {layer.centroids} centroids to compute, not "
@@ -209,10 +222,3 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     if task.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "
                          f"{length:,} in all, not {task.parameters.size:,}")
-    smallest = task.examples // -(-task.examples // config.batch)
-    if smallest < nodes:
-        raise ValueError(f"Batches must have an example for each of the {nodes} nodes that compute, not {smallest}: "
-                         f"take larger batches")
-    if not config.check and (config.density is not None or node.codebook_words):
-        raise ValueError("Run of nodes that compute must be checked with a density or a codebook, which are chosen "
-                         "by the golden model's values")

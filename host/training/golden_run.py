@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.local_commands import LocalCommands
-from host.driver.masking import MaskJob
+from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.vectors import Vector
 
@@ -184,6 +184,10 @@ class Reference:
         return (np.where(kept, words_of(job.matrices), self._pattern(alternative)),
                 int(kept.size - np.count_nonzero(kept)))
 
+    def masked(self, job: MaskJob, alternative: float) -> Matrices:
+        """The matrices of a job as they must come back."""
+        return self.mask(job, alternative)[0].view(job.matrices.dtype)
+
     def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
         """Bit pattern of an element."""
         return self._golden.bits([number])
@@ -236,6 +240,10 @@ class IntegerReference(Reference):
             scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
             dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
             scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+
+    def masked(self, job: MaskJob, alternative: float) -> Matrices:
+        """The matrices of a job as they must come back."""
+        return self.mask(job, alternative)[0].view(job.matrices.dtype)
 
     def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
         return self._reduced.to_words([int(number)])

@@ -1,4 +1,8 @@
-"""Masks of a training run, done by the nodes and compared with the golden model."""
+"""Masks of a training run, done by the nodes and compared with the golden model.
+
+Nodes that compute mask within the products of their lists. What the host computes beside them, to compare or to
+measure with, is masked by the golden model alone.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +13,7 @@ from host.driver.buffers import errors_base
 from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob, Matrices
 from host.training.golden_run import Reference, words_of
-from host.training.record import DivergenceError, TrainingConfig
+from host.training.record import NODE, DivergenceError, TrainingConfig
 
 __all__ = ["Masks"]
 
@@ -31,11 +35,14 @@ class Masks:
         self._ring = ring
         self._reference = reference
         self._check = config.check
+        self._apart = config.compute == NODE
         self._behind = length if config.density is None else errors_base(length) + length
         self.number = 0
         self.cycles = self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+        if self._apart:
+            return [[self._reference.masked(job, alternative) for job in mine] for mine in jobs]
         outcome = self._ring.mask(jobs, alternative=alternative, behind=self._behind)
         self.cycles += outcome.cycles
         self.replaced += sum(outcome.replaced)

@@ -18,6 +18,7 @@ from host.driver.ring import Ring
 from host.driver.vectors import Vector
 from host.training.batches import Batch
 from host.training.comparison import compare_master, compare_memories, compare_rows, names
+from host.training.engine import Computer
 from host.training.golden_run import words_of
 from host.training.passes import OverlappingExecution, overlapping_execution_of
 from host.training.record import DivergenceError, Step
@@ -143,6 +144,7 @@ class OverlappingRun(Run):
                 self._execution.write(step.gradients)
             else:
                 assert isinstance(self._workload, Classifier)
+                assert isinstance(self._computer, Computer)
                 self._computer.give([self._workload.examples_of(share) for share in step.shares],
                                     odd=(self._passes + number) % 2)
 

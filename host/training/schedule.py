@@ -19,13 +19,13 @@ from host.driver.memory import distance_of
 from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
-from host.models.layers import Array, Labels
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, build, fused
 from host.program.search import Trials
 from host.program.trace import origin_of, spans
-from host.training.engine import Computer, check_engine, computer_of
+from host.training.differentiator import Differentiator
+from host.training.engine import Computer, check_engine, differentiator_of
 from host.training.golden_run import Part
 from host.training.record import NODE, TrainingConfig
 from host.training.step_checks import growth
@@ -91,8 +91,8 @@ class Execution:
     costs : Costs, optional
         Durations of a schedule's commands.
     packed_state : bool
-    computer : Computer, optional
-        Layers of nodes that compute.
+    computer : Differentiator, optional
+        Of nodes that compute.
 
     Members
     -------
@@ -100,14 +100,14 @@ class Execution:
         Cycles of the last pass, where there are a schedule and nodes that trace their commands.
     parts : list of Part, optional
         Collectives of the last step; None for one fused update of the whole vector.
-    computer : Computer, optional
+    computer : Differentiator, optional
     compute_cycles : int
         Cycles of the last step's commands that compute, where there is no schedule.
     """
 
     def __init__(self, ring: LocalCommands, length: int, *, schedule: Schedule | None = None,
                  layers: Sequence[Dense] = (), costs: Costs | None = None, packed_state: bool = False,
-                 computer: Computer | None = None):
+                 computer: Differentiator | None = None):
         self._ring = ring
         self._length = length
         self.computer = computer
@@ -152,8 +152,8 @@ class Execution:
         else:
             self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
 
-    def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
-        """Give each node the inputs and labels of its share, where nodes compute."""
+    def compute(self, shares: Sequence[Any]) -> None:
+        """Give each node the examples of its share, where nodes compute."""
         assert self.computer is not None
         self.computer.give(shares)
         if self._asked is None:
@@ -287,7 +287,7 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
     """The way to do a run's steps that its configuration asks for."""
     length = int(workload.parameters.size)
-    computer = computer_of(ring, workload, config)
+    computer = differentiator_of(ring, workload, config)
     if config.overlap is None:
         return Execution(ring, length, computer=computer)
     return Execution(
@@ -323,9 +323,10 @@ def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
 
 
 def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
-           packed_state: bool, computer: Computer | None = None) -> CompiledProgram:
+           packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
     given: dict[str, Any] = {"staged": layers[-1].base + layers[-1].length}
     if computer is not None:
+        assert isinstance(computer, Computer)
         given = {"commands": computer.lists.commands, "lengths": computer.lengths}
     return build(schedule, layers, nodes=nodes, costs=costs, depth=node.program_depth, packed_state=packed_state,
                  distance=distance_of(node), **given)

@@ -36,6 +36,7 @@ from host.topology.grid import Plan, Shape
 from host.training.batches import Batch, Batches
 from host.training.codebooks import Codebooks
 from host.training.comparison import compare_end, compare_memories, compare_scores, names, read_weights
+from host.training.engine import Computer
 from host.training.golden_run import IntegerReference, Reference
 from host.training.grid_run import GridExecution, reference_of
 from host.training.masks import Masks
@@ -203,10 +204,11 @@ class Run:
         self._on_step(self.training)
 
     def _measure(self) -> float:
-        """Measure the model, on the nodes where these compute."""
-        if self._computer is None:
+        """Measure the model, on the nodes where these compute the layers of a perceptron."""
+        if not (isinstance(self._computer, Computer) and isinstance(self._workload, Classifier)):
+            if self._blind:
+                self._fetch()
             return self._workload.measure(self._ring.nodes, self._masks, last=self.complete)
-        assert isinstance(self._workload, Classifier)
         scores = self._computer.scores(self._workload.test_x, odd=self._newest)
         if self._config.check:
             compare_scores(self._batches.number, self._workload.scores(), scores)
@@ -267,7 +269,6 @@ class Run:
         if self._computer is None:
             self._execution.write(gradients)
             return
-        assert isinstance(self._workload, Classifier)
         self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:

@@ -92,6 +92,10 @@ class Workload(abc.ABC):
             Whether training has ended. Before that, a part of the data is enough.
         """
 
+    @abc.abstractmethod
+    def examples_of(self, share: Examples) -> Any:
+        """Examples of a node's share, for a node that differentiates."""
+
     def compact(self, parameters: Array) -> Array:
         """Parameters without elements that only fill up groups."""
         return parameters
@@ -147,7 +151,7 @@ class Classifier(Workload):
         return self._model.accuracy(self._data.test_x, self._data.test_y)
 
     def examples_of(self, share: Examples) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Inputs and labels of examples, for a node that differentiates."""
+        """Inputs and labels."""
         return self._data.train_x[share], self._data.train_y[share]
 
     @property
@@ -214,6 +218,10 @@ class CharacterModel(Workload):
         batches = [collate([self._text.train[example] for example in share]) for share in shares]
         with np.errstate(over="ignore", invalid="ignore"):
             return lockstep([self.model.gradient_pass(batch) for batch in batches], _answer(masks))
+
+    def examples_of(self, share: Examples) -> list[Characters]:
+        """Sequences of characters."""
+        return [self._text.train[example] for example in share]
 
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
         sequences = sorted(self._text.test[::1 if last else self._sample], key=len)

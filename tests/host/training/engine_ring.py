@@ -21,12 +21,15 @@ CYCLES = 100
 class EngineRing(GoldenRing):
     """A ring whose nodes have a golden engine. Its memories hold NaN where nothing was written."""
 
-    def __init__(self, nodes, *, words=8192, broken=lambda ring: None, centroids=0, **options):
+    def __init__(self, nodes, *, words=8192, broken=lambda ring: None, centroids=0, sequences=False,
+                 **options):
         super().__init__(nodes, **options)
         self.devices = [SimpleNamespace(config=NodeConfig(
-            compute=4, queues=2, activation_words=words, centroids=centroids))] * nodes
+            compute=4, queues=2, activation_words=words, centroids=centroids, scale_mask=sequences,
+            sequences=sequences))] * nodes
         self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
-        self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids)
+        self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids, scale_mask=sequences,
+                             sequences=sequences)
         self.lists = self.loads = 0
         self.broken = broken
         self.written = {"gradients": 0, "activations": 0}
@@ -52,18 +55,19 @@ class EngineRing(GoldenRing):
     def read_activations(self, base, length):
         return self.activations[:, base:base + length].copy().view(np.float32)
 
-    def _compute(self, rank, base, length):
+    def _compute(self, rank, base, length, offset=0):
         memories = {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
                     Place.ACTIVATIONS: self.activations[rank]}
-        outcome = self.engine.run(memories, base=base, length=length)
+        outcome = self.engine.run(memories, base=base, length=length, offset=offset)
         assert outcome.status is EventStatus.OK, outcome
         self.lists += 1
         self.broken(self)
         return outcome.detail >> MULTIPLIED_BIT
 
-    def run_layers(self, lists, lengths, *, patience=0):
+    def run_layers(self, lists, lengths, *, offset=0, patience=0):
         return [ListsOutcome(cycles=CYCLES, multiplied=sum(
-            self._compute(rank, base, length) for rank, length in enumerate(lengths) if length)) for base in lists]
+            self._compute(rank, base, length, offset) for rank, length in enumerate(lengths) if length))
+                for base in lists]
 
     def load_programs(self, programs, *, changes=False):
         self.programs = programs

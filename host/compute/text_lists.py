@@ -1,0 +1,433 @@
+"""Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time.
+
+A sequence is run by the lists of ``forward``, whose last instruction is the cross-entropy, and by those of ``first``
+or ``further``: backward for the first sequence of a node's share, which begins the gradients, and for each other one,
+which adds to them. All rows of the context are computed. Those behind the end of a sequence have character 0 and the
+label PADDING, by which the rows of their gradients are zeros.
+
+Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
+one list serves all sequences. Buffers of a sequence are planned from the instructions, as those of a perceptron are
+(:mod:`host.compute.lists`).
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hdl.compute.engine import COLUMNS
+from hdl.compute.layer_list import (
+    MOST_INSTRUCTIONS,
+    Initial,
+    Kind,
+    Place,
+    RowFunction,
+    VectorProgram,
+    row_layout,
+    vector_layout,
+)
+from hdl.group import GROUP
+from host.compute.factors import Array, best_factors
+from host.compute.instructions import Buffers, Matrix, Products, Words, at, ended, up
+from host.memory.lists import ListProgram, Room
+from host.memory.plan import Plan, make_plan
+from host.models.masks import ALTERNATIVE
+from host.models.sequence_layers import EPSILON
+from host.models.transformer import Transformer, TransformerConfig
+from sim.golden.compute import Engine, pack
+
+__all__ = ["TextLists", "compile_text"]
+
+
+def _bits(number: float) -> int:
+    return int(np.float32(number).view(np.uint32))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TextLists:
+    """Lists of the text model.
+
+    Members
+    -------
+    words : array of uint32
+        All lists, and zeros in the place of the sequences' tokens, labels and losses.
+    base : int
+        Address of the first list.
+    forward, first, further : tuple of int
+        Addresses of lists: forward and loss; and backward, of a share's first sequence and of the others.
+    data : int
+        Address of the first sequence's tokens; labels and the loss are behind them.
+    context : int
+        Tokens, and labels, of a sequence.
+    sequences : int
+        Most sequences of a share.
+    plan : Plan
+        Plan of the buffers.
+    rooms : dict of str to Room
+        Place of each buffer.
+    multiplications : int
+        Multiply-adds of a sequence, but for sums of columns.
+    """
+
+    words: Words
+    base: int
+    forward: tuple[int, ...]
+    first: tuple[int, ...]
+    further: tuple[int, ...]
+    data: int
+    context: int
+    sequences: int
+    plan: Plan
+    rooms: Mapping[str, Room]
+    multiplications: int
+
+    @property
+    def stride(self) -> int:
+        """Elements from one sequence's tokens to those of the next."""
+        return _stride(self.context)
+
+    @property
+    def end(self) -> int:
+        """Words of the activation memory that are used."""
+        return self.base + len(self.words)
+
+    @property
+    def line(self) -> str:
+        """The plan in a line."""
+        return self.plan.line
+
+    @property
+    def programs(self) -> list[ListProgram]:
+        """Lists of a sequence: of the first, and of each other one."""
+        return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
+                            examples=self.context, given=(), taken=())
+                for backward in (self.first, self.further)]
+
+
+def _stride(context: int) -> int:
+    return up(2 * context + 1, GROUP)
+
+
+class _Compiler:
+    """Instructions of a sequence, one behind the other."""
+
+    def __init__(self, config: TransformerConfig, *, buffers: Buffers, product: Products, data: int, further: bool,
+                 scaled_again: bool):
+        self._config = config
+        self._rows = config.context
+        self._buffers = buffers
+        self._product = product
+        self._data = data
+        self._further = further
+        self._again = scaled_again
+        model = Transformer(config)
+        self._shapes = {layer: {name: view.shape for name, view in views.items()}
+                        for layer, views in model.views(model.parameters).items()}
+        self._bases: dict[tuple[str, str], int] = {}
+        base = 0
+        for layer, shapes in self._shapes.items():
+            for name, shape in shapes.items():
+                self._bases[layer, name] = base
+                base += math.prod(shape)
+        self.listed: list[Words] = []
+
+    # Operands.
+
+    def _weights(self, layer: str, name: str) -> Matrix:
+        """Parameters; a vector has a stride of 0."""
+        shape = self._shapes[layer][name]
+        return at(Place.WEIGHTS, self._bases[layer, name]), shape[1] if len(shape) > 1 else 0
+
+    def _gradient(self, layer: str, name: str) -> Matrix:
+        """Gradient of parameters; that of a vector is one row."""
+        return at(Place.GRADIENTS, self._bases[layer, name]), self._shapes[layer][name][-1]
+
+    def _given(self, offset: int) -> dict[str, int]:
+        """What lies so many elements behind the begin of a sequence's tokens."""
+        return at(Place.ACTIVATIONS, self._data + offset, relative=True)
+
+    # Instructions.
+
+    def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
+             epsilon: float = 0, **operands: Matrix) -> None:
+        """Add a function of rows, whose operands come with strides."""
+        fields: dict[str, Any] = {name: operand for name, (operand, _) in operands.items()}
+        fields |= {f"stride_{name}": stride for name, (_, stride) in operands.items()
+                   if name not in ("scale", "shift", "deviation")}
+        self.listed.append(pack(row_layout(), {
+            "kind": Kind.ROWS, "function": function, "started": int("start" in operands), "rows": rows,
+            "columns": columns, "count": count, "factor": _bits(factor), "epsilon": _bits(epsilon), **fields}))
+
+    def _multiply(self, sizes: tuple[int, int, int], **options: Any) -> None:
+        """Add a product."""
+        self.listed.append(self._product(sizes, **options))
+
+    def _accumulate(self, sizes: tuple[int, int, int], *, c: Matrix, **options: Any) -> None:
+        """Add a product that is, or is added to, a gradient."""
+        more = {"initial": Initial.MATRIX, "start": c} if self._further else {}
+        self._multiply(sizes, c=c, **more, **options)
+
+    def _sums(self, x: Matrix, columns: int, layer: str, name: str) -> None:
+        """Add the sums of the columns of a matrix, which are the gradient of a vector."""
+        self._accumulate((1, self._rows, columns), a=(at(Place.ONES, 0), 0), b=x, c=self._gradient(layer, name))
+
+    def forward(self) -> None:
+        """Add all instructions up to the loss."""
+        config, buffers, rows = self._config, self._buffers, self._rows
+        self._row(RowFunction.GATHER, rows, config.width, count=config.characters, y=(self._given(0), 1),
+                  x=self._weights("embedding", "character"), start=self._weights("embedding", "position"),
+                  target=buffers.new("x 0", rows, config.width))
+        self._norm("norm_0", x="x 0")
+        for n in range(config.layers):
+            self._attend(n)
+            self._norm(f"feed_norm_{n}", x=f"outward {n}", start=f"x {2 * n}", third=f"x {2 * n + 1}")
+            self._linear(f"rise_{n}", f"scaled feed_norm_{n}", relu=1)
+            self._linear(f"fall_{n}", f"rise_{n}")
+            self._norm(f"norm_{n + 1}" if n + 1 < config.layers else "norm", x=f"fall_{n}", start=f"x {2 * n + 1}",
+                       third=f"x {2 * n + 2}")
+        self._linear("output", "scaled norm")
+        source, stride = buffers["output"]
+        target, _ = buffers.new("d output", rows, config.characters)
+        self.listed.append(pack(vector_layout(), {
+            "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": rows,
+            "columns": config.characters, "source": source, "stride_source": stride, "labels": self._given(rows),
+            "stride_labels": 1, "target": target, "stride_target": stride, "loss": self._given(2 * rows)}))
+
+    def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
+        """Add a layer norm, of a sum that is kept if there is a ``start``."""
+        rows, width, buffers = self._rows, self._config.width, self._buffers
+        added: dict[str, Any] = {}
+        if start is not None and third is not None:
+            added = {"start": buffers[start], "third": buffers.new(third, rows, width)}
+        self._row(RowFunction.NORM, rows, width, x=buffers[x], scale=self._weights(name, "scale"),
+                  shift=self._weights(name, "shift"), deviation=buffers.new(f"deviation {name}", 1, rows),
+                  second=buffers.new(f"normal {name}", rows, width),
+                  target=buffers.new(f"scaled {name}", rows, width), factor=1 / width, epsilon=EPSILON, **added)
+
+    def _linear(self, name: str, x: str, *, relu: int = 0) -> None:
+        outputs, inputs = self._shapes[name]["weight"]
+        self._multiply((self._rows, inputs, outputs), transpose_b=1, initial=Initial.MATRIX, relu=relu,
+                       a=self._buffers[x], b=self._weights(name, "weight"), start=self._weights(name, "bias"),
+                       c=self._buffers.new(name, self._rows, outputs))
+
+    @property
+    def _size(self) -> int:
+        """Width of a head."""
+        return self._config.width // self._config.heads
+
+    @property
+    def _gain(self) -> float:
+        return 1 / math.sqrt(self._size)
+
+    def _part(self, name: str, head: int, part: int = 0) -> Matrix:
+        """Queries (0), keys (1) or values (2) of a head, or its part of a matrix with one part."""
+        return self._buffers.part(name, part * self._config.width + head * self._size)
+
+    def _of(self, name: str, head: int) -> Matrix:
+        """Rows of a head, of those that lie one below the other."""
+        return self._buffers.part(name, head * self._rows * self._buffers[name][1])
+
+    def _attend(self, n: int) -> None:
+        """Add the attention of a layer, up to the product with its outward matrix."""
+        config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
+        width, size, heads = config.width, self._size, range(config.heads)
+        self._multiply((rows, width, 3 * width), a=buffers[f"scaled norm_{n}"], b=self._weights(name, "inward"),
+                       c=buffers.new(f"parts {n}", rows, 3 * width))
+        buffers.new(f"scores {n}", config.heads * rows, rows)
+        for head in heads:
+            self._multiply((rows, size, rows), transpose_b=1, a=self._part(f"parts {n}", head),
+                           b=self._part(f"parts {n}", head, 1), c=self._of(f"scores {n}", head), scaled=1, masked=1,
+                           triangle=1, scale=_bits(self._gain), alternative=_bits(ALTERNATIVE))
+        source, stride = buffers[f"scores {n}"]
+        target, _ = buffers.new(f"weights {n}", config.heads * rows, rows)
+        self.listed.append(pack(vector_layout(), {
+            "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": config.heads * rows, "columns": rows,
+            "source": source, "stride_source": stride, "target": target, "stride_target": stride}))
+        buffers.new(f"heads {n}", rows, width)
+        for head in heads:
+            self._multiply((rows, rows, size), a=self._of(f"weights {n}", head),
+                           b=self._part(f"parts {n}", head, 2), c=self._part(f"heads {n}", head))
+        self._multiply((rows, width, width), a=buffers[f"heads {n}"], b=self._weights(name, "outward"),
+                       c=buffers.new(f"outward {n}", rows, width))
+
+    def backward(self) -> None:
+        """Add all instructions behind the loss."""
+        config, buffers, rows = self._config, self._buffers, self._rows
+        embedding = self._gradient("embedding", "character")
+        if not self._further:  # positions lie behind the characters
+            self._row(RowFunction.CLEAR, config.characters + rows, config.width, target=embedding)
+        self._linear_back("output", "scaled norm", "d output", "d scaled norm")
+        upstream = f"d x {2 * config.layers}"
+        self._norm_back("norm", upstream)
+        for n in reversed(range(config.layers)):
+            self._linear_back(f"fall_{n}", f"rise_{n}", upstream, f"d rise_{n}", gate=True)
+            self._linear_back(f"rise_{n}", f"scaled feed_norm_{n}", f"d rise_{n}", f"d scaled feed_norm_{n}")
+            upstream = self._norm_back(f"feed_norm_{n}", f"d x {2 * n + 1}", start=upstream)
+            self._attend_back(n, upstream)
+            upstream = self._norm_back(f"norm_{n}", f"d x {2 * n}", start=upstream)
+        self._row(RowFunction.SCATTER, rows, config.width, count=config.characters, y=(self._given(0), 1),
+                  x=buffers[upstream], target=embedding)
+        positions = self._gradient("embedding", "position")
+        self._row(RowFunction.ADD, rows, config.width, x=buffers[upstream], start=positions, target=positions)
+
+    def _scaled(self, x: str) -> str:
+        """Scaled rows of a layer norm for a gradient: those of forward, or others."""
+        if not self._again or not x.startswith("scaled "):
+            return x
+        name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
+        self._row(RowFunction.SCALE, rows, width, x=self._buffers[f"normal {name}"],
+                  scale=self._weights(name, "scale"), shift=self._weights(name, "shift"),
+                  target=self._buffers.new(f"{x} again", rows, width))
+        return f"{x} again"
+
+    def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
+        """Add the gradients of a linear layer, and that of its input."""
+        (outputs, inputs), buffers, rows = self._shapes[name]["weight"], self._buffers, self._rows
+        self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
+                         c=self._gradient(name, "weight"))
+        self._sums(buffers[upstream], outputs, name, "bias")
+        self._multiply((rows, outputs, inputs), a=buffers[upstream], b=self._weights(name, "weight"),
+                       c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
+
+    def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
+        """Add the gradients of a layer norm, and that of its input, which is added to ``start``; return its name."""
+        buffers, rows, width = self._buffers, self._rows, self._config.width
+        upstream, products = f"d scaled {name}", f"products {name}"
+        added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
+        self._row(RowFunction.NORM_BACK, rows, width, x=buffers[upstream], y=buffers[f"normal {name}"],
+                  scale=self._weights(name, "scale"), deviation=buffers[f"deviation {name}"], factor=1 / width,
+                  second=buffers.new(products, rows, width), target=buffers.new(target, rows, width), **added)
+        self._sums(buffers[products], width, name, "scale")
+        self._sums(buffers[upstream], width, name, "shift")
+        return target
+
+    def _attend_back(self, n: int, upstream: str) -> None:
+        """Add the gradients of a layer's attention, and that of its input."""
+        config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
+        width, size, heads = config.width, self._size, range(config.heads)
+        parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
+        self._accumulate((width, rows, width), transpose_a=1, a=buffers[f"heads {n}"], b=buffers[upstream],
+                         c=self._gradient(name, "outward"))
+        self._multiply((rows, width, width), transpose_b=1, a=buffers[upstream], b=self._weights(name, "outward"),
+                       c=buffers.new(towards, rows, width))
+        buffers.new(f"d weights {n}", config.heads * rows, rows)
+        for head in heads:
+            self._multiply((rows, size, rows), transpose_b=1, a=self._part(towards, head),
+                           b=self._part(parts, head, 2), c=self._of(f"d weights {n}", head))
+        buffers.new(f"d parts {n}", rows, 3 * width)
+        for head in heads:
+            self._multiply((rows, rows, size), transpose_a=1, a=self._of(weights, head),
+                           b=self._part(towards, head), c=self._part(f"d parts {n}", head, 2))
+        scores = f"d scores {n}"
+        self._row(RowFunction.SOFTMAX_BACK, config.heads * rows, rows, x=buffers[f"d weights {n}"],
+                  y=buffers[weights], target=buffers.new(scores, config.heads * rows, rows), factor=self._gain)
+        for head in heads:
+            self._multiply((rows, rows, size), a=self._of(scores, head), b=self._part(parts, head, 1),
+                           c=self._part(f"d parts {n}", head))
+            self._multiply((rows, rows, size), transpose_a=1, a=self._of(scores, head), b=self._part(parts, head),
+                           c=self._part(f"d parts {n}", head, 1))
+        self._accumulate((width, rows, 3 * width), transpose_a=1, a=buffers[self._scaled(f"scaled norm_{n}")],
+                         b=buffers[f"d parts {n}"], c=self._gradient(name, "inward"))
+        self._multiply((rows, 3 * width, width), transpose_b=1, a=buffers[f"d parts {n}"],
+                       b=self._weights(name, "inward"), c=buffers.new(f"d scaled norm_{n}", rows, width))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """Lists of a sequence, by name, and the places of the buffers."""
+
+    lists: dict[str, list[Words]]
+    rooms: dict[str, Room]
+    end: int
+
+
+def _compiled(config: TransformerConfig, product: Products, plan: Plan | None, scaled_again: bool,
+              data: int) -> _Compiled:
+    """Lists whose sequences lie at an address."""
+    lists: dict[str, list[Words]] = {}
+    for further in (False, True):
+        buffers = Buffers(product.array.lanes, plan)
+        compiler = _Compiler(config, buffers=buffers, product=product, data=data, further=further,
+                             scaled_again=scaled_again)
+        compiler.forward()
+        lists["forward"], compiler.listed = _cut(compiler.listed), []
+        compiler.backward()
+        lists["further" if further else "first"] = _cut(compiler.listed)
+    return _Compiled(lists, buffers.rooms, buffers.end)
+
+
+def _cut(instructions: Sequence[Words]) -> list[Words]:
+    """Lists that are no longer than nodes can run."""
+    most = MOST_INSTRUCTIONS - 1
+    return [ended(instructions[first:first + most]) for first in range(0, len(instructions), most)]
+
+
+def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int,
+                 factors: Callable[..., Mapping[str, int]] = best_factors, scaled_again: bool = False) -> TextLists:
+    """Make the lists of the text model.
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    array : Array
+    sequences : int
+        Most sequences of a node in a step.
+    words : int
+        Elements of the activation memory.
+    factors : callable
+        Gives the factors of a product; by default :func:`~host.compute.factors.best_factors`.
+    scaled_again : bool
+        Whether layer norms keep their normal rows alone, which are scaled again in backward.
+
+    Raises
+    ------
+    ValueError
+        Nodes cannot compute such a model, or have no room for so many sequences.
+    """
+    for name, size in (("Width of a head", config.width // config.heads), ("Hidden width", config.hidden),
+                       ("Characters", config.characters)):
+        if size % array.lanes:
+            raise ValueError(f"{name} must be a multiple of the {array.lanes} lanes of nodes that compute, not "
+                             f"{size}")
+    for name, size in (("Characters", config.characters), ("Width", config.width), ("Context", config.context)):
+        if size > COLUMNS:
+            raise ValueError(f"{name} must be at most {COLUMNS} on nodes that compute, not {size}")
+    product = Products(array=array, factors=functools.cache(factors), length=config.context)
+    compiled = functools.partial(_compiled, config, product, scaled_again=scaled_again)
+
+    def placed(plan: Plan, base: int) -> TextLists:
+        """Lists from an address on, with the sequences behind them."""
+        found = compiled(plan, data=base + length)
+        starts = {}
+        end = base
+        for name, lists in found.lists.items():
+            *ahead, end = itertools.accumulate(map(len, lists), initial=end)
+            starts[name] = tuple(ahead)
+        words = np.concatenate([*itertools.chain(*found.lists.values()),
+                                np.zeros(sequences * _stride(config.context), np.uint32)])
+        return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences, plan=plan,
+                         rooms=found.rooms, multiplications=_multiplications(config), **starts)
+
+    sized = compiled(None, data=0)
+    length = sum(map(len, itertools.chain(*sized.lists.values())))
+    engine = Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks, operands=array.operands,
+                    scale_mask=True, sequences=True)
+    apart = placed(Plan(digest="", method="apart", words={}, lifetimes=(), places={
+        name: room.base for name, room in sized.rooms.items()}), sized.end)
+    plan = make_plan(apart.programs[0].profile(apart.rooms, engine))
+    lists = placed(plan, plan.peak)
+    if lists.end > words:
+        raise ValueError(f"{sequences} sequences of nodes that compute need {lists.end:,} elements of the activation "
+                         f"memory, with lists, which has {words:,}: take smaller batches")
+    return lists
+
+
+def _multiplications(config: TransformerConfig) -> int:
+    """Multiply-adds of a sequence in matrix products, but for sums of columns."""
+    width, rows = config.width, config.context
+    layer = rows * width * (4 * width + 2 * config.hidden) + 2 * rows * rows * width
+    return 3 * (config.layers * layer + rows * width * config.characters)

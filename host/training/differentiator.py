@@ -1,0 +1,47 @@
+"""Nodes that differentiate their shares of a batch, whatever the model."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Differentiator"]
+
+
+class Differentiator(abc.ABC):
+    """Lists of instructions that the nodes of a ring carry out in a step.
+
+    Members
+    -------
+    notes : list of str
+        Lines about the lists, for the report: the plan of the activation memory first.
+    lengths : list of int
+        Examples that each node has been given.
+    multiplications : int
+        Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
+    """
+
+    notes: list[str]
+    lengths: list[int]
+    multiplications: int = 0
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Write the lists.
+
+        Raises
+        ------
+        PlanError
+            The lists are not the program of their memory plan; nothing is written then.
+        """
+
+    @abc.abstractmethod
+    def give(self, shares: Sequence[Any]) -> None:
+        """Write the examples of each node's share, as the workload's ``examples_of`` has them."""
+
+    @abc.abstractmethod
+    def run(self) -> int:
+        """Have nodes differentiate what they were given, and return the cycles of all commands."""
+
+    @abc.abstractmethod
+    def losses(self) -> list[float]:
+        """Losses of the shares that were differentiated last."""

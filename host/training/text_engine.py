@@ -1,0 +1,103 @@
+"""The text model on nodes that compute: the host writes characters, and reads losses.
+
+Lists of a sequence (:mod:`host.compute.text_lists`) are written to the activation memories once. In each step a node
+gets the characters of its share, and differentiates one sequence after the other.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compute.layer_list import PADDING
+from hdl.config import NodeConfig
+from host.compute.factors import Array as Units
+from host.compute.text_lists import TextLists, compile_text
+from host.driver.ring import Ring
+from host.models.text import Characters
+from host.training.differentiator import Differentiator
+from host.training.record import DEFAULT, TrainingConfig
+from host.training.workloads import CharacterModel
+
+__all__ = ["TextComputer", "check_text", "text_lists", "text_node"]
+
+
+class TextComputer(Differentiator):
+    """Sequences that the nodes of a ring differentiate.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes that :func:`text_node` has made.
+    lists : TextLists
+    """
+
+    def __init__(self, ring: Ring, lists: TextLists):
+        self.notes = [lists.plan.line]
+        self.lengths = [0] * ring.nodes
+        self._ring = ring
+        self._lists = lists
+
+    def prepare(self) -> None:
+        self._ring.write_lists(self._lists.programs, self._lists.plan)
+
+    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+        self._ring.write_activations([self._words(share) for share in shares], self._lists.data)
+        self.lengths = [len(share) for share in shares]
+
+    def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
+        """Characters and labels of a node's sequences; of one that is all padding for a node without a share."""
+        context = self._lists.context
+        words = np.zeros((max(1, len(share)), self._lists.stride), np.uint32)
+        words[:, context:2 * context] = PADDING
+        for mine, sequence in zip(words, share, strict=False):
+            mine[:len(sequence) - 1] = sequence[:-1]
+            mine[context:context + len(sequence) - 1] = sequence[1:]
+        return words.ravel()
+
+    def run(self) -> int:
+        lists = self._lists
+        cycles = 0
+        for number in range(max(self.lengths)):
+            lengths = [lists.context if number < count else 0 for count in self.lengths]
+            backward = lists.further if number else lists.first
+            cycles += sum(one.cycles for one in self._ring.run_layers(
+                (*lists.forward, *backward), lengths, offset=number * lists.stride, patience=lists.multiplications))
+        return cycles
+
+    def losses(self) -> list[float]:
+        lists = self._lists
+        rows = self._ring.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
+        found = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
+        # One after the other, as each is rounded.
+        return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]
+
+
+def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
+               words: int) -> TextLists:
+    """Lists of a run."""
+    return compile_text(workload.model.config, array=Units(rows=node.compute, lanes=node.lanes),
+                        sequences=-(-config.largest(workload.examples) // nodes), words=words)
+
+
+def text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node with functions of sequences, and room for a run in its activation memory."""
+    found = dataclasses.replace(node, scale_mask=True, sequences=True)
+    end = text_lists(workload, config, found, nodes, 1 << 24).end
+    return dataclasses.replace(found, activation_words=max(node.activation_words, 1 << (end - 1).bit_length()))
+
+
+def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes with a compute engine can compute a run of the text model.
+
+    Raises
+    ------
+    ValueError
+        They cannot; the message says why.
+    """
+    if not (node.scale_mask and node.sequences):
+        raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
+    if config.overlap is not None or config.tiling != DEFAULT:
+        raise ValueError("Workload of a schedule, or of searched tilings, must be digits, not text")
+    text_lists(workload, config, node, nodes, node.activation_words)
