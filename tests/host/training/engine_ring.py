@@ -34,6 +34,10 @@ class EngineRing(GoldenRing):
         self.broken = broken
         self.written = {"gradients": 0, "activations": 0}
 
+    def require(self, allocation):
+        super().require(allocation)
+        self.gradients = np.full((self.nodes, allocation.length), 0x7FC0_0001, np.uint32)
+
     def write_gradients(self, gradients):
         super().write_gradients(gradients)
         self.written["gradients"] += sum(map(len, gradients))
