@@ -200,13 +200,13 @@ class _Compiler:
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
         """Add a layer norm, of a sum that is kept if there is a ``start``."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
-        added: dict[str, Any] = {}
+        found = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
+                 "second": buffers.new(f"normal {name}", rows, width),
+                 "target": buffers.new(f"scaled {name}", rows, width)}
         if start is not None and third is not None:
-            added = {"start": buffers[start], "third": buffers.new(third, rows, width)}
-        self._row(RowFunction.NORM, rows, width, x=buffers[x], scale=self._weights(name, "scale"),
-                  shift=self._weights(name, "shift"), deviation=buffers.new(f"deviation {name}", 1, rows),
-                  second=buffers.new(f"normal {name}", rows, width),
-                  target=buffers.new(f"scaled {name}", rows, width), factor=1 / width, epsilon=EPSILON, **added)
+            found |= {"start": buffers[start], "third": buffers.new(third, rows, width)}
+        self._row(RowFunction.NORM, rows, width, scale=self._weights(name, "scale"), epsilon=EPSILON,
+                  shift=self._weights(name, "shift"), factor=1 / width, **found)
 
     def _linear(self, name: str, x: str, *, relu: int = 0) -> None:
         outputs, inputs = self._shapes[name]["weight"]
