@@ -5,11 +5,13 @@ import functools
 import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
 from hdl.compute.operands import FP32, OPERANDS, ScalarOperands
 from sim.golden import gemm_factors
+from sim.golden.compute import Engine
 from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
 from sim.golden.gemm_estimate import bound
@@ -43,6 +45,10 @@ class Array:
     lanes: int
     blocks: int = BLOCKS
     operands: str = FP32
+
+    def engine(self, **options: Any) -> Engine:
+        """Golden engine with such an array, and further options of an engine."""
+        return Engine(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **options)
 
     @property
     def model(self) -> GemmCycles:

@@ -33,7 +33,7 @@ from host.memory.lists import ListProgram, Room
 from host.memory.plan import Plan, make_plan
 from host.program.region import Region
 from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
-from sim.golden.compute import Engine, pack
+from sim.golden.compute import pack
 
 __all__ = ["MOST_SIZE", "Activations", "Lists", "compile_lists"]
 
@@ -222,9 +222,8 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         raise _no_room(apart, words, apart.lists)
     profiled = _compiled(array, apart, Copies(), 0, factors)
     profile = _program(np.concatenate(profiled.words), apart, profiled.commands).profile(
-        apart.rooms, Engine(rows=array.rows, lanes=lanes, blocks=array.blocks, operands=array.operands,
-                            centroids=max((layer.centroids for layer in layers if isinstance(layer, Shared)),
-                                          default=0)))
+        apart.rooms, array.engine(centroids=max((layer.centroids for layer in layers if isinstance(layer, Shared)),
+                                                default=0)))
     if plan is None:
         plan = make_plan(profile)
     plan.check(profile)

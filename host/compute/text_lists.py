@@ -40,7 +40,7 @@ from host.models.sequence_layers import EPSILON
 from host.models.transformer import Transformer, TransformerConfig
 from sim.golden.compute import Engine, pack
 
-__all__ = ["TextLists", "compile_text"]
+__all__ = ["TextLists", "compile_text", "engine_of"]
 
 
 def _bits(number: float) -> int:
@@ -67,8 +67,6 @@ class TextLists:
         Most sequences of a share.
     plan : Plan
         Plan of the buffers.
-    rooms : dict of str to Room
-        Place of each buffer.
     multiplications : int
         Multiply-adds of a sequence, but for sums of columns.
     """
@@ -82,7 +80,6 @@ class TextLists:
     context: int
     sequences: int
     plan: Plan
-    rooms: Mapping[str, Room]
     multiplications: int
 
     @property
@@ -94,11 +91,6 @@ class TextLists:
     def end(self) -> int:
         """Words of the activation memory that are used."""
         return self.base + len(self.words)
-
-    @property
-    def line(self) -> str:
-        """The plan in a line."""
-        return self.plan.line
 
     @property
     def programs(self) -> list[ListProgram]:
@@ -200,7 +192,7 @@ class _Compiler:
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
         """Add a layer norm, of a sum that is kept if there is a ``start``."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
-        found = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
+        found: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
                  "second": buffers.new(f"normal {name}", rows, width),
                  "target": buffers.new(f"scaled {name}", rows, width)}
         if start is not None and third is not None:
@@ -410,20 +402,23 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
         words = np.concatenate([*itertools.chain(*found.lists.values()),
                                 np.zeros(sequences * _stride(config.context), np.uint32)])
         return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences, plan=plan,
-                         rooms=found.rooms, multiplications=_multiplications(config), **starts)
+                         multiplications=_multiplications(config), **starts)
 
     sized = compiled(None, data=0)
     length = sum(map(len, itertools.chain(*sized.lists.values())))
-    engine = Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks, operands=array.operands,
-                    scale_mask=True, sequences=True)
     apart = placed(Plan(digest="", method="apart", words={}, lifetimes=(), places={
         name: room.base for name, room in sized.rooms.items()}), sized.end)
-    plan = make_plan(apart.programs[0].profile(apart.rooms, engine))
+    plan = make_plan(apart.programs[0].profile(sized.rooms, engine_of(array)))
     lists = placed(plan, plan.peak)
     if lists.end > words:
         raise ValueError(f"{sequences} sequences of nodes that compute need {lists.end:,} elements of the activation "
                          f"memory, with lists, which has {words:,}: take smaller batches")
     return lists
+
+
+def engine_of(array: Array) -> Engine:
+    """Golden engine that runs such lists."""
+    return array.engine(scale_mask=True, sequences=True)
 
 
 def _multiplications(config: TransformerConfig) -> int:

@@ -16,7 +16,7 @@ from host.memory.profile import Operation, Profile
 from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand
 from sim.golden.row_instruction import Rows
 
-__all__ = ["ListProgram", "Room"]
+__all__ = ["ListProgram", "Room", "rooms_of"]
 
 #: Elements of weights and of gradients: all that an operand can address.
 _ELEMENTS = 1 << 28
@@ -42,6 +42,11 @@ class Room:
         """Whether an operand of an operation lies in it."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
+
+
+def rooms_of(plan: Plan) -> dict[str, Room]:
+    """Places of a plan's buffers while they are alive, by name."""
+    return {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,8 +129,7 @@ class ListProgram:
         PlanError
             They are another program, or the plan takes the words of the lists.
         """
-        rooms = {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
-        plan.check(self.profile(rooms, engine), budget=self.base - self.further)
+        plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:
         """Whether an operand is of activations, and not of what lies with the lists, as indices of centroids do."""

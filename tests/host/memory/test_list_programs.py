@@ -17,7 +17,7 @@ from hdl.compute.layer_list import (
 from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
-from host.memory.lists import ListProgram, Room
+from host.memory.lists import ListProgram, Room, rooms_of
 from host.memory.plan import PlanError, planned
 from host.program.schedules import Copies, layers_of
 from sim.golden.compute import Engine, pack
@@ -34,9 +34,7 @@ def lists_of(*widths, examples=8, **options):
 
 
 def profile_of(lists):
-    rooms = {one.name: Room(lists.plan.places[one.name], one.words, one.first, one.end)
-             for one in lists.plan.lifetimes}
-    return lists.programs[0].profile(rooms, ENGINE)
+    return lists.programs[0].profile(rooms_of(lists.plan), ENGINE)
 
 
 def test_operations():
@@ -98,7 +96,7 @@ def test_passes_that_overlap():
     assert [one.further for one in lists.programs] == [0, 1024]
     for program in lists.programs:
         program.check(lists.plan, ENGINE)
-    with pytest.raises(PlanError, match=r"^Instruction 1 must touch one buffer of the memory plan with words 1,024 "
+    with pytest.raises(PlanError, match=r"^Operation 1 must touch one buffer of the memory plan with words 1,024 "
                                         r"to 1,088, not none: plan its memory again$"):
         dataclasses.replace(lists.programs[1], further=0).check(lists.plan, ENGINE)
 
@@ -114,7 +112,7 @@ class TestRefused:
     def test_lists_of_another_network(self):
         """Operands that lie in no planned buffer, and operands that do but in other operations."""
         plan = lists_of(16, 8, 8, 4).plan
-        with pytest.raises(PlanError, match=r"^Instruction 1 must touch one buffer .* not none: plan"):
+        with pytest.raises(PlanError, match=r"^Operation 1 must touch one buffer .* not none: plan"):
             lists_of(16, 64, 8, 4).programs[0].check(plan, ENGINE)
         lists = lists_of(16, 8, 8, 4)
         program = lists.programs[0]

@@ -1,0 +1,172 @@
+"""Lists of the text model: the golden engine comes to the host's activations, losses and gradients."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.compute.layer_list import PADDING, Place, RowFunction
+from hdl.control.protocol import EventStatus
+from host.compute.factors import Array
+from host.compute.text_lists import compile_text, engine_of
+from host.memory.checker import dead_reads, overlaps
+from host.memory.lists import rooms_of
+from host.memory.plan import planned
+from host.models.text import collate
+from host.models.text_steps import text_program
+from host.models.transformer import Transformer, TransformerConfig
+from sim.golden.compute import Gemm
+from sim.golden.row_instruction import Rows
+
+WORDS = 16_384
+NAN = 0x7FC0_0001
+ARRAY = Array(rows=4, lanes=4)
+TEXT = TransformerConfig()
+#: Two layers, whose lists are cut, heads of four elements, and a context that is no multiple of the lanes.
+SMALL = TransformerConfig(width=16, heads=4, layers=2, hidden=12, context=6, characters=8)
+
+
+def model_of(config, seed):
+    model = Transformer(config)
+    model.initialize(seed)
+    model.parameters += np.random.default_rng(seed).standard_normal(model.size).astype(np.float32) / 8
+    return model
+
+
+def sequences_of(config, lengths):
+    generator = np.random.default_rng(sum(lengths))
+    return [generator.integers(0, config.characters, length + 1) for length in lengths]
+
+
+def memories_of(model, lists, sequences):
+    """Memories with parameters, lists and sequences; everything that is to be written is NaN."""
+    memories = {Place.ACTIVATIONS: np.full(WORDS, NAN, np.uint32), Place.WEIGHTS: model.parameters.view(np.uint32),
+                Place.GRADIENTS: np.full(model.size, NAN, np.uint32)}
+    activations = memories[Place.ACTIVATIONS]
+    activations[lists.base:lists.end] = lists.words
+    for number, sequence in enumerate(sequences):
+        given = np.array([0, PADDING], np.uint32).repeat(lists.context)
+        given[:len(sequence) - 1] = sequence[:-1]
+        given[lists.context:lists.context + len(sequence) - 1] = sequence[1:]
+        place = lists.data + number * lists.stride
+        activations[place:place + len(given)] = given
+    return memories
+
+
+def run(memories, lists, array, count):
+    """Run sequences, and return their losses."""
+    engine = engine_of(array)
+    for number in range(count):
+        for base in (*lists.forward, *(lists.further if number else lists.first)):
+            outcome = engine.run(memories, base=base, length=lists.context, offset=number * lists.stride)
+            assert outcome.status is EventStatus.OK, outcome
+    places = lists.data + lists.stride * np.arange(count) + 2 * lists.context
+    return memories[Place.ACTIVATIONS][places].view(np.float32)
+
+
+@pytest.mark.parametrize(("config", "array", "lengths", "again"), [
+    (TEXT, ARRAY, (16, 11, 1, 16), False), (TEXT, ARRAY, (5, 16), True),
+    (TEXT, Array(rows=1, lanes=8), (16, 3), False),
+    (SMALL, Array(rows=2, lanes=4), (6, 1, 5), False), (SMALL, ARRAY, (6, 2), True),
+], ids=str)
+def test_are_the_model(config, array, lengths, again):
+    """Losses and all gradients of a share, bit for bit; nothing but buffers and losses is written beside them."""
+    lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again)
+    for seed in range(2):
+        model, sequences = model_of(config, seed), sequences_of(config, lengths)
+        memories = memories_of(model, lists, sequences)
+        before = memories[Place.ACTIVATIONS].copy()
+        losses = run(memories, lists, array, len(lengths))
+        loss, gradient = model.differentiate(collate(sequences))
+        assert float(sum(losses, np.float32(0))) == loss
+        np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
+        written = np.flatnonzero(memories[Place.ACTIVATIONS] != before)
+        beside = written[written >= lists.plan.peak]
+        assert beside.tolist() == [lists.data + number * lists.stride + 2 * lists.context
+                                   for number in range(len(lengths))]
+
+
+def instructions_of(lists, bases, length=16):
+    """Checked instructions of lists, and their words with an END."""
+    memories = {place: np.broadcast_to(np.uint32(0), 1 << 20) for place in (Place.WEIGHTS, Place.GRADIENTS)}
+    memories[Place.ACTIVATIONS] = np.concatenate([np.zeros(lists.base, np.uint32), lists.words])
+    for base in bases:
+        found, wrong = engine_of(ARRAY).check(memories, base=base, length=length)
+        assert wrong is None
+        yield found, memories[Place.ACTIVATIONS][base:base + 16 * (len(found) + 1)].reshape(-1, 16)
+
+
+@pytest.mark.parametrize("length", [16, 7])
+def test_activations(length):
+    """Every buffer, when it has been written, has the bits of the step program, also in rows of padding."""
+    lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
+    model, (sequence,) = model_of(TEXT, 5), sequences_of(TEXT, [length])
+    memories = memories_of(model, lists, [sequence])
+    rooms, found = rooms_of(lists.plan), {}
+    _, *operations, _ = lists.programs[0].profile(rooms, engine_of(ARRAY)).operations
+    instructions = [one for found, _ in instructions_of(lists, (*lists.forward, *lists.first)) for one in found]
+    clear = next(one for one in instructions if isinstance(one, Rows) and one.function is RowFunction.CLEAR)
+    clear.run(memories)
+    instructions.remove(clear)  # the only one that touches no buffer
+    for instruction, operation in zip(instructions, operations, strict=True):
+        assert instruction.run(memories)
+        for name in operation.writes:
+            room = rooms[name]
+            found[name] = memories[Place.ACTIVATIONS][room.base:room.base + room.words].copy()
+    gradient = np.zeros(model.size, np.float32)
+    program = text_program(TEXT, parameters=model.parameters, gradient=gradient, length=length)
+    program = dataclasses.replace(program, taken=[name for name in program.shapes if name not in program.given])
+    words = program.profile.words
+    given = np.zeros((2, TEXT.context, 1), np.int64)
+    given[0, :length, 0], given[1, :length, 0] = sequence[:-1], sequence[1:]
+    expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
+                           dict(zip(program.given, given, strict=True)))
+    for name in lists.plan.words:
+        if not name.startswith("products"):  # of gradients and normal rows, which are a step's own here
+            other = expected[{"d x 2": "d norm"}.get(name, name)]
+            bits = found[name][:other.size].reshape(other.shape)
+            np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
+    np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
+
+
+@pytest.mark.parametrize(("again", "naive", "strict", "live"), [(False, 21_600, 11_808, 9_312),
+                                                                (True, 23_136, 12_352, 7_776)])
+def test_words(again, naive, strict, live):
+    """Words of the buffers of a sequence: the rule of sharing takes no more than are alive."""
+    lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again)
+    profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
+    assert {profile.digest for profile in profiles} == {lists.plan.digest}
+    found = {one.method: one.peak for one in planned(profiles[0].lifetimes, rounds=0)}
+    assert (profiles[0].naive, found["strict"], found["shared"], lists.plan.peak) == (naive, strict, live, live)
+    assert profiles[0].live == live
+    assert not overlaps(profiles[0], lists.plan.places)
+    assert not dead_reads(profiles[0], lists.plan.places)
+
+
+def test_multiplications():
+    """Products of a sequence of 16 are those of the step program."""
+    lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
+    found = [one for instructions, _ in instructions_of(lists, (*lists.forward, *lists.first))
+             for one in instructions if isinstance(one, Gemm) and one.a.place is not Place.ONES]
+    assert len(found) == 27
+    assert sum(one.job.m * one.job.n * one.job.k for one in found) == lists.multiplications == 638_976
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("options", "message"), [
+        ({"heads": 16}, "Width of a head must be a multiple of the 4 lanes of nodes that compute, not 2"),
+        ({"hidden": 98}, "Hidden width must be a multiple of the 4 lanes of nodes that compute, not 98"),
+        ({"characters": 63}, "Characters must be a multiple of the 4 lanes of nodes that compute, not 63"),
+        ({"characters": 68}, "Characters must be at most 64 on nodes that compute, not 68"),
+        ({"width": 128}, "Width must be at most 64 on nodes that compute, not 128"),
+        ({"context": 65}, "Context must be at most 64 on nodes that compute, not 65")], ids=str)
+    def test_sizes(self, options, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            compile_text(TransformerConfig(**options), array=ARRAY, sequences=1, words=WORDS)
+
+    def test_no_room(self):
+        with pytest.raises(ValueError, match=r"^90 sequences of nodes that compute need 16,448 elements of the "
+                                             r"activation memory, with lists, which has 16,384: take smaller "
+                                             r"batches$"):
+            compile_text(TEXT, array=ARRAY, sequences=90, words=WORDS)
