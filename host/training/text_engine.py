@@ -98,6 +98,6 @@ def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfi
     """
     if not (node.scale_mask and node.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
-    if config.overlap is not None or config.tiling != DEFAULT:
-        raise ValueError("Workload of a schedule, or of searched tilings, must be digits, not text")
+    if config.tiling != DEFAULT:
+        raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
     text_lists(workload, config, node, nodes, node.activation_words)

@@ -10,7 +10,6 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.diagnosis import RingError
 from host.models import layers
-from host.models.text import Text, topics
 from host.training import golden_run, trainer
 from host.training.engine import computer_of, engine_node
 from host.training.optimizers import SGD, OptimizerName, create
@@ -18,7 +17,7 @@ from host.training.record import DivergenceError, TrainingConfig
 from host.training.run_check import check_run
 from host.training.schedule import programmed
 from host.training.trainer import Run, train
-from host.training.workloads import CharacterModel, Classifier
+from host.training.workloads import Classifier
 from tests.host.training.engine_ring import CYCLES, EngineRing
 from tests.host.training.golden_ring import GoldenRing
 
@@ -246,10 +245,6 @@ class TestNodes:
             check_run(node, Classifier(data, (64,)), config, nodes=4)
         # To nodes with one queue the driver sends the commands of a program.
         check_run(dataclasses.replace(node, queues=1), task, dataclasses.replace(config, overlap="none"), nodes=4)
-        source = topics(context=16)
-        text = CharacterModel(Text(source.train[:40], source.test[:9]))
-        with pytest.raises(ValueError, match=r"^Workload of nodes that compute must be digits, not text$"):
-            check_run(node, text, config, nodes=4)
 
     def test_unknown_choice(self):
         with pytest.raises(ValueError, match=r"^Compute must be host or node, not 'fpga'$"):
