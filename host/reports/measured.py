@@ -31,10 +31,10 @@ def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
 
 
 def lines(report: dict[str, Any]) -> list[str]:
-    """The table of schedules in Markdown, and each line of their logs once; nothing where there was no schedule."""
+    """The table of schedules in Markdown, and each line of their logs once; without a schedule, notes of a run."""
     runs = report["schedules"]
     if not runs:
-        return []
+        return list(report["notes"])
     serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
     found = [f"compute: {report['compute']}, {runs[0]['macs']} multiply-adds per cycle",
              "| schedule | cycles | of serial | of golden time | compute | communicate | bound |",

@@ -208,6 +208,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "comparison": figures[1] if comparison is not None else None,
         "compute": compute_of(config),
         "schedules": [figures_of(asked, outcome) for asked, outcome in schedules],
+        "notes": [] if schedules else training.search,
         "sample": training.sample,
         "transport": simulation.transport,
         "threads": simulation.threads,
@@ -255,7 +256,8 @@ def verdict(report: dict[str, Any]) -> str:
     if report["compute"] == "engine" and overlapping:
         return f"{sentence} So are the losses of each block's last step, and all scores."
     if report["compute"] == "engine":
-        return f"{sentence} So are all losses and scores that they have computed."
+        scores = " and scores" if report["workload"] == "digits" else ""
+        return f"{sentence} So are all losses{scores} that they have computed."
     if report["elements_through"]:
         return f"{sentence} So are all {report['elements_through']:,} elements that went through masks."
     return sentence
@@ -290,6 +292,16 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
         ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
         ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
         ("density hop by hop", _hops(run["density_per_hop"])),
+    ]
+
+
+def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Masks by commands of their own, which nodes that compute do not need."""
+    return [
+        ("elements through masks", f"{report['elements_through']:,}"),
+        ("… replaced", f"{report['elements_masked']:,}"),
+        ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
+        ("cycles per step's masks", f"{np.mean([step['mask_cycles'] for step in report['per_step']]):,.0f}"),
     ]
 
 
@@ -378,10 +390,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
             ("training loss, first and last interval", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
             ("held-out loss, after those", f"{held_out[0]:.4f} → {held_out[-1]:.4f}"),
             *setup,
-            ("elements through masks", f"{report['elements_through']:,}"),
-            ("… replaced", f"{report['elements_masked']:,}"),
-            ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
-            ("cycles per step's masks", f"{np.mean([step['mask_cycles'] for step in report['per_step']]):,.0f}"),
+            *([] if report["compute"] == "engine" else _masks(report)),
             *_traffic(report, steps, reduced=reduced), *simulated,
         ]
     losses = report["loss_per_epoch"]

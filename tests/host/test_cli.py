@@ -213,8 +213,8 @@ class TestTrain:
         (["--weight-decay", -1], "error: Weight decay must be a finite number of zero or more, not -1.0\n"),
         (["--macs", 4], "error: Option --macs is for nodes that compute, or a run by a program, which --compute node "
                         "and --overlap ask for: leave it out\n"),
-        (["--compute", "node", "--workload", "text"],
-         "error: Option --compute node is for workload digits, not text: leave it out\n"),
+        (["--compute", "node", "--workload", "text", "--tiling", "searched"],
+         "error: Option --tiling is for workload digits, not text: leave it out\n"),
         (["--compute", "node", "--compare"],
          "error: Option --compare is for a run without a program, whose bits are the same: leave it out\n"),
         (["--compute", "node", "--board", "ulx3s-85f"], "error: Nodes must have a compute engine to compute\n"),

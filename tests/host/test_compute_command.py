@@ -12,33 +12,63 @@ from host.transports.session import Elapsed
 from tests.host.training.engine_ring import EngineRing
 
 
-def test_nodes_that_compute(monkeypatch, capsys, tmp_path):
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Train on golden nodes with options, and return the nodes' configuration, the output and the report."""
+    def run(*options):
+        made = []
+
+        @contextlib.contextmanager
+        def session(config, *, nodes, **given):
+            made.append(config)
+            ring = EngineRing(nodes, words=config.activation_words, sequences=config.sequences)
+            yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
+
+        monkeypatch.setattr(cli, "open_session", session)
+        monkeypatch.setattr(sys, "argv", ["gradring", "train", "--compute", "node", *map(str, options),
+                                          "--output", str(tmp_path)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert (caught.value.code, err) == (0, "")
+        return made[0], out, json.loads((tmp_path / "report.json").read_text())
+
+    return run
+
+
+def rows_of(out):
+    """Rows of the table."""
+    rows = [line.strip("│ ").split("│") for line in out.splitlines() if "│" in line]
+    return {name.strip(): value.strip() for name, value in rows}
+
+
+def test_nodes_that_compute(run, tmp_path):
     """Nodes are made for the run, and table, report, timeline and picture say who has computed."""
-    made = []
-
-    @contextlib.contextmanager
-    def session(config, *, nodes, **options):
-        made.append(config)
-        yield SimpleNamespace(ring=EngineRing(nodes), build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
-
-    monkeypatch.setattr(cli, "open_session", session)
-    monkeypatch.setattr(sys, "argv", ["gradring", "train", "--compute", "node", "--steps", "2", "--nodes", "3",
-                                      "--batch", "60", "--output", str(tmp_path)])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    out, err = capsys.readouterr()
-    assert (caught.value.code, err) == (0, "")
-    (node,) = made
+    node, out, result = run("--steps", 2, "--nodes", 3, "--batch", 60)
     assert (node.compute, node.queues, node.stand_in, node.activation_words) == (4, 2, False, 8192)
     assert "So are all losses and scores that they have computed." in out
     assert "compute: engine, 16 multiply-adds per cycle" in out
-    rows = {name: value for name, value in (line.strip("│ ").split("│") for line in out.splitlines() if "│" in line)}
-    assert {name.strip() for name in rows} >= {
+    assert set(rows_of(out)) >= {
         "cycles per step, compute on nodes", "… matrix products", "… functions of rows", "… lists of layers",
         "… ring", "… waiting"}
-    result = json.loads((tmp_path / "report.json").read_text())
     assert (result["compute"], result["training"]["compute"], result["bit_exact"]) == ("engine", "node", True)
     # Four lists on each of three nodes, at ten cycles and one: the counters of the golden models.
     assert (result["cycles_gemm"], result["cycles_vector"]) == (240, 24)
     assert json.loads((tmp_path / "timeline.json").read_text())["otherData"]["compute"] == "engine"
     assert (tmp_path / "timeline.png").stat().st_size > 10_000
+
+
+def test_text(run):
+    """Nodes have functions of sequences; table and report have held-out loss, cycles of lists, and the plan."""
+    node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
+    assert (node.compute, node.sequences, node.scale_mask, node.activation_words) == (4, True, True, 16_384)
+    assert "So are all losses that they have computed." in out
+    rows = rows_of(out)
+    # Two lists for each of two sequences, one behind the other; four on each node in both steps.
+    assert (rows["cycles per step's layers"], rows["… matrix products"]) == ("400", "80")
+    assert "elements through masks" not in rows
+    (line,) = result["notes"]
+    assert line.startswith("activations: planned, 9,312 words")
+    assert line in out
+    assert (result["compute"], result["workload"], result["bit_exact"]) == ("engine", "text", True)
+    assert result["loss_per_interval"][0] > result["below_bigram"]

@@ -37,7 +37,8 @@ def test_table():
         "|---|---:|---:|---:|---:|---:|---:|",
         "| none | 4,050 | 1.000 | 1.266 | 1,000 | 2,000 | 2,000 |",
         "| layers | 3,050 | 0.753 | 0.953 | 1,000 | 2,000 | 2,000 |"]
-    assert lines({"compute": "host", "schedules": []}) == []
+    assert lines({"compute": "host", "schedules": [], "notes": []}) == []
+    assert lines({"compute": "engine", "schedules": [], "notes": ["a plan"]}) == ["a plan"]
 
 
 def test_search():

@@ -65,6 +65,9 @@ def test_parts_are_kept(monkeypatch, tmp_path):
     (lambda parts: parts["programs"][0].update(wrong=["strict"]), "a plan with an overlap"),
     (lambda parts: parts["programs"][0]["words"].update(search=10), "a search above the words that are alive"),
     (lambda parts: parts["programs"][0]["words"].update(shared=8193), "a text program above 8,192 words"),
+    (lambda parts: parts["programs"][1]["words"].update(strict=12),
+     "lists of text of which the strict rule saves too little"),
+    (lambda parts: parts["programs"][2]["words"].update(shared=10), "lists of text that share less than is alive"),
     (lambda parts: parts["checks"].update(dead_reads=99), "an overlap that was not found"),
     (lambda parts: parts["checks"].update(alarms=1), "a false alarm"),
     (lambda parts: parts["bits"][0].update(same=15), "other bits than the host's"),
@@ -79,8 +82,9 @@ def test_failures(tmp_path, change, failure):
     results = Results(tmp_path / "memory.json")
     run = {"cycles": 11, "peak": 100}
     results.parts = {
-        "programs": [{"program": "text, normals scaled again", "wrong": [], "live": 9,
-                      "words": {"search": 9, "shared": 9}}],
+        "programs": [{"program": name, "wrong": [], "naive": 20, "live": 9,
+                      "words": {"search": 9, "shared": 9, "strict": 11}} for name in (
+            "text, normals scaled again", "lists of text", "lists of text, normals scaled again")],
         "checks": {"injected": 100, "overlaps": 100, "dead_reads": 100, "alarms": 0},
         "bits": [{"lengths": 16, "same": 16}],
         "far": [{"budget": 100, "swap": dict(run), "recompute": None, "mixed": dict(run)}],
