@@ -204,7 +204,7 @@ class Run:
         self._on_step(self.training)
 
     def _measure(self) -> float:
-        """Measure the model, on the nodes where these compute the layers of a perceptron."""
+        """Measure the model, a perceptron on the nodes where these compute."""
         if not (isinstance(self._computer, Computer) and isinstance(self._workload, Classifier)):
             if self._blind:
                 self._fetch()
@@ -216,8 +216,7 @@ class Run:
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
-        ring, config, reference, masks, sparsify = (self._ring, self._config, self._reference, self._masks,
-                                                    self._sparsify)
+        ring, config, reference, masks, sparsify = self._ring, self._config, self._reference, self._masks, self._sparsify
         parameters = self._workload.parameters
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
