@@ -216,7 +216,7 @@ class Run:
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
-        ring, config, reference, masks, sparsify = self._ring, self._config, self._reference, self._masks, self._sparsify
+        ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
         parameters = self._workload.parameters
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
@@ -230,7 +230,7 @@ class Run:
         settings = self._settings(number, count)
         ring.write_settings(settings)
         self._give(shares, gradients)
-        sent_gradients = sparsify(number, gradients)
+        sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
         refuse_nonfinite(number, outcome, range(ring.nodes) if self._plan is None else self._plan.order)
         losses = self._losses(number, losses)
@@ -253,7 +253,7 @@ class Run:
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
             codebook_words=codebook_words, nodes=ring.nodes,
             **self._execution.figures(before, counters), **self._repairs(before, counters),
-            sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
+            sparsify_cycles=self._sparsify.cycles, threshold=self._sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
 
