@@ -1,5 +1,6 @@
 """Lists of the text model: the golden engine comes to the host's activations, losses and gradients."""
 
+import collections
 import dataclasses
 import itertools
 
@@ -16,8 +17,13 @@ from host.memory.plan import planned
 from host.models.text import collate
 from host.models.text_steps import text_program
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden.compute import Gemm
+from sim.golden import layer_list, row_unit
+from sim.golden.compute import Gemm, Vector
+from sim.golden.gemm import GemmJob, Matrix
+from sim.golden.gemm_cycles import GemmCycles
+from sim.golden.row_cycles import RowCycles
 from sim.golden.row_instruction import Rows
+from sim.golden.vector_cycles import VectorCycles
 
 WORDS = 16_384
 NAN = 0x7FC0_0001
@@ -151,6 +157,46 @@ def test_multiplications():
              for one in instructions if isinstance(one, Gemm) and one.a.place is not Place.ONES]
     assert len(found) == 27
     assert sum(one.job.m * one.job.n * one.job.k for one in found) == lists.multiplications == 638_976
+
+
+def cycles_of(lists, bases):
+    """Modelled cycles of lists, by unit: sums of columns are apart from other products."""
+    memories = [np.zeros((WORDS // 4, 4), np.uint32) for _ in range(3)]
+    products, vectors = GemmCycles(rows=4, lanes=4, scale_mask=True), VectorCycles()
+    cycles = collections.Counter()
+    for instructions, words in instructions_of(lists, bases):
+        cycles["lists"] += layer_list.command_cycles(list(words), 16, lanes=4, answer=5)
+        for instruction in instructions:
+            fields = layer_list.job(instruction, lanes=4, memory_rows=WORDS // 4)
+            if isinstance(instruction, Gemm):
+                fields.pop("scale_mask")
+                job = GemmJob(**{name: Matrix(**one) if isinstance(one, dict) else one
+                                 for name, one in fields.items()})
+                cycles["products" if job.a.place != Place.ONES else "sums"] += products.cycles(job)
+            elif isinstance(instruction, Vector):
+                softmax = instruction.labels is None
+                cycles["softmax" if softmax else "loss"] += vectors.job(
+                    instruction.source.rows, instruction.source.columns, softmax=softmax)
+            else:
+                strides = {f"stride_{name}": one["stride"] for name, one in fields.items()
+                           if isinstance(one, dict) and "stride" in one}
+                known = {one.name for one in dataclasses.fields(row_unit.Job)}
+                job = row_unit.Job(**strides, **{
+                    name: (one["place"], one["row"]) if isinstance(one, dict) else one
+                    for name, one in fields.items() if name in known})
+                cycles["rows"] += RowCycles().job(job, row_unit.run(job, memories).blocks)
+    return cycles
+
+
+def test_cycles():
+    """Modelled cycles of a sequence of 16 on 4 by 4 units, of the first one of a share and of others."""
+    lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS)
+    forward = cycles_of(lists, lists.forward)
+    for backward, products, most in ((lists.first, 42_950, 68_000), (lists.further, 46_032, 71_000)):
+        cycles = forward + cycles_of(lists, backward)
+        assert cycles["products"] == products
+        assert lists.multiplications > 0.85 * 16 * products
+        assert cycles.total() < most
 
 
 class TestRefused:
