@@ -1,0 +1,79 @@
+"""The text model on Verilated nodes that compute: the bits of a host that does, and the cycles of a sequence."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.compute.layer_list import Place
+from hdl.config import NodeConfig
+from host.compute.factors import Array
+from host.models.text import Text, topics
+from host.training.engine import engine_node
+from host.training.optimizers import Adam
+from host.training.record import TrainingConfig
+from host.training.run_check import check_run
+from host.training.text_engine import TextComputer, text_lists
+from host.training.trainer import train
+from host.training.workloads import CharacterModel
+from tests.host import rings
+from tests.host.compute.test_text_lists import NAN, memories_of
+from tests.host.compute.test_text_lists import run as run_lists
+from tests.host.training.golden_ring import GoldenRing
+
+CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimizer=Adam(learning_rate=0.02))
+#: Cycles that a list may take beside its own.
+TIMEOUT = 40_000
+
+
+@pytest.fixture(scope="module")
+def text():
+    source = topics(context=16)
+    return Text(source.train[:90], source.test[:12])
+
+
+@pytest.fixture(scope="module")
+def node(text):
+    return engine_node(NodeConfig(masking=False, error_feedback=False), CharacterModel(text), CONFIG, nodes=4)
+
+
+def test_same_bits(text, node):
+    """Weights, moments, losses and held-out losses of four steps on four nodes are those of a host that computes."""
+    check_run(node, CharacterModel(text), CONFIG, nodes=4)
+    other = GoldenRing(4)
+    expected = train(other, CharacterModel(text), dataclasses.replace(CONFIG, compute="host"))
+    with rings.open_nodes(4, config=node, host_port=False, timeout=TIMEOUT) as (ring, _):
+        training = train(ring, CharacterModel(text), CONFIG)
+        np.testing.assert_array_equal(ring.read_weights(len(other.master)).view(np.uint32), other.weights)
+    assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
+    assert training.measures == expected.measures
+    assert training.bit_exact
+    for step in training.steps:  # two sequences on the busiest nodes
+        assert 0 < step.vector_cycles < step.gemm_cycles < step.compute_cycles < 2 * 72_000
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_activations_and_gradients(text, node, nodes):
+    """After two sequences on a node, a short one too, its memories have every activation and gradient of the golden
+    engine, and its losses."""
+    task = CharacterModel(text)
+    lists = text_lists(task, CONFIG, node, nodes, node.activation_words)
+    sequences = [text.train[0], min(text.train, key=len)]
+    task.initialize(1)
+    memories = memories_of(task.model, lists, sequences)
+    losses = run_lists(memories, lists, Array(rows=node.compute, lanes=node.lanes), len(sequences))
+    before = np.full(node.activation_words, NAN, np.uint32)
+    with rings.open_nodes(nodes, config=node, host_port=False, timeout=TIMEOUT) as (ring, _):
+        ring.write_weights(task.parameters)
+        ring.write_activations([before] * nodes, 0)
+        computer = TextComputer(ring, lists)
+        computer.prepare()
+        computer.give([sequences] * nodes)
+        cycles = computer.run()
+        assert computer.losses() == [float(sum(losses, np.float32(0)))] * nodes
+        activations = ring.read_activations(0, lists.data).view(np.uint32)
+        gradients = ring.read_gradients(len(task.parameters)).view(np.uint32)
+    for mine, gradient in zip(activations, gradients, strict=True):
+        np.testing.assert_array_equal(mine, memories[Place.ACTIVATIONS][:lists.data])
+        np.testing.assert_array_equal(gradient, memories[Place.GRADIENTS])
+    assert cycles < 2 * 72_000
