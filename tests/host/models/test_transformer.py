@@ -232,3 +232,14 @@ class TestTraining:
         text, model, losses = self.run(0)
         assert losses[0] == pytest.approx(math.log(64), abs=0.05)
         assert model.mean_loss(text.test) < Bigram(text.train).loss(text.test) - 0.1
+
+
+def test_order_of_losses():
+    """The loss of a batch is the sum of those of its sequences, from the first on, rounded after each."""
+    model, generator = Transformer(TransformerConfig()), np.random.default_rng(4)
+    model.initialize(4)
+    sequences = [generator.integers(0, 64, length + 1) for length in (16, 3, 9, 16, 1)]
+    total = np.float32(0)
+    for sequence in sequences:
+        total = total + np.float32(model.loss(collate([sequence])))
+    assert model.loss(collate(sequences)) == model.differentiate(collate(sequences))[0] == float(total)
