@@ -14,7 +14,7 @@ from host.compute.text_lists import compile_text, engine_of
 from host.memory.checker import dead_reads, overlaps
 from host.memory.lists import rooms_of
 from host.memory.plan import planned
-from host.models.text import collate
+from host.models.text import collate, encode
 from host.models.text_steps import text_program
 from host.models.transformer import Transformer, TransformerConfig
 from sim.golden import layer_list, row_unit
@@ -160,8 +160,10 @@ def test_multiplications():
 
 
 def cycles_of(lists, bases):
-    """Modelled cycles of lists, by unit: sums of columns are apart from other products."""
+    """Modelled cycles of lists, by unit: sums of columns are apart from other products. Characters are those of a
+    piece in which some repeat."""
     memories = [np.zeros((WORDS // 4, 4), np.uint32) for _ in range(3)]
+    memories[2].ravel()[lists.data:][:16] = encode("the first of all")
     products, vectors = GemmCycles(rows=4, lanes=4, scale_mask=True), VectorCycles()
     cycles = collections.Counter()
     for instructions, words in instructions_of(lists, bases):
@@ -192,11 +194,11 @@ def test_cycles():
     """Modelled cycles of a sequence of 16 on 4 by 4 units, of the first one of a share and of others."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS)
     forward = cycles_of(lists, lists.forward)
-    for backward, products, most in ((lists.first, 42_950, 68_000), (lists.further, 46_032, 71_000)):
+    for backward, products, most in ((lists.first, 42_950, 67_500), (lists.further, 46_032, 70_000)):
         cycles = forward + cycles_of(lists, backward)
         assert cycles["products"] == products
         assert lists.multiplications > 0.85 * 16 * products
-        assert cycles.total() < most
+        assert most - 1000 < cycles.total() < most
 
 
 class TestRefused:
