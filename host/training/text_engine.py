@@ -82,8 +82,9 @@ def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfi
 
 
 def text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with functions of sequences, and room for a run in its activation memory."""
-    found = dataclasses.replace(node, scale_mask=True, sequences=True)
+    """The same node with functions of sequences, and room for a run in its activation memory. Its products mask, so
+    that it needs no engine that does."""
+    found = dataclasses.replace(node, scale_mask=True, sequences=True, masking=False)
     end = text_lists(workload, config, found, nodes, 1 << 24).end
     return dataclasses.replace(found, activation_words=max(node.activation_words, 1 << (end - 1).bit_length()))
 

@@ -131,7 +131,7 @@ class TestNodes:
     def test_room(self, text):
         """Nodes have all that the lists need, and room for lists and sequences."""
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
-        assert (node.compute, node.queues, node.scale_mask, node.sequences) == (4, 2, True, True)
+        assert (node.compute, node.queues, node.scale_mask, node.sequences, node.masking) == (4, 2, True, True, False)
         assert node.activation_words == WORDS
         check_run(node, CharacterModel(text), CONFIG, nodes=4)
 

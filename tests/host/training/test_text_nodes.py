@@ -34,7 +34,7 @@ def text():
 
 @pytest.fixture(scope="module")
 def node(text):
-    return engine_node(NodeConfig(masking=False, error_feedback=False), CharacterModel(text), CONFIG, nodes=4)
+    return engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
 
 
 def test_same_bits(text, node):
@@ -49,7 +49,7 @@ def test_same_bits(text, node):
     assert training.measures == expected.measures
     assert training.bit_exact
     for step in training.steps:  # two sequences on the busiest nodes
-        assert 0 < step.vector_cycles < step.gemm_cycles < step.compute_cycles < 2 * 72_000
+        assert 0 < step.vector_cycles < step.gemm_cycles < step.compute_cycles < 2 * 71_000
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -76,4 +76,4 @@ def test_activations_and_gradients(text, node, nodes):
     for mine, gradient in zip(activations, gradients, strict=True):
         np.testing.assert_array_equal(mine, memories[Place.ACTIVATIONS][:lists.data])
         np.testing.assert_array_equal(gradient, memories[Place.GRADIENTS])
-    assert cycles < 2 * 72_000
+    assert cycles < 2 * 71_000
