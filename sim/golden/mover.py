@@ -8,11 +8,10 @@ import dataclasses
 import math
 
 from hdl.control.protocol import EventStatus, Operation
+from sim.golden.row_reads import RowReads
 
 __all__ = ["OUTSTANDING", "Inputs", "Mover", "Outputs", "move_cycles"]
 
-#: Cycles from the grant of a read of the near memory to its row; rows that are read ahead.
-_READ, _DEPTH = 2, 9
 #: Rows that are on their way from the far memory, or wait to be written, at most.
 OUTSTANDING = 32
 
@@ -108,11 +107,9 @@ class Mover:
     def _clear(self) -> None:
         """Forget the rows under way."""
         rows = -(-self._command["length"] // self._lanes)
-        self._left = 0  # rows to read from the near memory
+        self._near = RowReads()
         self._asked, self._written = rows, rows  # rows to ask the far memory for, and to give to the near one
         self._sent = 0
-        self._waiting: collections.deque[int] = collections.deque()
-        self._coming: collections.deque[tuple[int, int]] = collections.deque()
         self._answers: collections.deque[int] = collections.deque()
         self._far: tuple[int, int | None, int] | None = None
         self._write: tuple[int, int, int] | None = None
@@ -134,10 +131,8 @@ class Mover:
 
     def outputs(self) -> Outputs:
         """Outputs in this cycle."""
-        asks = self._left > 0 and len(self._waiting) + len(self._coming) < _DEPTH
-        row = (self._command["weight_base"] // self._lanes + self._rows - self._left) if asks else None
         return Outputs(command_ready=self._state == "idle", event=self._event if self._state == "report" else None,
-                       read=row, write=self._write, far=self._far,
+                       read=self._near.asked, write=self._write, far=self._far,
                        busy=not self._reset or self._state == "settle")
 
     def step(self, given: Inputs) -> None:
@@ -201,7 +196,7 @@ class Mover:
         free, free_write = self._far is None or given.far_ready, self._write is None or given.write_ready
         self._done = (self._write_ends and free_write) if back else (self._far_ends and given.far_ready)
         asks = free and back and self._asked > 0 and self._places > 0 and stale == 0
-        beat = free and not back and bool(self._waiting)
+        beat = free and not back and self._near.waits
         takes = back and bool(self._answers) and self._writes and free_write
         if free:
             self._far, self._far_ends = None, False
@@ -209,7 +204,7 @@ class Mover:
             self._far = self._command["state_base"] // self._lanes + rows - self._asked, None, 0
             self._asked -= 1
         if beat:
-            self._far = (self._command["state_base"] // self._lanes + self._sent, self._waiting.popleft(),
+            self._far = (self._command["state_base"] // self._lanes + self._sent, self._near.take(),
                          self._kept(self._sent))
             self._sent += 1
             self._far_ends = self._sent == rows
@@ -225,11 +220,7 @@ class Mover:
         self._places += takes - asks
         if fresh and given.answer is not None:
             self._answers.append(given.answer)
-        if self._coming and self._coming[0][1] == 0:
-            self._waiting.append(self._coming.popleft()[0])
-        self._coming = collections.deque((row, left - 1) for row, left in self._coming)
-        if shown.read is not None and given.read_ready:
-            self._coming.append((shown.read, _READ - 1))
-            self._left -= 1
+        self._near.step(shown.read, given.read_ready)
         if launch:
-            self._left, self._writes = 0 if back else rows, back
+            self._near.begin(self._command["weight_base"] // self._lanes, 0 if back else rows)
+            self._writes = back

@@ -1,19 +1,14 @@
 """Golden model of the stand-in for a compute engine: its results, and every cycle of it."""
 
-import collections
 import dataclasses
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import EventStatus
+from sim.golden.row_reads import RowReads
 
 __all__ = ["Inputs", "Outputs", "StandIn", "compute", "compute_cycles"]
-
-#: Cycles from the grant of a read to its row.
-_READ = 2
-#: Rows that are read ahead.
-_DEPTH = 9
 
 
 def compute(memory: npt.NDArray[np.uint32], *, gradient_base: int, state_base: int,
@@ -90,9 +85,7 @@ class StandIn:
     def _clear(self) -> None:
         """Forget the rows under way."""
         self._step = 0  # steps of the pace that are over
-        self._left = 0  # rows to ask for
-        self._waiting: collections.deque[int] = collections.deque()  # rows that have been read
-        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows, and cycles until they come
+        self._reads = RowReads()
         self._taken = 0  # rows that have left for the writer
         self._writes = False
         self._offered: tuple[int, int, int] | None = None
@@ -106,10 +99,9 @@ class StandIn:
     def outputs(self) -> Outputs:
         """Outputs in this cycle."""
         active = self._state in ("launch", "run")
-        asks = (active or self._trails) and self._left > 0 and len(self._waiting) + len(self._coming) < _DEPTH
-        row = (self._command["state_base"] // self._lanes + self._rows - self._left) if asks else None
+        shows = active or self._trails
         return Outputs(command_ready=self._state == "idle", event=self._event if self._state == "report" else None,
-                       read=row, write=self._offered if active or self._trails else None,
+                       read=self._reads.asked if shows else None, write=self._offered if shows else None,
                        busy=active or self._state == "settle")
 
     def step(self, given: Inputs) -> None:
@@ -152,25 +144,21 @@ class StandIn:
         rows, length = self._rows, self._command["length"]
         total = max(rows, 1)
         leaves = (self._writes and (self._offered is None or given.write_ready) and self._due()
-                  and (len(self._waiting) > 0 or length == 0))
+                  and (self._reads.waits or length == 0))
         self._done = self._ending and (self._offered is None or given.write_ready)
         if self._offered is None or given.write_ready:
             self._offered, self._ending = None, False
         if leaves:
             self._taken += 1
             if length:
-                source = self._waiting.popleft()
+                source = self._reads.take()
                 kept = min(self._lanes, length - self._lanes * (self._taken - 1))
                 self._offered = self._command["gradient_base"] // self._lanes + self._taken - 1, source, kept
                 if not launch:
                     self._event["detail"] += kept
             if self._taken == total:
                 self._writes, self._ending = False, True
-        if self._coming and self._coming[0][1] == 0:
-            self._waiting.append(self._coming.popleft()[0])
-        self._coming = collections.deque((row, left - 1) for row, left in self._coming)
-        if outputs.read is not None and given.read_ready:
-            self._coming.append((outputs.read, _READ - 1))
-            self._left -= 1
+        self._reads.step(outputs.read, given.read_ready)
         if launch:
-            self._left, self._writes = rows, True
+            self._reads.begin(self._command["state_base"] // self._lanes, rows)
+            self._writes = True
