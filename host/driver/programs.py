@@ -111,7 +111,6 @@ class RingPrograms(LocalCommands):
             most = max(map(len, programs))
             if most > queues:
                 raise ValueError(f"Program must be one of at most the {queues} queues that nodes have, not of {most}")
-            programs = [[*program, *([[]] * (queues - len(program)))] for program in programs]
         if _waits_for_nodes(programs):
             if not self._config.has_signals:
                 raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")
@@ -123,9 +122,9 @@ class RingPrograms(LocalCommands):
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
             for queue in range(self._config.queues):
-                pending = [device.submit_load_program(queue, program[queue], model=model)
+                pending = [device.submit_load_program(queue, _commands(program, queue), model=model)
                            for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
-                           if not known or known[rank][queue] != list(program[queue])]
+                           if not known or _commands(known[rank], queue) != _commands(program, queue)]
                 for one in pending:
                     one.result()
         self._programs = [[list(commands) for commands in program] for program in programs]
@@ -281,6 +280,11 @@ class RingPrograms(LocalCommands):
         return self._submit_apart({rank: dataclasses.replace(command, operation=operation)
                                    for rank, command in step.items()},
                                   patience=max(command.duration for command in step.values()))
+
+
+def _commands(program: NodeProgram, queue: int) -> list[Command]:
+    """Commands of a queue, of which a program may have fewer than a node."""
+    return list(program[queue]) if queue < len(program) else []
 
 
 def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:

@@ -174,7 +174,9 @@ def test_bad_programs_are_refused():
         with pytest.raises(ProgramTooLongError, match=r"after 0 words were written; load a shorter program"):
             device.load_program(0, [quiesce] * 2, slot=19)
         with pytest.raises(BadAddressError):
-            device.load_program(2, [quiesce])
+            device.load_program(3, [quiesce])
+        with pytest.raises(ValueError, match=r"^Program must be one of at most the 3 queues .*, not of 4$"):
+            ring.load_programs([([], [], [], [])])
         with pytest.raises(ValueError, match=r"^Program's slot must be a number of 16 bits, not 65536$"):
             device.load_program(0, [], slot=1 << 16)
         with pytest.raises(ValueError, match=r"^Run's passes must be a number of 16 bits, not -1$"):
