@@ -45,6 +45,8 @@ class ListRunner(wiring.Component):
         Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
     centroids : int
         Of a table; without any there are none of the ports for products with them.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
@@ -75,12 +77,13 @@ class ListRunner(wiring.Component):
         Number of the wrong instruction.
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,
+                 owner_bits=0):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
         self._checker = InstructionChecker(
             words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask,
-            operands=operands, centroids=centroids)
+            operands=operands, centroids=centroids, owner_bits=owner_bits)
         self._lanes = lanes
         self._centroids = centroids
         memory_rows = max(words) // lanes
@@ -92,14 +95,14 @@ class ListRunner(wiring.Component):
             "settled": In(1),
             "request": Out(stream.Signature(request_layout(memory_rows))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows))),
-            "vector": Out(stream.Signature(vector_job_layout(memory_rows, lanes))),
+            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows, owner_bits))),
+            "vector": Out(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
             "unit_done": In(1),
             "unit_bad": In(1),
             "gemm_runs": Out(1),
             "vector_runs": Out(1),
-            **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows))), "centroid_runs": Out(1)}
-               if centroids else {}),
+            **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows, owner_bits))),
+                "centroid_runs": Out(1)} if centroids else {}),
             "passed": Out(1),
             "done": Out(1),
             "bad": Out(1),

@@ -62,13 +62,15 @@ class VectorUnit(wiring.Component):
         DSP blocks each pipeline may use: 4, 2 or 1.
     interval : int
         Cycles of a quotient: 2, 4 or 8.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(stream of vector_job_layout(memory_rows, lanes))
-    request : Out(stream of request_layout(memory_rows))
+    job : In(stream of vector_job_layout(memory_rows, lanes, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
         All writes that were taken are in their memories.
     done : Out(1)
@@ -79,23 +81,23 @@ class VectorUnit(wiring.Component):
 
     checked = 2
 
-    def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2):
+    def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2, owner_bits=0):
         if not isinstance(units, int) or units not in (2, 4):
             raise ValueError(f"Unit count must be 2 or 4, not {units!r}")
         if not isinstance(columns, int) or columns < 2 or columns & (columns - 1):
             raise ValueError(f"Column count must be a power of two of at least 2, not {columns!r}")
         if interval not in (2, 4, 8):
             raise ValueError(f"Interval must be 2, 4 or 8, not {interval!r}")
-        self._loader = RowLoader(lanes=lanes, memory_rows=memory_rows)
+        self._loader = RowLoader(lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits)
         self._units = [ProgramLane(dsps=dsps) for _ in range(units)]
         self._divider = FloatDivider(interval=interval)
         self._lanes = lanes
         self._columns = columns
         super().__init__({
-            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes))),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "settled": In(1),
             "done": Out(1),
             "bad": Out(1),

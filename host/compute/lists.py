@@ -26,7 +26,9 @@ import numpy.typing as npt
 
 from hdl.compute.engine import COLUMNS
 from hdl.compute.layer_list import (
+    BASE_BITS,
     INSTRUCTION_WORDS,
+    OWNER_BITS,
     Initial,
     Kind,
     Place,
@@ -52,11 +54,20 @@ Words = npt.NDArray[np.uint32]
 MOST_SIZE = 4095
 
 #: Elements that an operand can address.
-_ADDRESSES = 1 << 28
+_ADDRESSES = 1 << BASE_BITS
+#: Largest number of a buffer.
+_MOST_OWNER = (1 << OWNER_BITS) - 1
 
 
 def _up(words: int, multiple: int) -> int:
     return -(-words // multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class _Owned(Region):
+    """Region of a buffer whose number its rows carry."""
+
+    owner: int = dataclasses.field(default=0, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,10 +135,16 @@ class Activations:
         """Elements of a matrix with a row for each example, up to the next multiple of 32."""
         return _up(self.examples * self.stride(width), GROUP)
 
+    def owned(self, name: str) -> dict[str, int]:
+        """Number of a buffer, from 1 on. Lists and what lies with them are the last one; buffers beyond the largest
+        number have none, and are not compared."""
+        number = [*self.rooms, "lists"].index(name) + 1
+        return {"owner": number if number <= _MOST_OWNER else 0}
+
     def region(self, name: str) -> Region:
         """Region of a buffer."""
         room = self.rooms[name]
-        return Region("activations", room.base, room.words)
+        return _Owned("activations", room.base, room.words, **self.owned(name))
 
     def output(self, number: int) -> Region:
         """Output of a layer; of layer 0, the inputs."""
@@ -269,8 +286,11 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
         f"and its gradients")
 
 
-def _at(place: Place, base: int) -> dict[str, int]:
-    return {"place": place, "base": base}
+def _at(place: Place, base: int, owner: int = 0) -> dict[str, int]:
+    if base >= _ADDRESSES:
+        raise ValueError(f"Operands of nodes that compute must begin below element {_ADDRESSES:,}, not at {base:,}: "
+                         f"take narrower layers or smaller batches")
+    return {"place": place, "base": base, "owner": owner}
 
 
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
@@ -304,7 +324,7 @@ class _Compiler:
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
         """Operand that lies in a region of activations or weights, in the passes of these lists."""
         place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
-        return _at(place, region.base + self._odd * region.alternate + offset)
+        return _at(place, region.base + self._odd * region.alternate + offset, getattr(region, "owner", 0))
 
     def _given(self, region: Region) -> Region:
         """Region that the host writes for each pass."""
@@ -318,7 +338,7 @@ class _Compiler:
         """Add words behind those that there are; return their region."""
         base = self._places.lists + sum(map(len, self.words))
         self.words.append(words)
-        return self._given(Region("activations", base, len(words)))
+        return self._given(_Owned("activations", base, len(words), **self._places.owned("lists")))
 
     def forward(self, layer: Dense) -> None:
         """Add the list of a layer's output, and of the loss behind the last layer."""
@@ -342,7 +362,7 @@ class _Compiler:
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
                 "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
                 "target": self._in(gradient), "stride_target": stride,
-                "loss": _at(Place.ACTIVATIONS, places.loss)}))
+                "loss": self._in(places.region("loss"))}))
             reads.append(labels)
             writes += [gradient, places.region("loss")]
         self._command("forward", layer, listed, reads, writes)

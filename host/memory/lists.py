@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import Place
+from hdl.compute.layer_list import BASE_BITS, Place
 from host.memory.plan import Plan, PlanError
 from host.memory.profile import Operation, Profile
-from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand
+from sim.golden.compute import Engine, Instruction, Operand, sources
 
 __all__ = ["ListProgram", "Room"]
 
 #: Elements of weights and of gradients: all that an operand can address.
-_ELEMENTS = 1 << 28
+_ELEMENTS = 1 << BASE_BITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +107,9 @@ class ListProgram:
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for number, instruction in enumerate(self.instructions(engine), start=1):
-            read, written = _operands(instruction)
             operations.append(Operation(f"instruction {number}", *(
                 tuple(sorted({self._room(one, number, rooms) for one in side if self._is_buffer(one)}))
-                for side in (read, written))))
+                for side in (sources(instruction), instruction.targets))))
         operations.append(Operation("the host takes", reads=(*self.given, *self.taken)))
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
@@ -139,16 +138,3 @@ class ListProgram:
             raise PlanError(f"Instruction {number} must touch one buffer of the memory plan with words "
                             f"{operand.base:,} to {operand.end:,}, not {where}: plan its memory again")
         return found[0]
-
-
-def _operands(instruction: Instruction) -> tuple[list[Operand], list[Operand]]:
-    """Operands that an instruction reads, and those that it writes."""
-    read: list[Operand | None]
-    match instruction:
-        case Gemm():
-            read = [instruction.a, instruction.b, instruction.start, instruction.gate]
-        case Centroid():
-            read = [instruction.x, instruction.indices, instruction.start, instruction.table, instruction.gate]
-        case _:
-            read = [instruction.source, instruction.labels]
-    return [one for one in read if one is not None], list(instruction.targets)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from amaranth.lib import data
 
 from hdl.compute.array import TILES
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
     MULTIPLIED_BIT,
+    ROW_BIT,
     Initial,
     Kind,
     Place,
@@ -31,11 +31,14 @@ from hdl.control.protocol import EventStatus
 from hdl.masking.mask import INDEX_BITS, KINDS
 from sim.golden import centroid_product, masking
 from sim.golden.gemm import ScaleMask, epilogue
+from sim.golden.list_words import pack, unpack
 from sim.golden.loop_nest import Job, LoopNest
 from sim.golden.operands import FP32, operands_of, product
+from sim.golden.row_owners import RowOwners
 from sim.golden.vector import cross_entropy
 
-__all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
+__all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "sources",
+           "unpack"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -48,34 +51,16 @@ _MOST = 4095
 _FACTORS = 8
 
 
-def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
-    """Pack the fields of an instruction into its words; those that are missing are zero."""
-    bits = layout.const(fields).as_bits()
-    return np.array([bits >> 32 * word & 0xFFFF_FFFF for word in range(INSTRUCTION_WORDS)], np.uint32)
-
-
-def unpack(layout: data.StructLayout, words: npt.ArrayLike) -> dict[str, Any]:
-    """Unpack the fields of an instruction from its words."""
-    return _fields(layout, sum(int(word) << 32 * number for number, word in enumerate(np.asarray(words))))
-
-
-def _fields(layout: data.StructLayout, bits: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, field in layout:
-        value = bits >> field.offset & (1 << field.width) - 1
-        found[name] = _fields(field.shape, value) if isinstance(field.shape, data.StructLayout) else value
-    return found
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operand:
-    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart."""
+    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, of the buffer ``owner``."""
 
     place: Place
     base: int
     rows: int
     columns: int
     stride: int
+    owner: int = dataclasses.field(default=0, compare=False)
 
     @property
     def end(self) -> int:
@@ -207,7 +192,8 @@ class Outcome:
     """End of a command: its status, and the detail of its event.
 
     The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran;
-    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied.
+    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied. With
+    READ_DEAD there is the row from bit 8 on.
     """
 
     status: EventStatus
@@ -216,6 +202,13 @@ class Outcome:
 
 Instruction = Gemm | Vector | Centroid
 """Instruction that has been resolved and checked."""
+
+
+def sources(instruction: Instruction) -> list[Operand]:
+    """Operands that an instruction reads: those that are no targets."""
+    given = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
+    return [one for one in given
+            if isinstance(one, Operand) and not any(one is target for target in instruction.targets)]
 
 
 class _WrongError(Exception):
@@ -255,8 +248,12 @@ class Engine:
     operands: str = FP32
     centroids: int = 0
 
-    def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
+    def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
+            owners: RowOwners | None = None) -> Outcome:
         """Run a command, and replace what it writes.
+
+        With row owners a list ends behind the first instruction that reads a row as another buffer's than the one
+        that has written it, and the lowest such row is in the detail.
 
         Parameters
         ----------
@@ -267,6 +264,8 @@ class Engine:
             Rows of the microbatch: every size of 0 in the list.
         offset : int
             What is added to the base of relative operands.
+        owners : RowOwners, optional
+            Owners of the rows of activations, which it stamps, of a node with row owners.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)
@@ -274,10 +273,20 @@ class Engine:
         if wrong is not None:
             return Outcome(EventStatus.BAD_INSTRUCTION, wrong)
         for number, instruction in enumerate(instructions):
-            if not instruction.run(memories):
+            dead = None if owners is None else owners.run(
+                *(map(self._owned, side) for side in (sources(instruction), instruction.targets)))
+            good = instruction.run(memories)
+            if dead is not None:
+                return Outcome(EventStatus.READ_DEAD, dead << ROW_BIT | number)
+            if not good:
                 return Outcome(EventStatus.BAD_INSTRUCTION, number)
         multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
         return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
+
+    def _owned(self, operand: Operand) -> tuple[npt.NDArray[np.int64], int]:
+        """Rows of the activation memory with elements of an operand, and the number of its buffer."""
+        rows = operand.index() // self.lanes if operand.place is Place.ACTIVATIONS else np.zeros(0, np.int64)
+        return rows, operand.owner
 
     def check(self, memories: Memories, *, base: int, length: int,
               offset: int = 0) -> tuple[list[Instruction], int | None]:
@@ -399,12 +408,12 @@ class Engine:
         place, (rows, columns) = Place(field["place"]), shape
         if place is Place.ONES:
             _refuse(not ones)
-            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns)
+            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns, owner=field["owner"])
         base = field["base"] + (offset if field["relative"] else 0)
         _refuse(target and place is Place.WEIGHTS)
         _refuse(not inside and (base % self.lanes or stride % self.lanes))
         _refuse(stride < columns and not (repeats and stride == 0))
-        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride)
+        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride, owner=field["owner"])
         _refuse(operand.end > sizes[place])
         return operand
 

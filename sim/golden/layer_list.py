@@ -111,11 +111,16 @@ def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer:
     return walks + 3
 
 
-def _place(operand: Operand, lanes: int) -> dict[str, int]:
-    return {"place": int(operand.place), "row": operand.base // lanes}
+def _place(operand: Operand, lanes: int, *, owners: bool) -> dict[str, int]:
+    return {"place": _memory(operand, owners=owners), "row": operand.base // lanes}
 
 
-def _centroid_job(instruction: Centroid) -> dict[str, Any]:
+def _memory(operand: Operand, *, owners: bool) -> int:
+    """Memory of an operand, and above it the number of its buffer in a node with row owners."""
+    return int(operand.place) | owners * operand.owner << 2
+
+
+def _centroid_job(instruction: Centroid, *, owners: bool) -> dict[str, Any]:
     gradient, lanes = instruction.gradient, instruction.lanes
     made: dict[str, Any] = {
         "rows": instruction.x.rows, "columns": instruction.x.columns, "outputs": instruction.outputs,
@@ -124,21 +129,22 @@ def _centroid_job(instruction: Centroid) -> dict[str, Any]:
     for name in ("target", "x", "indices", "start", "table", "gate"):
         operand = getattr(instruction, name)
         if operand is not None:
-            made[name] = _place(operand, lanes)
+            made[name] = _place(operand, lanes, owners=owners)
             if not (name == "table" or (name == "target" and gradient)):
                 made[name]["stride"] = operand.stride // lanes
     return made
 
 
-def job(instruction: Instruction, *, lanes: int, memory_rows: int) -> dict[str, Any]:
-    """Job of an instruction, as its unit takes it; fields that have no meaning are missing."""
+def job(instruction: Instruction, *, lanes: int, memory_rows: int, owners: bool = False) -> dict[str, Any]:
+    """Job of an instruction, as its unit takes it, in a node with row ``owners`` or without; fields that have no
+    meaning are missing."""
     if isinstance(instruction, Centroid):
-        return _centroid_job(instruction)
+        return _centroid_job(instruction, owners=owners)
     if isinstance(instruction, Vector):
         operands: Mapping[str, Operand] = {name: getattr(instruction, name)
                                            for name in ("source", "labels", "target", "loss")}
         return {"function": 0, "rows": instruction.source.rows, "columns": instruction.source.columns,
-                **{name: _place(operand, lanes) for name, operand in operands.items()},
+                **{name: _place(operand, lanes, owners=owners) for name, operand in operands.items()},
                 **{f"{name}_lane": operands[name].base % lanes for name in ("labels", "loss")},
                 **{f"stride_{name}": operands[name].stride // lanes for name in ("source", "target")},
                 "stride_labels": instruction.labels.stride}
@@ -150,8 +156,8 @@ def job(instruction: Instruction, *, lanes: int, memory_rows: int) -> dict[str, 
     for name in ("a", "b", "c", "start", "gate"):
         operand = getattr(instruction, name)
         if operand is not None and operand.place is Place.ONES:
-            made[name] = {"place": int(Place.ONES)}
+            made[name] = {"place": _memory(operand, owners=owners)}
         elif operand is not None:
-            made[name] = {**_place(operand, lanes), "stride": operand.stride // lanes % (
+            made[name] = {**_place(operand, lanes, owners=owners), "stride": operand.stride // lanes % (
                 1 << (memory_rows - 1).bit_length())}
     return made
