@@ -146,7 +146,7 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
         base = max(base, 0)
     relative = int(base >= command.state_base and generator.random() < 0.5)
     return {"base": base - relative * command.state_base, "place": place, "relative": relative,
-            "owner": int(generator.integers(3))}, stride
+            "owner": int(generator.integers(5))}, stride
 
 
 def _size(generator, command, *, most=12):

@@ -25,6 +25,7 @@ from hdl.node import Node
 from sim.golden import layer_list
 from sim.golden.centroid_product import pack_indices
 from sim.golden.compute import Engine, Vector, pack
+from sim.golden.row_owners import RowOwners
 from sim.streams import STALLS
 from sim.verilated.vectors import Unit
 from tests.hdl import host_requests
@@ -35,7 +36,7 @@ from tests.hdl.host_requests import event, push, request
 #: A node of two engines, with the memories of random lists.
 CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
                     state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True, centroids=16)
+                    scale_mask=True, centroids=16, row_owners=True)
 PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
 SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
                   strict=True))
@@ -209,11 +210,13 @@ def label(generator, memories, command):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lists(node, kind):
-    """Random lists one behind the other, right and wrong ones, on any numbers: memories and events."""
+    """Random lists one behind the other, right and wrong ones, on any numbers, with row owners that stay from list to
+    list: memories and events."""
     seed = 100 + KINDS.index(kind)
     generator = np.random.default_rng(seed)
     memories = random_memories(generator, kind)
     requests, expected, statuses = fill(memories), [], []
+    owners = RowOwners(WORDS[2] // CONFIG.lanes)
     node.reset()
     for number in range(LISTS):
         command = draw_command(generator)
@@ -224,11 +227,14 @@ def test_random_lists(node, kind):
         if generator.random() < 0.9:
             label(generator, memories, command)
         changed = np.flatnonzero(before != memories[Place.ACTIVATIONS])
-        requests += [write(place, 0, memory) for place, memory in memories.items()
-                     if place is not Place.ACTIVATIONS or len(changed)]
+        requests += [write(place, 0, memories[place]) for place in (Place.GRADIENTS, Place.WEIGHTS)]
+        requests += [write(Place.ACTIVATIONS, run[0], memories[Place.ACTIVATIONS][run])
+                     for run in np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(run)]
+        owners.write(changed // CONFIG.lanes)
         given = layers(command.list_base, length=command.length, base=command.state_base, tag=number)
         requests += [push(**given), POP, *READ_ALL]
-        outcome = golden.run(memories, base=command.list_base, length=command.length, offset=command.state_base)
+        outcome = golden.run(memories, base=command.list_base, length=command.length, offset=command.state_base,
+                             owners=owners)
         statuses.append(outcome.status)
         expected.append((number, outcome, {place: memory.copy() for place, memory in memories.items()}))
     responses = exchange(node, *requests, cycles=8_000 * LISTS)
@@ -240,8 +246,8 @@ def test_random_lists(node, kind):
         note = f"{seed=}, list {number}"
         assert (ended.tag, ended.status, ended.detail) == (number, outcome.status, outcome.detail), note
         compare(found[place + 1:place + 4], after, note)
-    assert statuses.count(EventStatus.OK) > LISTS // 4
-    assert EventStatus.BAD_INSTRUCTION in statuses
+    assert statuses.count(EventStatus.OK) >= LISTS // 4
+    assert {EventStatus.BAD_INSTRUCTION, EventStatus.READ_DEAD} <= set(statuses)
 
 
 def test_statuses(node):
