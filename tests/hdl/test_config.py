@@ -50,6 +50,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
                                r"mxfp4_e2m1_up, not 'fp8'$"),
         ({"operands": "mx9", "compute": 4, "lanes": 8}, r"^Units that multiply in mx9 must be at most 16, not 4 rows "
                                                         r"of 8$"),
+        ({"row_owners": 1}, r"^row_owners must be True or False, not 1$"),
         ({"queues": 3}, r"^Queue count must be 1 or 2, not 3$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
@@ -113,7 +114,7 @@ def test_hash_covers_every_parameter():
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
-               "masters": True, "versions": True, "centroids": 16}
+               "masters": True, "versions": True, "centroids": 16, "row_owners": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
@@ -121,8 +122,8 @@ def test_hash_covers_every_parameter():
     assert {*changed, "element", "rounds"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
-    assert NodeConfig().hash == NodeConfig().hash == NodeConfig(centroids=0, operands="fp32").hash
-    assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before both options
+    assert NodeConfig().hash == NodeConfig().hash == NodeConfig(centroids=0, operands="fp32", row_owners=False).hash
+    assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before these options
     assert 0 <= NodeConfig().hash < 1 << 32
 
 

@@ -12,6 +12,7 @@ from host.driver.ring_layers import ListsOutcome
 from host.driver.trace import TraceRecord
 from sim.golden import ring as golden
 from sim.golden.compute import Engine
+from sim.golden.row_owners import RowOwners
 from tests.host.training.golden_ring import GoldenRing
 
 #: Cycles of a list, and of everything else.
@@ -26,6 +27,7 @@ class EngineRing(GoldenRing):
         self.devices = [SimpleNamespace(config=NodeConfig(
             compute=4, queues=2, activation_words=words, centroids=centroids))] * nodes
         self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
+        self.owners = [RowOwners(words // self.lanes) for _ in range(nodes)]
         self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids)
         self.lists = self.loads = 0
         self.broken = broken
@@ -38,9 +40,10 @@ class EngineRing(GoldenRing):
     def write_activations(self, vectors, base):
         assert base % 32 == 0
         assert len(vectors) == self.nodes
-        for memory, vector in zip(self.activations, vectors, strict=True):
+        for memory, vector, owners in zip(self.activations, vectors, self.owners, strict=True):
             assert vector.dtype == np.uint32
             memory[base:base + len(vector)] = vector
+            owners.write(np.arange(base, base + len(vector)) // self.lanes)
             self.written["activations"] += len(vector)
 
     def write_lists(self, programs, plan):
@@ -55,7 +58,7 @@ class EngineRing(GoldenRing):
     def _compute(self, rank, base, length):
         memories = {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
                     Place.ACTIVATIONS: self.activations[rank]}
-        outcome = self.engine.run(memories, base=base, length=length)
+        outcome = self.engine.run(memories, base=base, length=length, owners=self.owners[rank])
         assert outcome.status is EventStatus.OK, outcome
         self.lists += 1
         self.broken(self)
