@@ -32,7 +32,7 @@ def test_overlaps_in_programs():
     memories = {Place.ACTIVATIONS: memory, Place.WEIGHTS: memory.copy(), Place.GRADIENTS: memory.copy()}
     found = passes = 0
     while found < 100 or passes < 1000:
-        for program, good in zip(draw(generator, rows=ROWS, most=20, shrink=4), (True, False), strict=True):
+        for program, good in zip(draw(generator, rows=ROWS, most=10, shrink=4), (True, False), strict=True):
             if program is None:
                 continue
             program.give(generator, memory, owners, LIST)
