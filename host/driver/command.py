@@ -166,12 +166,12 @@ class Event:
     @property
     def instruction(self) -> int:
         """Number of the instruction that a READ_DEAD is about."""
-        return self.detail & (1 << ROW_BIT) - 1
+        return self.detail % (1 << int(ROW_BIT))
 
     @property
     def row(self) -> int:
         """Row of the activation memory that a READ_DEAD is about."""
-        return self.detail >> ROW_BIT
+        return self.detail >> int(ROW_BIT)
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":
