@@ -66,7 +66,7 @@ class RowOwners(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # No row is read while it is written.
+        # No row is read while it is written; what is found without a read does not matter.
         m.submodules.memory = memory = Memory(
             shape=OWNER_BITS, depth=self._rows, init=[], attrs={"no_rw_check": 1})
         stamp, look = memory.write_port(), memory.read_port(transparent_for=())
@@ -75,7 +75,7 @@ class RowOwners(wiring.Component):
         m.d.sync += [took.eq(self.write), owner.eq(self.owner)]
         m.d.comb += [
             stamp.en.eq(self.written.valid), stamp.addr.eq(self.written.row), stamp.data.eq(Mux(took, owner, 0)),
-            look.en.eq(self.read.valid), look.addr.eq(self.read.row),
+            look.addr.eq(self.read.row),
         ]
 
         # The number is registered behind the memory, as elements are.

@@ -4,7 +4,15 @@
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, ROW_BIT, Kind, Place, gemm_layout, vector_layout
+from hdl.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    ROW_BIT,
+    Kind,
+    Place,
+    centroid_layout,
+    gemm_layout,
+    vector_layout,
+)
 from hdl.control.protocol import EventStatus, Opcode, Status
 from hdl.control.registers import register
 from sim.golden.compute import pack
@@ -120,6 +128,50 @@ def test_lowest_row(node):
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
     node.reset()
     model.check(node)
+
+
+#: Instructions whose operands are all activations, by what is read and what is written, with their first rows and
+#: numbers of rows.
+BASES = {"a": (0, 4), "b": (16, 4), "start": (32, 4), "gate": (48, 4), "c": (64, 4)}
+PRODUCT = gemm_layout(), {
+    "kind": Kind.GEMM, "m": 4, "n": 4, "k": 4, "rounds": 2, "initial": 1, "gated": 1,
+    **{f"stride_{name}": LANES for name in BASES}}, BASES, ("c",)
+ROWS_BASES = {"source": (0, 2), "labels": (16, 1), "target": (32, 2), "loss": (48, 1)}
+FUNCTION = vector_layout(), {
+    "kind": Kind.VECTOR, "rows": 2, "columns": LANES, "stride_source": LANES, "stride_target": LANES,
+    "stride_labels": 0}, ROWS_BASES, ("target", "loss")
+INDEXED_BASES = {"x": (0, 4), "indices": (16, 1), "start": (32, 4), "table": (48, 4), "gate": (64, 4),
+                 "target": (80, 4)}
+INDEXED = centroid_layout(), {
+    "kind": Kind.CENTROID, "rows": 4, "columns": 4, "outputs": 4, "initial": 1, "gated": 1,
+    **{f"stride_{name}": LANES for name in INDEXED_BASES if name != "table"}}, INDEXED_BASES, ("target",)
+
+
+@pytest.mark.parametrize(("layout", "fields", "bases", "targets"), [PRODUCT, FUNCTION, INDEXED],
+                         ids=["product", "function", "indexed"])
+def test_each_operand(node, layout, fields, bases, targets):
+    """A dead row of each operand alone is found, the first and the last one; each target is stamped in all rows."""
+    model = Model(np.random.default_rng(4))
+    places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
+
+    def instruction(**owners):
+        return pack(layout, fields | {name: place | {"owner": owners.get(name, 0)} for name, place in places.items()})
+
+    def clear():
+        model.write(0, np.zeros(LANES * ROWS, np.uint32))
+
+    for name, (row, count) in bases.items():
+        for dead in {row, row + count - 1}:
+            clear()
+            if name in targets:
+                found = model.run(instruction(**{name: 7}), copied(LANES * dead, 400, rows=1, owners=(8, 0)))
+                assert found.detail == dead << ROW_BIT | 1, name
+            else:
+                found = model.run(copied(384, LANES * dead, rows=1, owners=(0, 7)), instruction(**{name: 8}))
+                assert found.detail == dead << ROW_BIT | 1, name
+            assert found.status is EventStatus.READ_DEAD, name
+    node.reset()
+    model.check(node, cycles=200_000)
 
 
 def test_any(node):
