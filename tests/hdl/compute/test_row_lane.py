@@ -73,7 +73,8 @@ def test_elements(dsps):
 
         # The buffer of work gets x first; then elements at random, which keep their results some cycles before
         # they are read again.
-        filling = [{"a": A.X, "kept": 1, "row": row, "group": group} for row in range(ROWS) for group in range(GROUPS)]
+        filling = [{"a": A.X, "kept": 1, "row": row, "group": group}
+                   for row in range(ROWS) for group in range(GROUPS)]
         controls = [{} for _ in range(begin)] + filling + [{} for _ in range(latency)]
         controls += [{"a": int(generator.integers(len(A))), "b": int(generator.integers(len(B))),
                       "c": int(generator.integers(len(C))), "d": int(generator.integers(len(D))),
@@ -90,7 +91,8 @@ def test_elements(dsps):
                 one["kept"], kept[place] = 1, cycle + latency
         fields = control_layout(ROWS, GROUPS).members
         full = [{name: int(one.get(name, 0)) for name in fields} for one in controls]
-        inputs = {name: draw(generator, kind, cycles).astype(np.uint32) for name in ("scalar", "deviation", "partial")}
+        inputs = {name: draw(generator, kind, cycles).astype(np.uint32)
+                  for name in ("scalar", "deviation", "partial")}
         held = {name: int(draw(generator, kind, 1)[0]) for name in ("factor", "epsilon")}
         flags = {"started": seed % 2, "outside": int(seed > 1)}
         outputs = unit.run({
