@@ -331,9 +331,11 @@ UNITS = {
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "control.latched_settings": Unit("hdl.control.latched_settings:LatchedSettings", {}),
     "compute.engine": Unit("hdl.compute.engine:ComputeEngine", {"compute": 4}),
+    "compute.engine.row_owners": Unit("hdl.compute.engine:ComputeEngine", {"compute": 4, "row_owners": True}),
     "compute.lists": Unit("hdl.compute.list_runner:ListRunner", {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
+    "compute.row_owners": Unit("hdl.compute.row_owners:RowOwners", {"rows": 2048}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "far.mover": Unit("hdl.far.mover:Mover", {"compute": 4, "queues": 3, "far_words": 1 << 20}),
     "rounds.keeper": Unit("hdl.rounds.keeper:RoundKeeper", {}),

@@ -26,7 +26,8 @@ _REDUCED = {
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
-_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "sequences": False}, object()
+_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
+                  "sequences": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -94,6 +95,9 @@ class NodeConfig:
     sequences : bool
         Whether LAYERS have functions of sequences: ROWS, SOFTMAX and labels of padding; without effect in a node
         without LAYERS.
+    row_owners : bool
+        Whether rows of the activation memory carry the number of the buffer that wrote them, so that LAYERS that read
+        them as another's end with READ_DEAD: docs/compute/row_owners.md. Without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each, or 3
         for one more that moves activations to a far memory and back. Only with 2 do commands wait for other nodes.
@@ -152,6 +156,7 @@ class NodeConfig:
     operands: str = OPERANDS_FP32
     centroids: int = 0
     sequences: bool = False
+    row_owners: bool = False
     queues: int = 1
     versions: bool = False
     program_depth: int = 64
@@ -187,7 +192,7 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
-                     "masters", "replay", "rounds"):
+                     "masters", "replay", "rounds", "row_owners"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):

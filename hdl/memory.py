@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import check_lanes
 
-__all__ = ["READ_LATENCY", "LanedMemory", "job_layout", "read_signature", "write_signature"]
+__all__ = ["READ_LATENCY", "LanedMemory", "job_layout", "read_signature", "write_signature", "written_signature"]
 
 #: Cycles from the grant of a read to its elements.
 READ_LATENCY = 2
@@ -43,6 +43,11 @@ def write_signature(rows, lanes):
     )
 
 
+def written_signature(rows):
+    """Memory's side of what watches it: the row that is written in this cycle. No read of it is granted meanwhile."""
+    return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
+
+
 def job_layout(rows, elements):
     """Run of rows to read or write: its first row, and its number of elements, 1 to ``elements``."""
     return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
@@ -64,24 +69,30 @@ class LanedMemory(wiring.Component):
         Elements in a row: 1, 2, 4 or 8.
     readers, writers : int
         Ports of each kind; at least 1.
+    watched : bool
+        Whether it tells of each row that is written.
 
     Members
     -------
     read : array of In(read_signature(rows, lanes))
     write : array of In(write_signature(rows, lanes))
+    written : Out(written_signature(rows))
+        There if it is ``watched``: valid in the cycle after a port was taken with an element to keep.
     """
 
-    def __init__(self, *, rows, lanes, readers, writers):
+    def __init__(self, *, rows, lanes, readers, writers, watched=False):
         for name, value, least in (("Row", rows, 2), ("Reader", readers, 1), ("Writer", writers, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} count must be an integer of at least {least}, not {value!r}")
         check_lanes(lanes)
         self._rows = rows
         self._lanes = lanes
+        self._watched = watched
         super().__init__(
             {
                 "read": In(read_signature(rows, lanes)).array(readers),
                 "write": In(write_signature(rows, lanes)).array(writers),
+                **({"written": Out(written_signature(rows))} if watched else {}),
             }
         )
 
@@ -137,6 +148,8 @@ class LanedMemory(wiring.Component):
             write.data.eq(_first(self.write, "elements")),
             write.en.eq(Mux(taken, _first(self.write, "keep"), 0)),
         ]
+        if self._watched:
+            m.d.comb += [self.written.valid.eq(write.en.any()), self.written.row.eq(write.addr)]
 
 
 def _first(ports, name):

@@ -165,8 +165,12 @@ class Node(wiring.Component):
 
         readers = [*ports("reads"), getattr(access, f"read_{space.number}")]
         writers = [*ports("writes"), getattr(access, f"write_{space.number}")]
+        watchers = [at(unit, engine.watches[space.name]) for engine, unit in units if space.name in engine.watches]
         m.submodules[space.name] = memory = LanedMemory(
-            rows=space.words // lanes, lanes=lanes, readers=len(readers), writers=len(writers))
+            rows=space.words // lanes, lanes=lanes, readers=len(readers), writers=len(writers),
+            watched=bool(watchers))
+        for watcher in watchers:
+            m.d.comb += [watcher.valid.eq(memory.written.valid), watcher.row.eq(memory.written.row)]
         for reader, port in zip(readers, memory.read, strict=True):
             wiring.connect(m, reader=reader, memory=port)
         for writer, port in zip(writers, memory.write, strict=True):

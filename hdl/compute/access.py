@@ -1,22 +1,48 @@
 """Streams by which the units of the compute engine read and write memory rows."""
 
-from amaranth.hdl import unsigned
+from amaranth.hdl import Cat, unsigned
 from amaranth.lib import data
 
 from hdl.floating.format import FP32
 
-__all__ = ["request_layout", "response_layout", "write_layout"]
+__all__ = ["memory_of", "owner_of", "place_of", "place_shape", "request_layout", "response_layout", "write_layout"]
+
+#: Bits of the number of a memory.
+_MEMORY_BITS = 2
 
 
-def request_layout(rows):
-    """Payload of a read: the number of a :class:`~hdl.compute.layer_list.Place`, and a row of that memory.
+def place_shape(owner_bits=0):
+    """Shape of a place: the number of a :class:`~hdl.compute.layer_list.Place`, and above it the number of the buffer
+    that an operand belongs to, in a node with row owners. Units pass places on as they are."""
+    return unsigned(_MEMORY_BITS + owner_bits)
+
+
+def memory_of(place):
+    """Number of the memory of a place."""
+    return place[:_MEMORY_BITS]
+
+
+def owner_of(place):
+    """Number of the buffer of a place."""
+    return place[_MEMORY_BITS:]
+
+
+def place_of(operand):
+    """Place of an operand of a list that has been checked."""
+    return Cat(memory_of(operand.place), operand.owner)
+
+
+def request_layout(rows, owner_bits=0):
+    """Payload of a read: a place (:func:`place_shape`), and a row of its memory.
 
     Parameters
     ----------
     rows : int
         Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer; 0 without row owners.
     """
-    return data.StructLayout({"place": 2, "row": range(rows)})
+    return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows)})
 
 
 def response_layout(lanes):
@@ -24,7 +50,8 @@ def response_layout(lanes):
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), lanes)})
 
 
-def write_layout(rows, lanes):
+def write_layout(rows, lanes, owner_bits=0):
     """Payload of a write: a row, its elements, and a bit for each of them that is written."""
     return data.StructLayout({
-        "place": 2, "row": range(rows), "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "keep": lanes})
+        "place": place_shape(owner_bits), "row": range(rows),
+        "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "keep": lanes})

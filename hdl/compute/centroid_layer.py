@@ -63,13 +63,15 @@ class CentroidLayer(wiring.Component):
         DSP blocks each multiplier may use: 4, 2 or 1.
     memory_rows : int
         Rows of the largest memory, at least 2.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(stream of centroid_job_layout(memory_rows))
-    request : Out(stream of request_layout(memory_rows))
+    job : In(stream of centroid_job_layout(memory_rows, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
         Every write that was accepted in an earlier cycle is in the memory.
     done : Out(1)
@@ -78,7 +80,7 @@ class CentroidLayer(wiring.Component):
         Each lane has multiplied once.
     """
 
-    def __init__(self, *, centroids=16, lanes, dsps=4, memory_rows):
+    def __init__(self, *, centroids=16, lanes, dsps=4, memory_rows, owner_bits=0):
         if centroids not in (4, 8, 16):
             raise ValueError(f"Centroid count must be 4, 8 or 16, not {centroids!r}")
         if not isinstance(lanes, int) or lanes not in (2, 4, 8):
@@ -89,13 +91,14 @@ class CentroidLayer(wiring.Component):
         self._lanes = lanes
         self._lane_bits = lanes.bit_length() - 1
         self._memory_rows = memory_rows
+        self._owner_bits = owner_bits
         self._product = CentroidProduct(
             table=CentroidTable(centroids=centroids, loaded=True), lanes=lanes, dsps=dsps)
         super().__init__({
-            "job": In(stream.Signature(centroid_job_layout(memory_rows))),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "job": In(stream.Signature(centroid_job_layout(memory_rows, owner_bits))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "settled": In(1),
             "done": Out(1),
             "multiplied": Out(1),
@@ -180,7 +183,8 @@ class CentroidLayer(wiring.Component):
         product, lanes = self._product, self._lanes
         vector = self.response.payload.elements.shape()
         m.submodules.fetch = fetch = RowFetch(
-            rows=self._memory_rows, answer=vector, tag=data.StructLayout({"row": _Row, "edge": 1}))
+            rows=self._memory_rows, answer=vector, tag=data.StructLayout({"row": _Row, "edge": 1}),
+            owner_bits=self._owner_bits)
         m.submodules.indices = indices = Queue(shape=32 * lanes, depth=4)
         m.submodules.starts = starts = Queue(shape=vector, depth=_ROWS, block=False)
         m.submodules.gates = gates = Queue(shape=lanes, depth=_ROWS, block=False)

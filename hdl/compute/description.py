@@ -40,5 +40,6 @@ def describe_layers(config):
             Extent(base="weight_base", memory="activations", reach=Reach.START),)),),
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},
         writes={"gradients": ("gradient_write",), "activations": ("activation_write",)},
+        watches={"activations": "activation_written"} if config.row_owners else {},
         inputs={"link_reset": "link_reset", "weight_version": "weight_version"},
     )

@@ -45,17 +45,19 @@ class Drain(wiring.Component):
         Rows and columns of the array.
     memory_rows : int
         Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(gemm_job_layout(memory_rows))
+    job : In(gemm_job_layout(memory_rows, owner_bits))
         Holds while tiles come.
     tiles : In(stream of tile_layout())
     i : In(stream of result_layout(rows, lanes))
-    request : Out(stream of request_layout(memory_rows))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
         Always ready.
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     drained : Out(1)
         The last row of a tile is accepted, or was beyond the edge.
     complete : Out(1)
@@ -67,21 +69,21 @@ class Drain(wiring.Component):
     #: Cycles from a row of results to its write.
     latency = 1
 
-    def __init__(self, *, rows, lanes, memory_rows):
+    def __init__(self, *, rows, lanes, memory_rows, owner_bits=0):
         self._rows = rows
         self._lanes = lanes
         most = SLOTS * rows
         self._walk = RowWalk(rows=memory_rows, most=most, lanes=lanes, tag=data.StructLayout(
             {"partial": 1, "final": 1}))
         self._gate_walk = RowWalk(rows=memory_rows, most=most, lanes=lanes)
-        self._gate = RowFetch(rows=memory_rows, answer=lanes, depth=_GATES)
+        self._gate = RowFetch(rows=memory_rows, answer=lanes, depth=_GATES, owner_bits=owner_bits)
         super().__init__({
-            "job": In(gemm_job_layout(memory_rows)),
+            "job": In(gemm_job_layout(memory_rows, owner_bits)),
             "tiles": In(stream.Signature(tile_layout())),
             "i": In(stream.Signature(result_layout(rows, lanes))),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes), always_ready=True)),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "drained": Out(1),
             "complete": Out(1),
         })

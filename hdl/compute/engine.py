@@ -6,14 +6,15 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.centroid_layer import CentroidLayer
 from hdl.compute.gemm import Gemm
-from hdl.compute.layer_list import MULTIPLIED_BIT, Place
+from hdl.compute.layer_list import MULTIPLIED_BIT, OWNER_BITS, ROW_BIT, Place
 from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
+from hdl.compute.row_owners import RowOwners
 from hdl.compute.row_unit import RowUnit
 from hdl.compute.vector import VectorUnit
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
-from hdl.memory import read_signature, write_signature
+from hdl.memory import read_signature, write_signature, written_signature
 from hdl.streams.stream import connect_stream
 
 __all__ = ["BLOCKS", "COLUMNS", "ComputeEngine", "counts_layout", "memory_words"]
@@ -43,7 +44,8 @@ class ComputeEngine(wiring.Component):
     well, and one with functions of sequences another one for ROWS. docs/protocol.md has the list.
 
     A label, or a number of a row, that is too large is found while its function runs: then the instructions before it
-    have been carried out.
+    have been carried out. So has the instruction itself that reads rows of a buffer which another one has written
+    over, in a node with row owners; the list ends behind it.
 
     Parameters
     ----------
@@ -56,13 +58,16 @@ class ComputeEngine(wiring.Component):
         LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One for each command. The detail is the number of instructions carried out, or that of the wrong one; with
-        centroids the former has, from bit 8 on, the cycles in which all lanes of their unit have multiplied.
+        centroids the former has, from bit 8 on, the cycles in which all lanes of their unit have multiplied, and with
+        READ_DEAD the latter has the row there.
     link_reset : In(1)
         End a command, which may be done in part.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
+    activation_written : In(written_signature(rows))
+        In a node with row owners: each row of the activation memory that is written.
     """
 
     def __init__(self, *, config):
@@ -83,6 +88,7 @@ class ComputeEngine(wiring.Component):
             "activation_read": Out(read_signature(rows[Place.ACTIVATIONS], lanes)),
             "gradient_write": Out(write_signature(rows[Place.GRADIENTS], lanes)),
             "activation_write": Out(write_signature(rows[Place.ACTIVATIONS], lanes)),
+            **({"activation_written": In(written_signature(rows[Place.ACTIVATIONS]))} if config.row_owners else {}),
         })
 
     def elaborate(self, platform):
@@ -90,23 +96,29 @@ class ComputeEngine(wiring.Component):
         config = self._config
         words = memory_words(config)
         m.submodules.runner = runner = CommandRunner(
-            failure=EventStatus.BAD_INSTRUCTION, most=1 + (1 << MULTIPLIED_BIT) if config.centroids else 1)
-        access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
+            failure=EventStatus.BAD_INSTRUCTION, other=EventStatus.READ_DEAD if config.row_owners else None,
+            most=1 + (1 << MULTIPLIED_BIT) if config.centroids else 1)
+        owner_bits = OWNER_BITS if config.row_owners else 0
+        access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes,
+                              owner_bits=owner_bits)
         lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
                            columns=COLUMNS, scale_mask=config.scale_mask, operands=config.operands,
-                           centroids=config.centroids, sequences=config.sequences)
+                           centroids=config.centroids, sequences=config.sequences, owner_bits=owner_bits)
         memory_rows, dsps = max(words) // config.lanes, config.multiplier_dsps
         gemm = Gemm(rows=config.compute, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows,
-                    scale_mask=config.scale_mask, operands=config.operands)
+                    scale_mask=config.scale_mask, operands=config.operands, owner_bits=owner_bits)
         vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps,
-                            sequences=config.sequences)
+                            sequences=config.sequences, owner_bits=owner_bits)
         parts = {"access": access, "lists": lists, "gemm": gemm, "vector": vector}
         if config.centroids:
             parts["centroid"] = centroid = CentroidLayer(
-                centroids=config.centroids, lanes=config.lanes, dsps=dsps, memory_rows=memory_rows)
+                centroids=config.centroids, lanes=config.lanes, dsps=dsps, memory_rows=memory_rows,
+                owner_bits=owner_bits)
         if config.sequences:
             parts["rows"] = row_unit = RowUnit(
-                lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps)
+                lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps, owner_bits=owner_bits)
+        if config.row_owners:
+            parts["owners"] = owners = RowOwners(rows=words[Place.ACTIVATIONS] // config.lanes)
         for name, unit in parts.items():
             m.submodules[name] = ResetInserter(runner.reset)(unit)
         connect_stream(m, self.command, runner.command)
@@ -164,6 +176,8 @@ class ComputeEngine(wiring.Component):
             m.d.comb += row_unit.settled.eq(access.settled)
             clients[0] = lists, clients[0][1] & ~lists.rows_runs
             clients.append((row_unit, lists.rows_runs))
+        if config.row_owners:
+            self._elaborate_owners(m, owners, access, lists, runner, done)
         # One of them uses the memories: no answer is under way when another one begins, and the others offer nothing,
         # so that what is ready for one may be so for all.
         for client, works in clients:
@@ -173,7 +187,8 @@ class ComputeEngine(wiring.Component):
             with m.If(works):
                 m.d.comb += [
                     access.request.valid.eq(client.request.valid),
-                    access.request.payload.eq(client.request.payload),
+                    # Without the number of a buffer a place is that of any.
+                    *(access.request.p[name].eq(client.request.p[name]) for name in ("place", "row")),
                     access.response.ready.eq(client.response.ready),
                 ]
         for client, works in clients[1:]:
@@ -181,6 +196,22 @@ class ComputeEngine(wiring.Component):
             with m.If(works):
                 m.d.comb += [
                     access.write.valid.eq(client.write.valid),
-                    access.write.payload.eq(client.write.payload),
+                    *(access.write.p[name].eq(client.write.p[name]) for name in ("place", "row", "elements", "keep")),
                 ]
         return m
+
+    def _elaborate_owners(self, m, owners, access, lists, runner, done):
+        """Stamp the rows that are written and compare those that are read; an instruction that has read dead rows is
+        wrong in the cycle in which it is done, so that the list ends with it."""
+        wiring.connect(m, owners=owners.written, memory=wiring.flipped(self.activation_written))
+        read, write = access.read_2, access.write_2
+        m.d.comb += [
+            owners.write.eq(write.valid & write.ready), owners.owner.eq(access.write_owner),
+            owners.read.valid.eq(read.valid & read.ready), owners.read.row.eq(read.row),
+            owners.read.owner.eq(access.read_owner),
+            runner.is_other.eq(owners.dead),
+        ]
+        with m.If(owners.dead):
+            m.d.comb += runner.number.eq(Cat(lists.number, Const(0, ROW_BIT - len(lists.number)), owners.row))
+            with m.If(done):
+                m.d.comb += lists.unit_bad.eq(1)

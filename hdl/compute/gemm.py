@@ -52,13 +52,15 @@ class Gemm(wiring.Component):
         Whether results can be scaled and masked; without, the job's ``scale_mask`` has no effect.
     operands : str
         Format that operands are multiplied in: a name of :data:`~hdl.compute.operands.OPERANDS`.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(stream of gemm_job_layout(memory_rows))
-    request : Out(stream of request_layout(memory_rows))
+    job : In(stream of gemm_job_layout(memory_rows, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
         Every write that was accepted in an earlier cycle is in the memory.
     done : Out(1)
@@ -70,20 +72,22 @@ class Gemm(wiring.Component):
     #: Cycles from the acceptance of a job to ``bad``.
     checked = 4
 
-    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False, operands=FP32):
+    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False, operands=FP32,
+                 owner_bits=0):
         if not isinstance(memory_rows, int) or memory_rows < 2:
             raise ValueError(f"Memory row count must be an integer of at least 2, not {memory_rows!r}")
         self._product = MatrixProduct(rows=rows, columns=lanes, dsps=dsps, blocks=blocks, operands=operands)
-        self._operands = OperandFetch(rows=rows, lanes=lanes, blocks=blocks, memory_rows=memory_rows)
-        self._initial = InitialFetch(rows=rows, lanes=lanes, memory_rows=memory_rows)
-        self._drain = Drain(rows=rows, lanes=lanes, memory_rows=memory_rows)
+        self._operands = OperandFetch(
+            rows=rows, lanes=lanes, blocks=blocks, memory_rows=memory_rows, owner_bits=owner_bits)
+        self._initial = InitialFetch(rows=rows, lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits)
+        self._drain = Drain(rows=rows, lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits)
         self._scale_mask = ScaleMask(rows=rows, lanes=lanes, dsps=dsps) if scale_mask else None
-        self._job = gemm_job_layout(memory_rows)
+        self._job = gemm_job_layout(memory_rows, owner_bits)
         super().__init__({
             "job": In(stream.Signature(self._job)),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "settled": In(1),
             "done": Out(1),
             "bad": Out(1),

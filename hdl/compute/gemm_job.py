@@ -2,18 +2,20 @@
 
 from amaranth.lib import data
 
+from hdl.compute.access import place_shape
 from hdl.compute.loop_nest import job_layout
 from hdl.compute.scale_mask import scale_mask_layout
 
 __all__ = ["gemm_job_layout", "matrix_layout"]
 
 
-def matrix_layout(rows):
-    """Matrix in memory: its :class:`~hdl.compute.layer_list.Place`, its first row, and rows from line to line."""
-    return data.StructLayout({"place": 2, "row": range(rows), "stride": range(rows)})
+def matrix_layout(rows, owner_bits=0):
+    """Matrix in memory: its place (:func:`~hdl.compute.access.place_shape`), its first row, and rows from line to
+    line."""
+    return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "stride": range(rows)})
 
 
-def gemm_job_layout(rows):
+def gemm_job_layout(rows, owner_bits=0):
     """Payload of a product C = A · B, resolved: sizes in elements, places in rows of memory.
 
     Sizes, factors and ``order`` are those of :func:`~hdl.compute.loop_nest.job_layout`. With ``transpose_a`` the
@@ -26,6 +28,8 @@ def gemm_job_layout(rows):
     ----------
     rows : int
         Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer; 0 without row owners.
     """
     loops = job_layout().members
     names = ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")
@@ -33,4 +37,4 @@ def gemm_job_layout(rows):
         **{name: loops[name] for name in names},
         "transpose_a": 1, "transpose_b": 1, "initial": 1, "relu": 1, "gated": 1,
         "scale_mask": scale_mask_layout(),
-        **{name: matrix_layout(rows) for name in ("a", "b", "c", "start", "gate")}})
+        **{name: matrix_layout(rows, owner_bits) for name in ("a", "b", "c", "start", "gate")}})

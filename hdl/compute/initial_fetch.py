@@ -6,7 +6,7 @@ from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.access import request_layout, response_layout
+from hdl.compute.access import place_shape, request_layout, response_layout
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.loop_nest import SIZE_BITS, tile_layout
 from hdl.compute.multiply_accumulate import SLOTS
@@ -40,17 +40,19 @@ class InitialFetch(wiring.Component):
         Rows of the largest memory.
     ahead : int
         Most tiles that are taken and not finished.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(gemm_job_layout(memory_rows))
+    job : In(gemm_job_layout(memory_rows, owner_bits))
         Holds while tiles come.
     tiles : In(stream of tile_layout())
     drained : In(1)
         The last result of a tile is written.
     settled : In(1)
         Every result that was written in an earlier cycle is in the memory.
-    request : Out(stream of request_layout(memory_rows))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
         Always ready.
     o : Out(stream of initial_layout(lanes))
@@ -59,18 +61,18 @@ class InitialFetch(wiring.Component):
     #: Cycles from the offer of a tile to its first request.
     planned = 3
 
-    def __init__(self, *, rows, lanes, memory_rows, ahead=31):
+    def __init__(self, *, rows, lanes, memory_rows, ahead=31, owner_bits=0):
         self._rows = rows
         self._lanes = lanes
         self._ahead = ahead
-        self._walk = RowWalk(rows=memory_rows, most=SLOTS, lanes=lanes, tag=2)
-        self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes))
+        self._walk = RowWalk(rows=memory_rows, most=SLOTS, lanes=lanes, tag=place_shape(owner_bits))
+        self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), owner_bits=owner_bits)
         super().__init__({
-            "job": In(gemm_job_layout(memory_rows)),
+            "job": In(gemm_job_layout(memory_rows, owner_bits)),
             "tiles": In(stream.Signature(tile_layout())),
             "drained": In(1),
             "settled": In(1),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes), always_ready=True)),
             "o": Out(stream.Signature(initial_layout(lanes))),
         })

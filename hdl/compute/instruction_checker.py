@@ -5,6 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, exact_log2
 
+from hdl.compute.access import place_of
 from hdl.compute.centroid_instruction import (
     CENTROID_OPERANDS,
     LINE_BITS,
@@ -45,7 +46,7 @@ VECTOR_OPERANDS = ("target", "loss", "source", "labels")
 _FIELD = 16
 
 
-def checked_layout(rows, lanes, centroids=0, sequences=False):
+def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
     """Payload of a checked instruction: its kind, whether it is wrong, the number at fault, and its job.
 
     Of the jobs the one of its kind has a meaning, unless it is wrong. That of centroids is there if there are any,
@@ -53,9 +54,9 @@ def checked_layout(rows, lanes, centroids=0, sequences=False):
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MOST_INSTRUCTIONS),
-        "gemm": gemm_job_layout(rows), "vector": vector_job_layout(rows, lanes),
-        **({"centroid": centroid_job_layout(rows)} if centroids else {}),
-        **({"rows": row_job_layout(rows, lanes)} if sequences else {})})
+        "gemm": gemm_job_layout(rows, owner_bits), "vector": vector_job_layout(rows, lanes, owner_bits),
+        **({"centroid": centroid_job_layout(rows, owner_bits)} if centroids else {}),
+        **({"rows": row_job_layout(rows, lanes, owner_bits)} if sequences else {})})
 
 
 def _chosen_layout(column_bits, *, sequences):
@@ -114,6 +115,8 @@ class InstructionChecker(wiring.Component):
         Of a table; 0 without products of weights that are indices.
     sequences : bool
         Whether there are functions of sequences.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
@@ -128,7 +131,7 @@ class InstructionChecker(wiring.Component):
     """
 
     def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,
-                 sequences=False):
+                 sequences=False, owner_bits=0):
         self._format, self._terms = operands_of(operands).code, operands_of(operands).terms
         self._words = tuple(words)
         self._scale_mask = scale_mask
@@ -145,7 +148,7 @@ class InstructionChecker(wiring.Component):
             "list_base": In(range(self._words[Place.ACTIVATIONS] + 1)),
             "state_base": In(32),
             "length": In(32),
-            "o": Out(stream.Signature(checked_layout(self._memory_rows, lanes, centroids, sequences))),
+            "o": Out(stream.Signature(checked_layout(self._memory_rows, lanes, centroids, sequences, owner_bits))),
         })
 
     def elaborate(self, platform):
@@ -387,12 +390,12 @@ class InstructionChecker(wiring.Component):
                 *(given[name].eq(gemm[name]) for name in ("scaled", "masked", "scale", "alternative")),
                 *(given.mask[name].eq(gemm[name]) for name in given.mask.shape().members if name != "external")]
         for name, base in zip(GEMM_OPERANDS, bases, strict=False):
-            m.d.comb += [job[name].place.eq(gemm[name].place), job[name].row.eq(base >> lane_bits),
+            m.d.comb += [job[name].place.eq(place_of(gemm[name])), job[name].row.eq(base >> lane_bits),
                          job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits)]
         job = self.o.payload.vector
         m.d.comb += [job.function.eq(vector.function), job.rows.eq(sizes["rows"]), job.columns.eq(sizes["columns"])]
         for name, base in zip(VECTOR_OPERANDS, bases, strict=False):
-            m.d.comb += [job[name].place.eq(vector[name].place), job[name].row.eq(base >> lane_bits)]
+            m.d.comb += [job[name].place.eq(place_of(vector[name])), job[name].row.eq(base >> lane_bits)]
             if name in ("loss", "labels"):
                 m.d.comb += job[f"{name}_lane"].eq(base[:lane_bits])
             if name != "loss":

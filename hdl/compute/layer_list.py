@@ -7,9 +7,9 @@ from amaranth.lib import data
 
 from hdl.masking.mask import GENERATED, INDEX_BITS
 
-__all__ = ["CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "PADDING", "Initial", "Kind",
-           "Place", "RowFunction", "VectorProgram", "centroid_layout", "gemm_layout", "instruction_layout",
-           "operand_layout", "row_layout", "vector_layout"]
+__all__ = ["BASE_BITS", "CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "OWNER_BITS",
+           "PADDING", "ROW_BIT", "Initial", "Kind", "Place", "RowFunction", "VectorProgram", "centroid_layout",
+           "gemm_layout", "instruction_layout", "operand_layout", "row_layout", "vector_layout"]
 
 INSTRUCTION_WORDS = 16
 """Words of an instruction in the activation memory (:func:`instruction_layout`)."""
@@ -25,6 +25,18 @@ CENTROID_BITS = 4
 MULTIPLIED_BIT = 8
 """Lowest bit, in the detail of the event of LAYERS, of the cycles in which all lanes of the unit of CENTROID have
 multiplied; below it is the count of instructions."""
+
+
+BASE_BITS = 20
+"""Bits of the base of an operand, an address of an element."""
+
+
+OWNER_BITS = 8
+"""Bits of the number of an operand's buffer: 0 is that of any buffer."""
+
+
+ROW_BIT = 8
+"""Lowest bit, in the detail of READ_DEAD, of the row; below it is the number of the instruction."""
 
 
 class Kind(enum.IntEnum):
@@ -90,8 +102,12 @@ class RowFunction(enum.IntEnum):
 
 
 def operand_layout():
-    """Operand: its memory, the address of its first element, and whether ``state_base`` of the command is added."""
-    return data.StructLayout({"base": 28, "place": 3, "relative": 1})
+    """Operand: its memory, the address of its first element, and whether ``state_base`` of the command is added.
+
+    ``owner`` is the number of its buffer, which a node with row owners compares with those of the rows that it reads;
+    others ignore it.
+    """
+    return data.StructLayout({"base": BASE_BITS, "owner": OWNER_BITS, "place": 3, "relative": 1})
 
 
 def instruction_layout():

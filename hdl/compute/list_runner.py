@@ -47,6 +47,8 @@ class ListRunner(wiring.Component):
         Of a table; without any there are none of the ports for products with them.
     sequences : bool
         Whether there are functions of sequences; without, there are none of the ports for ROWS.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
@@ -79,12 +81,12 @@ class ListRunner(wiring.Component):
     """
 
     def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,
-                 sequences=False):
+                 sequences=False, owner_bits=0):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
         self._checker = InstructionChecker(
             words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask,
-            operands=operands, centroids=centroids, sequences=sequences)
+            operands=operands, centroids=centroids, sequences=sequences, owner_bits=owner_bits)
         self._lanes = lanes
         self._centroids = centroids
         self._sequences = sequences
@@ -97,15 +99,15 @@ class ListRunner(wiring.Component):
             "settled": In(1),
             "request": Out(stream.Signature(request_layout(memory_rows))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows))),
-            "vector": Out(stream.Signature(vector_job_layout(memory_rows, lanes))),
+            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows, owner_bits))),
+            "vector": Out(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
             "unit_done": In(1),
             "unit_bad": In(1),
             "gemm_runs": Out(1),
             "vector_runs": Out(1),
-            **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows))), "centroid_runs": Out(1)}
-               if centroids else {}),
-            **({"rows": Out(stream.Signature(row_job_layout(memory_rows, lanes))), "rows_runs": Out(1)}
+            **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows, owner_bits))),
+                "centroid_runs": Out(1)} if centroids else {}),
+            **({"rows": Out(stream.Signature(row_job_layout(memory_rows, lanes, owner_bits))), "rows_runs": Out(1)}
                if sequences else {}),
             "passed": Out(1),
             "done": Out(1),

@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.access import request_layout, response_layout
+from hdl.compute.access import memory_of, request_layout, response_layout
 from hdl.compute.array import ONE
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.layer_list import Place
@@ -41,13 +41,15 @@ class OperandFetch(wiring.Component):
         Blocks of a panel.
     memory_rows : int
         Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(gemm_job_layout(memory_rows))
+    job : In(gemm_job_layout(memory_rows, owner_bits))
         Holds while panels come.
     panels : In(stream of panel_layout())
-    request : Out(stream of request_layout(memory_rows))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
         Always ready.
     fill_a, fill_b : Out(stream of fill_layout(lanes, blocks))
@@ -56,19 +58,19 @@ class OperandFetch(wiring.Component):
     #: Cycles from the offer of a panel to its first request.
     planned = 4
 
-    def __init__(self, *, rows, lanes, blocks, memory_rows):
+    def __init__(self, *, rows, lanes, blocks, memory_rows, owner_bits=0):
         self._rows = rows
         self._lanes = lanes
         self._blocks = blocks
         self._tag = data.StructLayout({
             "b": 1, "block": range(blocks), "row": range(lanes), "transposed": 1, "ones": 1, "last": 1})
         self._walk = RowWalk(rows=memory_rows, most=blocks * lanes, lanes=lanes, tag=1)
-        self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), tag=self._tag)
+        self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), tag=self._tag, owner_bits=owner_bits)
         fill = stream.Signature(fill_layout(lanes, blocks))
         super().__init__({
-            "job": In(gemm_job_layout(memory_rows)),
+            "job": In(gemm_job_layout(memory_rows, owner_bits)),
             "panels": In(stream.Signature(panel_layout())),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes), always_ready=True)),
             "fill_a": Out(fill),
             "fill_b": Out(fill),
@@ -158,7 +160,7 @@ class OperandFetch(wiring.Component):
             line.eq(step.line >> lane_bits), group.eq(step.group),
             fetch.i.valid.eq(walk.o.valid), walk.o.ready.eq(fetch.i.ready),
             fetch.i.p.place.eq(place), fetch.i.p.row.eq(step.row), fetch.i.p.read.eq(~tag.ones),
-            tag.b.eq(step.tag), tag.transposed.eq(transposed), tag.ones.eq(place == Place.ONES.value),
+            tag.b.eq(step.tag), tag.transposed.eq(transposed), tag.ones.eq(memory_of(place) == Place.ONES.value),
             tag.row.eq(step.line), tag.last.eq(step.last),
             tag.block.eq(Mux(transposed, line | Cat(group)[::-1], group | Cat(line)[::-1])),
         ]

@@ -6,16 +6,16 @@ from amaranth.hdl import Module, Mux, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.access import request_layout
+from hdl.compute.access import place_shape, request_layout
 from hdl.compute.row_walk import tagged
 from hdl.streams.stream import Queue
 
 __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]
 
 
-def fetch_layout(rows, tag):
+def fetch_layout(rows, tag, owner_bits=0):
     """Payload of a row to fetch: its place and number, whether it is to be ``read`` at all, and a tag."""
-    return data.StructLayout({"place": 2, "row": range(rows), "read": 1, **tagged(tag)})
+    return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "read": 1, **tagged(tag)})
 
 
 def fetched_layout(answer, tag):
@@ -41,11 +41,13 @@ class RowFetch(wiring.Component):
         Shape of the tags.
     depth : int
         Places.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    i : In(stream of fetch_layout(rows, tag))
-    request : Out(stream of request_layout(rows))
+    i : In(stream of fetch_layout(rows, tag, owner_bits))
+    request : Out(stream of request_layout(rows, owner_bits))
     response : In(stream of answer)
         Always ready.
     o : Out(stream of fetched_layout(answer, tag))
@@ -54,13 +56,13 @@ class RowFetch(wiring.Component):
     #: Cycles from an answer to its offer, and from a row that is not read.
     latency = 1
 
-    def __init__(self, *, rows, answer, tag=None, depth=17):
+    def __init__(self, *, rows, answer, tag=None, depth=17, owner_bits=0):
         self._kept = data.StructLayout({"read": 1, **tagged(tag)})
         self._answers = Queue(shape=answer, depth=depth, block=False)
         self._tags = Queue(shape=self._kept, depth=depth, block=False)
         super().__init__({
-            "i": In(stream.Signature(fetch_layout(rows, tag))),
-            "request": Out(stream.Signature(request_layout(rows))),
+            "i": In(stream.Signature(fetch_layout(rows, tag, owner_bits))),
+            "request": Out(stream.Signature(request_layout(rows, owner_bits))),
             "response": In(stream.Signature(answer, always_ready=True)),
             "o": Out(stream.Signature(fetched_layout(answer, tag))),
         })

@@ -39,19 +39,21 @@ class RowLoader(wiring.Component):
         Rows of the largest memory.
     sequences : bool
         Whether a job can be a SOFTMAX.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(stream of vector_job_layout(memory_rows, lanes))
+    job : In(stream of vector_job_layout(memory_rows, lanes, owner_bits))
         Sizes are at least 1.
-    request : Out(stream of request_layout(memory_rows))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
     o : Out(stream of loaded_layout())
     """
 
     latency = 3
 
-    def __init__(self, *, lanes, memory_rows, sequences=False):
+    def __init__(self, *, lanes, memory_rows, sequences=False, owner_bits=0):
         if not isinstance(lanes, int) or lanes not in (2, 4, 8):
             raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
         if not isinstance(memory_rows, int) or memory_rows < 2:
@@ -60,8 +62,8 @@ class RowLoader(wiring.Component):
         self._memory_rows = memory_rows
         self._sequences = sequences
         super().__init__({
-            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes))),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
             "o": Out(stream.Signature(loaded_layout())),
         })

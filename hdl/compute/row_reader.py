@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.access import request_layout, response_layout
+from hdl.compute.access import place_shape, request_layout, response_layout
 from hdl.compute.jobs import row_job_layout
 from hdl.compute.layer_list import RowFunction
 from hdl.compute.loop_nest import SIZE_BITS
@@ -38,10 +38,12 @@ class RowReader(wiring.Component):
         Rows of the largest memory.
     rows, groups : int
         Rows of a block, and column blocks of a row.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(row_job_layout(memory_rows, lanes))
+    job : In(row_job_layout(memory_rows, lanes, owner_bits))
         Held throughout a job.
     opens : In(1)
         The job is to begin.
@@ -75,13 +77,14 @@ class RowReader(wiring.Component):
         A number of the job is wrong.
     """
 
-    def __init__(self, *, lanes, memory_rows, rows, groups):
+    def __init__(self, *, lanes, memory_rows, rows, groups, owner_bits=0):
         self._lanes, self._memory_rows, self._rows, self._groups = lanes, memory_rows, rows, groups
+        self._owner_bits = owner_bits
         vector = data.ArrayLayout(FP32.width, lanes)
         super().__init__({
-            "job": In(row_job_layout(memory_rows, lanes)), "opens": In(1), "started": In(1),
+            "job": In(row_job_layout(memory_rows, lanes, owner_bits)), "opens": In(1), "started": In(1),
             "last_group": In(range(groups)), "starts": In(1), "left": In(SIZE_BITS),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
             "valid": Out(1), "load": Out(Load), "row": Out(range(rows)), "group": Out(range(groups)),
             "elements": Out(vector),
@@ -96,7 +99,8 @@ class RowReader(wiring.Component):
         lanes = self._lanes
         tag = data.StructLayout({"load": Load, "row": range(self._rows), "group": range(self._groups),
                                  "lane": range(lanes), "step": _STEPS, "last": 1, "counts": 1})
-        m.submodules.fetch = fetch = RowFetch(rows=self._memory_rows, answer=self.elements.shape(), tag=tag)
+        m.submodules.fetch = fetch = RowFetch(
+            rows=self._memory_rows, answer=self.elements.shape(), tag=tag, owner_bits=self._owner_bits)
         m.d.comb += [
             self.request.valid.eq(fetch.request.valid), self.request.payload.eq(fetch.request.payload),
             fetch.request.ready.eq(self.request.ready), self.response.ready.eq(1),
@@ -118,7 +122,8 @@ class RowReader(wiring.Component):
         line = Signal(address, reset_less=True)
         following, further = Signal(address), Signal(address)
         # The operand that is read, and the other one of two that are read in turns.
-        walk = data.StructLayout({"first": address, "stride": address, "place": 2, "load": Load, "step": _STEPS})
+        walk = data.StructLayout({"first": address, "stride": address, "place": place_shape(self._owner_bits),
+                                  "load": Load, "step": _STEPS})
         now, other = Signal(walk, reset_less=True), Signal(walk, reset_less=True)
         paired, second = Signal(), Signal()
         load = now.load

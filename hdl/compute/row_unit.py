@@ -57,13 +57,15 @@ class RowUnit(wiring.Component):
         Most columns: a power of two, and of at least two memory rows.
     dsps : int
         DSP blocks the multiplier of a lane may use: 4, 2 or 1.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(stream of row_job_layout(memory_rows, lanes))
-    request : Out(stream of request_layout(memory_rows))
+    job : In(stream of row_job_layout(memory_rows, lanes, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
         All writes that were taken are in their memories.
     done : Out(1)
@@ -74,7 +76,7 @@ class RowUnit(wiring.Component):
 
     checked = 2
 
-    def __init__(self, *, lanes, memory_rows, columns=64, dsps=4):
+    def __init__(self, *, lanes, memory_rows, columns=64, dsps=4, owner_bits=0):
         if not isinstance(lanes, int) or lanes not in (2, 4, 8):
             raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
         if not isinstance(memory_rows, int) or memory_rows < 2:
@@ -87,14 +89,14 @@ class RowUnit(wiring.Component):
         self._lanes = [RowLane(**sizes, dsps=dsps) for _ in range(lanes)]
         self._sequencer = RowSequencer(
             **sizes, latency=self._lanes[0].latency, sums=RowLane.step * (lanes - 1), frame=RowLane.step * lanes + 2)
-        self._reader = RowReader(lanes=lanes, memory_rows=memory_rows, **sizes)
-        self._writer = RowWriter(lanes=lanes, memory_rows=memory_rows, **sizes)
+        memory = {"lanes": lanes, "memory_rows": memory_rows, "owner_bits": owner_bits}
+        self._reader, self._writer = RowReader(**memory, **sizes), RowWriter(**memory, **sizes)
         self._root, self._divider = FloatSquareRoot(interval=ROOT_INTERVAL), FloatDivider(interval=ROOT_INTERVAL)
         super().__init__({
-            "job": In(stream.Signature(row_job_layout(memory_rows, lanes))),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "job": In(stream.Signature(row_job_layout(memory_rows, lanes, owner_bits))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "settled": In(1),
             "done": Out(1),
             "bad": Out(1),

@@ -4,7 +4,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compute.access import write_layout
+from hdl.compute.access import place_shape, write_layout
 from hdl.compute.jobs import row_job_layout
 from hdl.compute.layer_list import RowFunction
 from hdl.compute.row_pass import STORES, Store
@@ -30,6 +30,8 @@ class RowWriter(wiring.Component):
         Rows of the largest memory.
     rows, groups : int
         Rows of a block, and column blocks of a row.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
@@ -45,20 +47,21 @@ class RowWriter(wiring.Component):
         Row of the block,
     named, right : In
         whose row of the table begins with this row of memory, and exists.
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     finished : Out(1)
         The last result of the block is in the register of writes, or has left it.
     """
 
-    def __init__(self, *, lanes, memory_rows, rows, groups):
+    def __init__(self, *, lanes, memory_rows, rows, groups, owner_bits=0):
         self._lanes, self._memory_rows, self._rows, self._groups = lanes, memory_rows, rows, groups
+        self._owner_bits = owner_bits
         super().__init__({
-            "job": In(row_job_layout(memory_rows, lanes)), "opens": In(1), "started": In(1),
+            "job": In(row_job_layout(memory_rows, lanes, owner_bits)), "opens": In(1), "started": In(1),
             "last_group": In(range(groups)), "starts": In(1), "rows": In(range(rows + 1)), "keep": In(lanes),
             "results": In(stream.Signature(data.ArrayLayout(FP32.width, lanes))),
             "deviations": In(stream.Signature(beat_layout(lanes))),
             "name": Out(range(rows)), "named": In(range(memory_rows)), "right": In(1),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "finished": Out(1),
         })
 
@@ -75,7 +78,7 @@ class RowWriter(wiring.Component):
         following = Signal.like(line)
         step = Signal(_STEPS, reset_less=True)
         kind, store = Signal(Store), Signal(Store, reset_less=True)
-        place = Signal(2, reset_less=True)
+        place = Signal(place_shape(self._owner_bits), reset_less=True)
         row, group = Signal(range(self._rows)), Signal(range(self._groups))
         walks, free, given, take = Signal(), Signal(), Signal(), Signal()
         scattered, reciprocals, clears = Signal(), Signal(), Signal()

@@ -69,13 +69,15 @@ class VectorUnit(wiring.Component):
         Cycles of a quotient: 2, 4 or 8.
     sequences : bool
         Whether there are SOFTMAX and labels of padding.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
 
     Members
     -------
-    job : In(stream of vector_job_layout(memory_rows, lanes))
-    request : Out(stream of request_layout(memory_rows))
+    job : In(stream of vector_job_layout(memory_rows, lanes, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
-    write : Out(stream of write_layout(memory_rows, lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
         All writes that were taken are in their memories.
     done : Out(1)
@@ -88,22 +90,22 @@ class VectorUnit(wiring.Component):
     #: Cycles from the address of an element to its product with a reciprocal.
     product_latency = _DIVIDE + 1 + THREADS
 
-    def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2, sequences=False):
+    def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2, sequences=False, owner_bits=0):
         if not isinstance(units, int) or units not in (2, 4):
             raise ValueError(f"Unit count must be 2 or 4, not {units!r}")
         if not isinstance(columns, int) or columns < 2 or columns & (columns - 1):
             raise ValueError(f"Column count must be a power of two of at least 2, not {columns!r}")
         if interval not in (2, 4, 8):
             raise ValueError(f"Interval must be 2, 4 or 8, not {interval!r}")
-        self._loader = RowLoader(lanes=lanes, memory_rows=memory_rows, sequences=sequences)
+        self._loader = RowLoader(lanes=lanes, memory_rows=memory_rows, sequences=sequences, owner_bits=owner_bits)
         self._units = [ProgramLane(dsps=dsps) for _ in range(units)]
         self._divider = FloatDivider(interval=interval)
         self._lanes, self._columns, self._sequences = lanes, columns, sequences
         super().__init__({
-            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes))),
-            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
+            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
             "settled": In(1),
             "done": Out(1),
             "bad": Out(1),
@@ -152,9 +154,9 @@ class VectorUnit(wiring.Component):
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
         refused = Signal()
+        sizes = (job.rows == 0) | (job.columns == 0) | (job.columns > self._columns)
         m.d.comb += [
-            refused.eq(job.function[int(self._sequences):].any() | (job.rows == 0) | (job.columns == 0)
-                       | (job.columns > self._columns)),  # CROSS_ENTROPY is 0, SOFTMAX 1
+            refused.eq(job.function[int(self._sequences):].any() | sizes),  # CROSS_ENTROPY is 0, SOFTMAX 1
             loader.job.payload.eq(job),
             walk.rows.eq(Mux(left > most, most, left)),
             walk.columns.eq(job.columns), sequencer.columns.eq(job.columns),
@@ -315,8 +317,7 @@ class VectorUnit(wiring.Component):
         units, walk = self._units, self._walk
         total = Signal(FP32.width, reset_less=True)
         left = Signal.like(walk.rows)
-        group = Signal(range(THREADS))
-        unit = Signal(range(len(units)))
+        group, unit = Signal(range(THREADS)), Signal(range(len(units)))
         linked, first, pending = Signal(), Signal(), Signal()
         place = Signal(range(THREADS * len(units)))
 

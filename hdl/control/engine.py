@@ -131,6 +131,9 @@ class EngineDescription:
     reads, writes : mapping of str to tuple of str
         Paths of its ports at each memory: a port, or an array of ports. Writers of engines at the front of a node's
         list are served first, readers of all engines take turns, and the host comes last.
+    watches : mapping of str to str
+        Path of its interface to a memory that tells of each row which is written, by whom ever
+        (:func:`~hdl.memory.written_signature`).
     inputs : mapping of str to str
         Source of each further input: a setting's port of the register file (``timeout``, ``mask_threshold``), what
         updates use of it (``latched.clip``), a field of register OPTIMIZER (``optimizer.nesterov``), a setting that
@@ -156,6 +159,7 @@ class EngineDescription:
     operations: tuple[OperationDescription, ...]
     reads: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     writes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    watches: Mapping[str, str] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     joins: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -218,7 +222,7 @@ def check_engines(engines, memories):
         if len(queues) > 1:
             raise ValueError(f"Operations of engine {engine.name} must be of one queue, not "
                              f"{' and '.join(map(str, sorted(queues)))}")
-        used = {*engine.reads, *engine.writes,
+        used = {*engine.reads, *engine.writes, *engine.watches,
                 *(extent.memory for operation in engine.operations for extent in operation.extents)}
         missing = sorted(used - {*memories.names, FAR})
         if missing:

@@ -26,6 +26,8 @@ class CommandRunner(wiring.Component):
         Status of a command that the datapath finds to be wrong.
     most : int
         Largest :attr:`progress` in one cycle.
+    other : EventStatus, optional
+        Status of one that is wrong in another way.
     always : bool
         Whether a command without length starts the datapath as any other does.
 
@@ -47,16 +49,20 @@ class CommandRunner(wiring.Component):
         The command has ended well, or is wrong; the latter has precedence.
     number : In(32)
         Place of the error in a wrong command.
+    is_other : In(1)
+        With ``bad``: the status is ``other``. There if there is one.
     busy : Out(1)
         A cycle of the command, as its event counts them.
     """
 
-    def __init__(self, *, failure, most=1, always=False):
-        if failure not in list(EventStatus) or failure == EventStatus.OK:
-            raise ValueError(f"Failure must be an EventStatus other than OK, not {failure!r}")
+    def __init__(self, *, failure, most=1, other=None, always=False):
+        for status in (failure, *(() if other is None else (other,))):
+            if status not in list(EventStatus) or status == EventStatus.OK:
+                raise ValueError(f"Failure must be an EventStatus other than OK, not {status!r}")
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise ValueError(f"Most progress in a cycle must be at least 1, not {most!r}")
         self._failure = EventStatus(failure)
+        self._other = other
         self._always = always
         super().__init__({
             "command": In(stream.Signature(command_layout())),
@@ -69,6 +75,7 @@ class CommandRunner(wiring.Component):
             "done": In(1),
             "bad": In(1),
             "number": In(32),
+            **({} if other is None else {"is_other": In(1)}),
             "busy": Out(1),
         })
 
@@ -112,6 +119,9 @@ class CommandRunner(wiring.Component):
                 m.d.sync += event.detail.eq(event.detail + self.progress)
                 with m.If(self.bad):
                     m.d.sync += [event.status.eq(self._failure), event.detail.eq(self.number), self.reset.eq(1)]
+                    if self._other is not None:
+                        with m.If(self.is_other):
+                            m.d.sync += event.status.eq(self._other)
                     m.next = "Report"
                 with m.Elif(self.done):
                     m.d.sync += self.reset.eq(1)

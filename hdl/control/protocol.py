@@ -117,6 +117,7 @@ class EventStatus(enum.IntEnum):
     BAD_UNIT = 26
     STALE = 27
     CLOSE_TIMEOUT = 28
+    READ_DEAD = 29
     FAR_TIMEOUT = 30
 
 

@@ -6,6 +6,8 @@ is a version of its own, with a place of its own. The order of lists and moves, 
 are those of the timeline; places follow from these (:mod:`host.memory.plan`). Lists are commands of the computing
 queue and moves of the moving one, and their waits follow from the regions that they touch: so a program whose times
 are others than those of the timeline has the same bits.
+
+For row owners a map has one number for all its versions, and rows that a move has written are those of any buffer.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, Kind, Place, gemm_layout
+from hdl.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
 from hdl.compute.operands import OPERANDS
 from hdl.group import GROUP
 from host.compute.factors import Array
@@ -14,7 +14,7 @@ from host.memory.lists import Room
 from host.memory.plan import Plan
 from sim.golden.compute import pack
 
-__all__ = ["Buffers", "Factors", "Matrix", "Products", "Words", "at", "ended", "up"]
+__all__ = ["ADDRESSES", "Buffers", "Factors", "Matrix", "Products", "Words", "at", "ended", "numbered", "up"]
 
 Words = npt.NDArray[np.uint32]
 #: Gives the factors of a product, as :func:`host.compute.factors.best_factors` does.
@@ -22,15 +22,27 @@ Factors = Callable[..., Mapping[str, int]]
 #: Operand, and its stride.
 Matrix = tuple[dict[str, int], int]
 
+ADDRESSES = 1 << BASE_BITS
+"""Elements that an operand can address."""
+
 
 def up(words: int, multiple: int) -> int:
     """The next multiple."""
     return -(-words // multiple) * multiple
 
 
-def at(place: Place, base: int, *, relative: bool = False) -> dict[str, int]:
-    """Operand at an address of a memory."""
-    return {"place": place, "base": base, "relative": int(relative)}
+def at(place: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
+    """Operand at an address of a memory, and the number of its buffer."""
+    if base >= ADDRESSES:
+        raise ValueError(f"Operands of nodes that compute must begin below element {ADDRESSES:,}, not at {base:,}: "
+                         f"take narrower layers or smaller batches")
+    return {"place": place, "base": base, "relative": int(relative), "owner": owner}
+
+
+def numbered(position: int) -> int:
+    """Number of the buffer at a position, from 1 on; buffers beyond the largest number have 0, and are not
+    compared."""
+    return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
 def ended(instructions: Sequence[Words]) -> Words:
@@ -40,12 +52,13 @@ def ended(instructions: Sequence[Words]) -> Words:
 
 
 class Buffers:
-    """Buffers of activations, each of which has a place from its first use on."""
+    """Buffers of activations, each of which has a place from its first use on, and a number in their order."""
 
     def __init__(self, lanes: int, plan: Plan | None):
         self._lanes = lanes
         self._plan = plan
         self._strides: dict[str, int] = {}
+        self._owners: dict[str, int] = {}
         self.rooms: dict[str, Room] = {}
 
     @property
@@ -58,6 +71,7 @@ class Buffers:
         base = self.end if self._plan is None else self._plan.places[name]
         self.rooms[name] = Room(base, up(rows * stride, GROUP))
         self._strides[name] = stride
+        self._owners[name] = numbered(len(self._owners) + 1)
         return self[name]
 
     def __getitem__(self, name: str) -> Matrix:
@@ -65,7 +79,7 @@ class Buffers:
 
     def part(self, name: str, offset: int) -> Matrix:
         """Matrix that begins at an element of a buffer, with the buffer's stride."""
-        return at(Place.ACTIVATIONS, self.rooms[name].base + offset), self._strides[name]
+        return at(Place.ACTIVATIONS, self.rooms[name].base + offset, owner=self._owners[name]), self._strides[name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from hdl.compute.engine import COLUMNS
 from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
-from host.compute.instructions import Factors, Products, Words, at, ended, up
+from host.compute.instructions import ADDRESSES, Factors, Products, Words, at, ended, numbered, up
 from host.compute.shared_layers import Shared, centroid_instruction, index_words
 from host.memory.lists import ListProgram, Room
 from host.memory.plan import Plan, make_plan
@@ -40,8 +40,12 @@ __all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "compile_lists"]
 #: Largest number of examples, and widest layer.
 MOST_SIZE = 4095
 
-#: Elements that an operand can address.
-_ADDRESSES = 1 << 28
+
+@dataclasses.dataclass(frozen=True)
+class _Owned(Region):
+    """Region of a buffer whose number its rows carry."""
+
+    owner: int = dataclasses.field(default=0, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,10 +113,14 @@ class Activations:
         """Elements of a matrix with a row for each example, up to the next multiple of 32."""
         return up(self.examples * self.stride(width), GROUP)
 
+    def owned(self, name: str) -> dict[str, int]:
+        """Number of a buffer, from 1 on. Lists and what lies with them are the last one."""
+        return {"owner": numbered([*self.rooms, "lists"].index(name))}
+
     def region(self, name: str) -> Region:
         """Region of a buffer."""
         room = self.rooms[name]
-        return Region("activations", room.base, room.words)
+        return _Owned("activations", room.base, room.words, **self.owned(name))
 
     def output(self, number: int) -> Region:
         """Output of a layer; of layer 0, the inputs."""
@@ -218,7 +226,7 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
                          f"{layers[-1].outputs:,}")
     factors = functools.cache(factors)
     apart = Activations(layers=layers, examples=examples, lanes=lanes)
-    if apart.lists > _ADDRESSES:
+    if apart.lists > ADDRESSES:
         raise _no_room(apart, words, apart.lists)
     profiled = _compiled(array, apart, Copies(), 0, factors)
     profile = _program(np.concatenate(profiled.words), apart, profiled.commands).profile(
@@ -306,7 +314,7 @@ class ListCompiler:
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
         """Operand that lies in a region of activations or weights, in the passes of these lists."""
         place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
-        return at(place, region.base + self._odd * region.alternate + offset)
+        return at(place, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
 
     def _given(self, region: Region) -> Region:
         """Region that the host writes for each pass."""
@@ -320,7 +328,7 @@ class ListCompiler:
         """Add words behind those that there are; return their region."""
         base = self._base + sum(map(len, self.words))
         self.words.append(words)
-        return self._given(Region("activations", base, len(words)))
+        return self._given(_Owned("activations", base, len(words), **self._places.owned("lists")))
 
     def forward(self, layer: Dense) -> None:
         """Add the list of a layer's output, and of the loss behind the last layer."""
@@ -344,7 +352,7 @@ class ListCompiler:
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
                 "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
                 "target": self._in(gradient), "stride_target": stride,
-                "loss": at(Place.ACTIVATIONS, places.loss)}))
+                "loss": self._in(places.region("loss"))}))
             reads.append(labels)
             writes += [gradient, places.region("loss")]
         self._command("forward", layer, listed, reads, writes)

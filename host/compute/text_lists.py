@@ -7,7 +7,7 @@ label PADDING, by which the rows of their gradients are zeros.
 
 Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
 one list serves all sequences. Buffers of a sequence are planned from the instructions, as those of a perceptron are
-(:mod:`host.compute.lists`).
+(:mod:`host.compute.lists`). For row owners what lies behind the lists has number 1, and buffers those from 2 on.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from hdl.compute.layer_list import (
 )
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
-from host.compute.instructions import Buffers, Matrix, Products, Words, at, ended, up
+from host.compute.instructions import Buffers, Matrix, Products, Words, at, ended, numbered, up
 from host.memory.lists import ListProgram, Room
 from host.memory.plan import Plan, make_plan
 from host.models.masks import ALTERNATIVE
@@ -140,7 +140,7 @@ class _Compiler:
 
     def _given(self, offset: int) -> dict[str, int]:
         """What lies so many elements behind the begin of a sequence's tokens."""
-        return at(Place.ACTIVATIONS, self._data + offset, relative=True)
+        return at(Place.ACTIVATIONS, self._data + offset, relative=True, owner=numbered(0))
 
     # Instructions.
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from hdl.compute.layer_list import ROW_BIT
 from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
 from host.driver.errors import DeviceError
 from host.driver.words import Words, fields, pack, places
@@ -162,6 +163,16 @@ class Event:
         """Node of the command that an AFTER_TIMEOUT waited for, for a message."""
         return f"rank {self.detail >> 20 & 15}" if self.detail >> 18 & 1 else "this node"
 
+    @property
+    def instruction(self) -> int:
+        """Number of the instruction that a READ_DEAD is about."""
+        return self.detail % (1 << int(ROW_BIT))
+
+    @property
+    def row(self) -> int:
+        """Row of the activation memory that a READ_DEAD is about."""
+        return self.detail >> int(ROW_BIT)
+
     @classmethod
     def from_words(cls, words: Words) -> "Event":
         """Decode an event from four words; raise ``ValueError`` if its status is unknown."""
@@ -243,6 +254,9 @@ _MEANINGS: dict[EventStatus, str] = {
                                  "or order, reserved bits that are set, sizes or factors that do not fit, a base or "
                                  "stride inside a memory row, an operand beyond its memory, a target over an "
                                  "operand or the list, a label beyond the columns, or a list without an end",
+    EventStatus.READ_DEAD: "instruction {event.instruction} of the list read row {event.row} of the activations as a "
+                           "buffer's that another buffer has written over; plan its memory again, and check that "
+                           "the lists are those of the plan",
     EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
                           "than the last",
     EventStatus.BUSY: "packets are still under way at its ports, so that they cannot be switched; wait for all "
@@ -263,4 +277,4 @@ _MEANINGS: dict[EventStatus, str] = {
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
-           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE)
+           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD)

@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import Place
+from hdl.compute.layer_list import BASE_BITS, Place
 from host.memory.plan import Plan, PlanError
 from host.memory.profile import Operation, Profile
-from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand
-from sim.golden.row_instruction import Rows
+from sim.golden.compute import Engine, Instruction, Operand, sources
 
 __all__ = ["ListProgram", "Room", "rooms_of"]
 
 #: Elements of weights and of gradients: all that an operand can address.
-_ELEMENTS = 1 << 28
+_ELEMENTS = 1 << BASE_BITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +112,8 @@ class ListProgram:
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in self.instructions(engine):
-            sides = [[one for one in side if self._is_buffer(one)] for side in _operands(instruction)]
+            sides = [[one for one in side if self._is_buffer(one)]
+                     for side in (sources(instruction), instruction.targets)]
             if any(sides):
                 number = len(operations)
                 operations.append(Operation(f"operation {number}", *(
@@ -145,18 +145,3 @@ class ListProgram:
             raise PlanError(f"Operation {number} must touch one buffer of the memory plan with words "
                             f"{operand.base:,} to {operand.end:,}, not {where}: plan its memory again")
         return found[0]
-
-
-def _operands(instruction: Instruction) -> tuple[list[Operand], list[Operand]]:
-    """Operands that an instruction reads, and those that it writes."""
-    read: list[Operand | None]
-    match instruction:
-        case Gemm():
-            read = [instruction.a, instruction.b, instruction.start, instruction.gate]
-        case Centroid():
-            read = [instruction.x, instruction.indices, instruction.start, instruction.table, instruction.gate]
-        case Rows():
-            read = list(instruction.sources)
-        case _:
-            read = [instruction.source, instruction.labels]
-    return [one for one in read if one is not None], list(instruction.targets)

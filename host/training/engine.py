@@ -162,18 +162,20 @@ def _units(node: NodeConfig) -> Units:
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with two queues, and an engine of ``config.macs`` multiply-adds per cycle whose activation memory
-    has room for the run, if a node can have as much; with tables of the workload's layers, if those have any."""
+    """The same node with two queues and row owners, and an engine of ``config.macs`` multiply-adds per cycle whose
+    activation memory has room for the run, if a node can have as much; with tables of the workload's layers, if those
+    have any."""
     rows, rest = divmod(config.macs, node.lanes)
     if rest or rows not in _ROWS or rows > node.lanes:
         possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
         raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
                          f"{config.macs!r}")
     if isinstance(workload, CharacterModel):
-        return text_node(dataclasses.replace(node, compute=rows, queues=2), workload, config, nodes=nodes)
+        return text_node(dataclasses.replace(node, compute=rows, queues=2, row_owners=True), workload, config,
+                         nodes=nodes)
     assert isinstance(workload, Classifier)
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
-    found = dataclasses.replace(node, compute=rows, queues=2, operands=config.compute_format,
+    found = dataclasses.replace(node, compute=rows, queues=2, row_owners=True, operands=config.compute_format,
                                 centroids=max(tables, default=node.centroids))
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
     words = max(found.activation_words, 1 << (lists.end - 1).bit_length())

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from amaranth.lib import data
 
 from hdl.compute.array import TILES
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
     MULTIPLIED_BIT,
+    ROW_BIT,
     Initial,
     Kind,
     Place,
@@ -32,73 +32,21 @@ from hdl.control.protocol import EventStatus
 from hdl.masking.mask import INDEX_BITS, KINDS
 from sim.golden import centroid_product, masking
 from sim.golden.gemm import ScaleMask, epilogue
+from sim.golden.list_operand import Memories, Operand
+from sim.golden.list_words import pack, unpack
 from sim.golden.loop_nest import Job, LoopNest
 from sim.golden.operands import FP32, operands_of, product
 from sim.golden.row_instruction import Rows, rows_instruction
+from sim.golden.row_owners import RowOwners
 from sim.golden.vector import cross_entropy, softmax
 
-__all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
+__all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "sources",
+           "unpack"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Words of each memory that operands can be in.
-Memories = Mapping[Place, Bits]
-
 #: Largest size of an operand, and what factors of a panel are below.
 _MOST, _FACTORS = 4095, 8
-
-
-def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
-    """Pack the fields of an instruction into its words; those that are missing are zero."""
-    bits = layout.const(fields).as_bits()
-    return np.array([bits >> 32 * word & 0xFFFF_FFFF for word in range(INSTRUCTION_WORDS)], np.uint32)
-
-
-def unpack(layout: data.StructLayout, words: npt.ArrayLike) -> dict[str, Any]:
-    """Unpack the fields of an instruction from its words."""
-    return _fields(layout, sum(int(word) << 32 * number for number, word in enumerate(np.asarray(words))))
-
-
-def _fields(layout: data.StructLayout, bits: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, field in layout:
-        value = bits >> field.offset & (1 << field.width) - 1
-        found[name] = _fields(field.shape, value) if isinstance(field.shape, data.StructLayout) else value
-    return found
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Operand:
-    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart."""
-
-    place: Place
-    base: int
-    rows: int
-    columns: int
-    stride: int
-
-    @property
-    def end(self) -> int:
-        """Address behind the last element."""
-        return self.base + (self.rows - 1) * self.stride + self.columns
-
-    def meets(self, other: "Operand") -> bool:
-        """Whether the extents of both have an address in common."""
-        return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
-
-    def index(self) -> npt.NDArray[np.int64]:
-        """Addresses of the elements, in shape (rows, columns)."""
-        return self.base + self.stride * np.arange(self.rows)[:, None] + np.arange(self.columns)
-
-    def read(self, memories: Memories) -> npt.NDArray[np.float32]:
-        """Elements, in shape (rows, columns)."""
-        if self.place is Place.ONES:
-            return np.ones((self.rows, self.columns), np.float32)
-        return memories[self.place][self.index()].view(np.float32)
-
-    def write(self, memories: Memories, elements: npt.NDArray[np.float32]) -> None:
-        """Replace the elements."""
-        memories[self.place][self.index()] = np.ascontiguousarray(elements, np.float32).view(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,7 +158,8 @@ class Outcome:
     """End of a command: its status, and the detail of its event.
 
     The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran;
-    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied.
+    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied. With
+    READ_DEAD there is the row from bit 8 on.
     """
 
     status: EventStatus
@@ -219,6 +168,15 @@ class Outcome:
 
 Instruction = Gemm | Vector | Centroid | Rows
 """Instruction that has been resolved and checked."""
+
+
+def sources(instruction: Instruction) -> list[Operand]:
+    """Operands that an instruction reads: those that are no targets, and the table of SCATTER."""
+    if isinstance(instruction, Rows):
+        return list(instruction.sources)
+    given = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
+    return [one for one in given
+            if isinstance(one, Operand) and not any(one is target for target in instruction.targets)]
 
 
 class _WrongError(Exception):
@@ -261,8 +219,12 @@ class Engine:
     centroids: int = 0
     sequences: bool = False
 
-    def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
+    def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
+            owners: RowOwners | None = None) -> Outcome:
         """Run a command, and replace what it writes.
+
+        With row owners a list ends behind the first instruction that reads a row as another buffer's than the one
+        that has written it, and the lowest such row is in the detail.
 
         Parameters
         ----------
@@ -273,6 +235,8 @@ class Engine:
             Rows of the microbatch: every size of 0 in the list.
         offset : int
             What is added to the base of relative operands.
+        owners : RowOwners, optional
+            Owners of the rows of activations, which it stamps, of a node with row owners.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)
@@ -280,10 +244,26 @@ class Engine:
         if wrong is not None:
             return Outcome(EventStatus.BAD_INSTRUCTION, wrong)
         for number, instruction in enumerate(instructions):
-            if not instruction.run(memories):
+            dead = None if owners is None else owners.run(
+                *([self._owned(one, instruction, memories) for one in side]
+                  for side in (sources(instruction), instruction.targets)))
+            good = instruction.run(memories)
+            if dead is not None:
+                return Outcome(EventStatus.READ_DEAD, dead << ROW_BIT | number)
+            if not good:
                 return Outcome(EventStatus.BAD_INSTRUCTION, number)
         multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
         return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
+
+    def _owned(self, operand: Operand, instruction: Instruction,
+               memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
+        """Rows of the activation memory that an instruction reads or writes as an operand, and the number of its
+        buffer. Of a table they are those that its numbers name."""
+        if operand.place is not Place.ACTIVATIONS:
+            return np.zeros(0, np.int64), operand.owner
+        named = instruction.named(operand, memories) if isinstance(instruction, Rows) else None
+        places = operand.index() if named is None else operand.index()[named]
+        return places // self.lanes, operand.owner
 
     def check(self, memories: Memories, *, base: int, length: int,
               offset: int = 0) -> tuple[list[Instruction], int | None]:
@@ -415,12 +395,12 @@ class Engine:
         place, (rows, columns) = Place(field["place"]), shape
         if place is Place.ONES:
             _refuse(not ones)
-            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns)
+            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns, owner=field["owner"])
         base = field["base"] + (offset if field["relative"] else 0)
         _refuse(target and place is Place.WEIGHTS)
         _refuse(not inside and (base % self.lanes or stride % self.lanes))
         _refuse(stride < columns and not (repeats and stride == 0))
-        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride)
+        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride, owner=field["owner"])
         _refuse(operand.end > sizes[place])
         return operand
 

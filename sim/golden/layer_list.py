@@ -135,11 +135,16 @@ def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer:
     return walks + 3
 
 
-def _place(operand: Operand, lanes: int) -> dict[str, int]:
-    return {"place": int(operand.place), "row": operand.base // lanes}
+def _place(operand: Operand, lanes: int, *, owners: bool) -> dict[str, int]:
+    return {"place": _memory(operand, owners=owners), "row": operand.base // lanes}
 
 
-def _centroid_job(instruction: Centroid) -> dict[str, Any]:
+def _memory(operand: Operand, *, owners: bool) -> int:
+    """Memory of an operand, and above it the number of its buffer in a node with row owners."""
+    return int(operand.place) | owners * operand.owner << 2
+
+
+def _centroid_job(instruction: Centroid, *, owners: bool) -> dict[str, Any]:
     gradient, lanes = instruction.gradient, instruction.lanes
     made: dict[str, Any] = {
         "rows": instruction.x.rows, "columns": instruction.x.columns, "outputs": instruction.outputs,
@@ -148,20 +153,20 @@ def _centroid_job(instruction: Centroid) -> dict[str, Any]:
     for name in ("target", "x", "indices", "start", "table", "gate"):
         operand = getattr(instruction, name)
         if operand is not None:
-            made[name] = _place(operand, lanes)
+            made[name] = _place(operand, lanes, owners=owners)
             if not (name == "table" or (name == "target" and gradient)):
                 made[name]["stride"] = operand.stride // lanes
     return made
 
 
-def _row_job(instruction: Rows, lanes: int) -> dict[str, Any]:
+def _row_job(instruction: Rows, lanes: int, *, owners: bool) -> dict[str, Any]:
     function, started = instruction.function, instruction.start is not None
     made: dict[str, Any] = {"function": int(function), "started": int(started), "rows": instruction.rows,
                             "columns": instruction.columns}
     for name in ROW_OPERANDS:
         operand = getattr(instruction, name)
         if operand is not None:
-            made[name] = _place(operand, lanes)
+            made[name] = _place(operand, lanes, owners=owners)
             if name not in ("scale", "shift", "deviation"):
                 made[f"stride_{name}"] = operand.stride // lanes
     numbers = instruction.y
@@ -175,22 +180,24 @@ def _row_job(instruction: Rows, lanes: int) -> dict[str, Any]:
     return made
 
 
-def job(instruction: Instruction, *, lanes: int, memory_rows: int) -> dict[str, Any]:
-    """Job of an instruction, as its unit takes it; fields that have no meaning are missing."""
+def job(instruction: Instruction, *, lanes: int, memory_rows: int, owners: bool = False) -> dict[str, Any]:
+    """Job of an instruction, as its unit takes it, in a node with row ``owners`` or without; fields that have no
+    meaning are missing."""
     if isinstance(instruction, Centroid):
-        return _centroid_job(instruction)
+        return _centroid_job(instruction, owners=owners)
     if isinstance(instruction, Rows):
-        return _row_job(instruction, lanes)
+        return _row_job(instruction, lanes, owners=owners)
     if isinstance(instruction, Vector):
         source, target, labels, loss = (getattr(instruction, name) for name in ("source", "target", "labels", "loss"))
         function = VectorProgram.SOFTMAX if labels is None else VectorProgram.CROSS_ENTROPY
-        made = {"function": int(function), "rows": source.rows, "columns": source.columns,
-                **{name: _place(operand, lanes) for name, operand in (("source", source), ("target", target))},
+        places = {name: _place(operand, lanes, owners=owners) for name, operand in (
+            ("source", source), ("target", target), ("labels", labels), ("loss", loss)) if operand is not None}
+        made = {"function": int(function), "rows": source.rows, "columns": source.columns, **places,
                 "stride_source": source.stride // lanes, "stride_target": target.stride // lanes}
         if labels is None:
             return made
-        return made | {"labels": _place(labels, lanes), "labels_lane": labels.base % lanes,
-                       "stride_labels": labels.stride, "loss": _place(loss, lanes), "loss_lane": loss.base % lanes}
+        return made | {"labels_lane": labels.base % lanes, "stride_labels": labels.stride,
+                       "loss_lane": loss.base % lanes}
     made = {name: getattr(instruction.job, name)
                             for name in ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")}
     made |= {"transpose_a": int(instruction.transpose_a), "transpose_b": int(instruction.transpose_b),
@@ -199,8 +206,8 @@ def job(instruction: Instruction, *, lanes: int, memory_rows: int) -> dict[str, 
     for name in ("a", "b", "c", "start", "gate"):
         operand = getattr(instruction, name)
         if operand is not None and operand.place is Place.ONES:
-            made[name] = {"place": int(Place.ONES)}
+            made[name] = {"place": _memory(operand, owners=owners)}
         elif operand is not None:
-            made[name] = {**_place(operand, lanes), "stride": operand.stride // lanes % (
+            made[name] = {**_place(operand, lanes, owners=owners), "stride": operand.stride // lanes % (
                 1 << (memory_rows - 1).bit_length())}
     return made

@@ -63,19 +63,25 @@ class Outputs:
 
 
 class MemoryAccess:
-    """Model of the unit, one cycle after the other."""
+    """Model of the unit, one cycle after the other.
+
+    Members
+    -------
+    granted : int
+        Requests that a memory has granted.
+    """
 
     def __init__(self) -> None:
         self._asked: collections.deque[tuple[int, int]] = collections.deque()
         self._writes: collections.deque[tuple[int, int, int]] = collections.deque()
         self._answers: collections.deque[int] = collections.deque()
         self._coming: list[tuple[int, int] | None] = [None, None]  # place and number, the next one first
-        self._granted = 0
+        self.granted = 0
         self._departed = 0
 
     def outputs(self) -> Outputs:
         """Outputs in this cycle."""
-        asks = bool(self._asked) and self._granted - self._departed < _DEPTH
+        asks = bool(self._asked) and self.granted - self._departed < _DEPTH
         return Outputs(
             request_ready=len(self._asked) < _SKID, response=self._answers[0] if self._answers else None,
             write_ready=len(self._writes) < _SKID, settled=not self._writes,
@@ -91,10 +97,10 @@ class MemoryAccess:
         if now.answering is not None:
             self._answers.append(now.answering[1])
         granted = now.read is not None and given.read_ready[now.read[0]]
-        self._coming = [self._coming[1], (self._asked[0][0], self._granted) if granted else None]
+        self._coming = [self._coming[1], (self._asked[0][0], self.granted) if granted else None]
         if granted:
             self._asked.popleft()
-            self._granted += 1
+            self.granted += 1
         if self._writes:
             place = self._writes[0][0]
             if place not in _WRITABLE or given.write_ready[_WRITABLE.index(place)]:

@@ -5,22 +5,19 @@ Its functions are in :mod:`sim.golden.row_functions`.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.compute.layer_list import RowFunction
+from sim.golden.list_operand import Memories, Operand
 from sim.golden.row_functions import gather, norm, norm_back, scatter, softmax_back
 from sim.golden.summation import canonical
 
 __all__ = ["ROW_OPERANDS", "ROW_TABLES", "ROW_USES", "Rows", "rows_instruction"]
 
 Array = npt.NDArray[np.float32]
-
-#: Operand and memories of :mod:`sim.golden.compute`, which imports this module.
-Operand: TypeAlias = Any
-Memories: TypeAlias = Any
 
 ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
 """Operands in the order in which they are checked: the targets first."""
@@ -72,6 +69,14 @@ class Rows:
         found += [self.deviation] if self.function is RowFunction.NORM_BACK else []
         found += [self.target] if self.function is RowFunction.SCATTER else []
         return tuple(one for one in found if one is not None)
+
+    def named(self, operand: Operand, memories: Memories) -> npt.NDArray[np.int64] | None:
+        """Rows of an operand that numbers name, if it is the table."""
+        name = ROW_TABLES.get(self.function)
+        if name is None or self.y is None or operand is not getattr(self, name):
+            return None
+        numbers = memories[self.y.place][self.y.index()[:, 0]].astype(np.int64)
+        return numbers[numbers < self.count]
 
     def run(self, memories: Memories) -> bool:
         """Run the function, and tell whether all numbers are below the count of rows of the table."""

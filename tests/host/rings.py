@@ -42,7 +42,7 @@ with mx5.registered():
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
                                error_feedback=False, stand_in=True, queues=3, versions=True, program_depth=20,
                                far_words=4096, compute=1, operands="bf16", activation_words=2048, centroids=16,
-                               ring_ports=2),
+                               ring_ports=2, row_owners=True),
         # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
         # repeat words.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,

@@ -177,8 +177,8 @@ def _lists() -> dict[str, Any]:
     from hdl.compute.list_runner import ListRunner
 
     return {f"lists{lanes}": ListRunner(
-                words=(256, 192, 1024), lanes=lanes, rows=rows, blocks=32, centroids=centroids)
-            for lanes, rows, centroids in ((2, 2, 0), (4, 4, 16), (8, 1, 0))}
+                words=(256, 192, 1024), lanes=lanes, rows=rows, blocks=32, centroids=centroids, owner_bits=owner_bits)
+            for lanes, rows, centroids, owner_bits in ((2, 2, 0, 0), (4, 4, 16, 8), (8, 1, 0, 0))}
 
 
 def _centroid_layer() -> dict[str, Any]:
@@ -189,9 +189,16 @@ def _centroid_layer() -> dict[str, Any]:
 
 
 def _memory_access() -> dict[str, Any]:
+    from hdl.compute.layer_list import OWNER_BITS
     from hdl.compute.memory_access import MemoryAccess
 
-    return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2)}
+    return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2, owner_bits=OWNER_BITS)}
+
+
+def _row_owners() -> dict[str, Any]:
+    from hdl.compute.row_owners import RowOwners
+
+    return {"owners": RowOwners(rows=16)}
 
 
 def _gemm() -> dict[str, Any]:
@@ -354,6 +361,7 @@ _ALL = (
     Target("hdl/compute/centroid_layer.py", _centroid_layer, ("tests/hdl/compute/test_centroid_layer.py",), cost=3),
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
+    Target("hdl/compute/row_owners.py", _row_owners, ("tests/hdl/compute/test_row_owners.py",)),
     Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),
     *(Target(f"hdl/compute/{name}.py", _gemm, (f"tests/hdl/compute/test_{name}.py",), cost=3)
       for name in ("row_walk", "row_fetch", "gemm")),

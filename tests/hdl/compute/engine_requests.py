@@ -23,7 +23,7 @@ __all__ = ["CONFIG", "COUNTERS", "LIST", "PLACES", "POP", "READ_ALL", "at", "com
 #: A node of two engines, with the memories of random lists.
 CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
                     state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True, centroids=16, sequences=True)
+                    scale_mask=True, centroids=16, sequences=True, row_owners=True)
 PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
 SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
                   strict=True))

@@ -10,7 +10,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.instruction_checker import InstructionChecker
 from hdl.compute.layer_list import (
+    BASE_BITS,
     INSTRUCTION_WORDS,
+    OWNER_BITS,
     Initial,
     Kind,
     Place,
@@ -32,17 +34,18 @@ from sim.golden.compute import Engine, pack
 from sim.golden.row_instruction import ROW_USES
 from sim.verilated.vectors import Unit
 
-__all__ = ["BLOCKS", "CENTROIDS", "END", "ROWS", "SCALE_MASK", "SEQUENCES", "WORDS", "Command", "draw_command",
-           "draw_list", "engine", "golden_list", "units"]
+__all__ = ["BLOCKS", "CENTROIDS", "END", "OWNERS", "ROWS", "SCALE_MASK", "SEQUENCES", "WORDS", "Command",
+           "draw_command", "draw_list", "engine", "golden_list", "units"]
 
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Rows of the array by lanes, the lanes of those that scale and mask, of those with functions of sequences, and
-#: centroids of those with any.
+#: Rows of the array by lanes, the lanes of those that scale and mask, of those with functions of sequences, centroids
+#: of those with any, and bits of the number of a buffer of those with row owners.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
+OWNERS = {4: OWNER_BITS}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
 
@@ -60,7 +63,7 @@ class Walk(wiring.Component):
                        *(("rows",) if lanes in SEQUENCES else ()))
         self._runner = ListRunner(words=WORDS, lanes=lanes, rows=ROWS[lanes], blocks=BLOCKS,
                                   scale_mask=lanes in SCALE_MASK, centroids=CENTROIDS.get(lanes, 0),
-                                  sequences=lanes in SEQUENCES)
+                                  sequences=lanes in SEQUENCES, owner_bits=OWNERS.get(lanes, 0))
         self._access = HostAccess(rows=(WORDS[2] // lanes,), lanes=lanes)
         ports = self._runner.signature.members
         super().__init__({
@@ -95,10 +98,11 @@ class Units(wiring.Component):
         self._units = {
             **{f"checker_{lanes}": InstructionChecker(
                 words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK,
-                centroids=CENTROIDS.get(lanes, 0), sequences=lanes in SEQUENCES)
+                centroids=CENTROIDS.get(lanes, 0), sequences=lanes in SEQUENCES,
+                owner_bits=OWNERS.get(lanes, 0))
                for lanes, rows in ROWS.items()},
             **{f"walk_{lanes}": Walk(lanes) for lanes in (2, 4)},
-            "access": MemoryAccess(rows=(8, 2, 32), lanes=2),
+            "access": MemoryAccess(rows=(8, 2, 32), lanes=2, owner_bits=OWNER_BITS),
         }
         super().__init__({name: Out(unit.signature) for name, unit in self._units.items()})
 
@@ -146,7 +150,8 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
         base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # the last one that fits, or not
         base = max(base, 0)
     relative = int(base >= command.state_base and generator.random() < 0.5)
-    return {"base": base - relative * command.state_base, "place": place, "relative": relative}, stride
+    return {"base": base - relative * command.state_base, "place": place, "relative": relative,
+            "owner": int(generator.integers(5))}, stride
 
 
 def _size(generator, command, *, most=12):
@@ -176,7 +181,7 @@ def _gemm(generator, lanes, command):
         place = int(generator.choice([0, 2])) if name == "c" else 3 if name in "ab" and generator.random() < 0.1 \
             else None
         if place == 3:
-            fields |= {name: {"base": int(generator.integers(1 << 28)), "place": 3, "relative": 1},
+            fields |= {name: {"base": int(generator.integers(1 << BASE_BITS)), "place": 3, "relative": 1},
                        f"stride_{name}": int(generator.integers(1 << 16))}
             continue
         fields[name], fields[f"stride_{name}"] = _operand(generator, *shape, lanes, command, place=place)
@@ -187,7 +192,7 @@ def _gemm(generator, lanes, command):
     # An operand that is not used may be anything.
     for name, used in (("start", fields["initial"]), ("gate", fields["gated"])):
         if not used and generator.random() < 0.5:
-            fields |= {name: {"base": int(generator.integers(1 << 28)), "place": 7, "relative": 1},
+            fields |= {name: {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1},
                        f"stride_{name}": int(generator.integers(1 << 16))}
     return fields
 
@@ -210,7 +215,7 @@ def _vector(generator, lanes, command):
 
 def _anything(generator):
     """An operand that is wrong wherever it is used."""
-    return {"base": int(generator.integers(1 << 20)), "place": 7, "relative": 1}
+    return {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1}
 
 
 def _rows(generator, lanes, command):
@@ -267,7 +272,7 @@ def _centroid(generator, lanes, command):
     # An operand that is not used may be anything, and so may the stride of one row.
     for name, used in (("start", gradient or fields["initial"]), ("gate", fields["gated"]), ("table", not gradient)):
         if not used and generator.random() < 0.5:
-            fields[name] = {"base": int(generator.integers(1 << 28)), "place": 7, "relative": 1}
+            fields[name] = {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1}
     if gradient:
         fields["stride_target"] = int(generator.integers(1 << 16))
     return fields
@@ -280,7 +285,7 @@ def _spoil(generator, fields, layout, lanes):
     if isinstance(fields.get(name), dict):
         inner = str(generator.choice(["base", "place", "relative"]))
         base = fields[name]["base"]
-        value = {"base": int(generator.choice([base + 1, base + lanes, (1 << 28) - lanes, WORDS[2] - lanes])),
+        value = {"base": int(generator.choice([base + 1, base + lanes, (1 << BASE_BITS) - lanes, WORDS[2] - lanes])),
                  "place": int(generator.integers(8)), "relative": 1 - fields[name]["relative"]}[inner]
         return {**fields, name: {**fields[name], inner: value}}
     end, value = 1 << min(width, 62), fields.get(name, 0)

@@ -23,6 +23,7 @@ from sim.golden import layer_list
 from sim.golden.centroid_product import pack_indices
 from sim.golden.compute import Vector, pack
 from sim.golden.row_instruction import Rows
+from sim.golden.row_owners import RowOwners
 from sim.streams import STALLS
 from tests.hdl.compute.engine_requests import (
     CONFIG,
@@ -45,6 +46,8 @@ from tests.hdl.compute.lists import END, WORDS, draw_command, draw_list
 from tests.hdl.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
+#: What counters count in a step of the network on a node without row owners.
+CYCLES = (2893, 1772, 714)
 LISTS = 16
 
 
@@ -117,7 +120,7 @@ def test_network(node, pattern):
     assert (found.tag, found.status, found.detail) == (7, EventStatus.OK, 8)
     command, gemm, vector = (response[2] for response in responses[5:8])
     assert command == found.cycles
-    assert 0 < vector < gemm
+    assert (command, gemm, vector) == CYCLES
     words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
     assert command - gemm - vector == layer_list.command_cycles(
         words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16, sequences=True)
@@ -179,11 +182,13 @@ def label(generator, memories, command):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lists(node, kind):
-    """Random lists one behind the other, right and wrong ones, on any numbers: memories and events."""
+    """Random lists one behind the other, right and wrong ones, on any numbers, with row owners that stay from list to
+    list: memories and events."""
     seed = 100 + KINDS.index(kind)
     generator = np.random.default_rng(seed)
     memories = random_memories(generator, kind)
     requests, expected, statuses = fill(memories), [], []
+    owners = RowOwners(WORDS[2] // CONFIG.lanes)
     node.reset()
     for number in range(LISTS):
         command = draw_command(generator)
@@ -194,11 +199,14 @@ def test_random_lists(node, kind):
         if generator.random() < 0.9:
             label(generator, memories, command)
         changed = np.flatnonzero(before != memories[Place.ACTIVATIONS])
-        requests += [write(place, 0, memory) for place, memory in memories.items()
-                     if place is not Place.ACTIVATIONS or len(changed)]
+        requests += [write(place, 0, memories[place]) for place in (Place.GRADIENTS, Place.WEIGHTS)]
+        requests += [write(Place.ACTIVATIONS, run[0], memories[Place.ACTIVATIONS][run])
+                     for run in np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(run)]
+        owners.write(changed // CONFIG.lanes)
         given = layers(command.list_base, length=command.length, base=command.state_base, tag=number)
         requests += [push(**given), POP, *READ_ALL]
-        outcome = golden.run(memories, base=command.list_base, length=command.length, offset=command.state_base)
+        outcome = golden.run(memories, base=command.list_base, length=command.length, offset=command.state_base,
+                             owners=owners)
         statuses.append(outcome.status)
         expected.append((number, outcome, {place: memory.copy() for place, memory in memories.items()}))
     responses = exchange(node, *requests, cycles=8_000 * LISTS)
@@ -210,8 +218,8 @@ def test_random_lists(node, kind):
         note = f"{seed=}, list {number}"
         assert (ended.tag, ended.status, ended.detail) == (number, outcome.status, outcome.detail), note
         compare(found[place + 1:place + 4], after, note)
-    assert statuses.count(EventStatus.OK) > LISTS // 4
-    assert EventStatus.BAD_INSTRUCTION in statuses
+    assert statuses.count(EventStatus.OK) >= LISTS // 4
+    assert {EventStatus.BAD_INSTRUCTION, EventStatus.READ_DEAD} <= set(statuses)
 
 
 def test_statuses(node):

@@ -6,6 +6,7 @@ import pytest
 
 from hdl.compute.instruction_checker import checked_layout
 from hdl.compute.layer_list import (
+    BASE_BITS,
     Initial,
     Kind,
     Place,
@@ -24,6 +25,7 @@ from sim.verilated.vectors import Feed
 from tests.hdl.compute.lists import (
     CENTROIDS,
     END,
+    OWNERS,
     ROWS,
     SEQUENCES,
     WORDS,
@@ -70,7 +72,8 @@ def _run(lanes, command, instructions, *, source, sink, seed):
         feed.take(taken)
     np.testing.assert_array_equal(trace[f"{name}__o__valid"], want >= 0, note)
     np.testing.assert_array_equal(trace[f"{name}__i__valid"], feed.valid, note)
-    layout = checked_layout(max(WORDS) // lanes, lanes, CENTROIDS.get(lanes, 0), lanes in SEQUENCES)
+    layout = checked_layout(max(WORDS) // lanes, lanes, CENTROIDS.get(lanes, 0), lanes in SEQUENCES,
+                            OWNERS.get(lanes, 0))
     for number in range(len(offered)):
         when = np.flatnonzero(want == number)
         if not len(when):
@@ -84,8 +87,9 @@ def _run(lanes, command, instructions, *, source, sink, seed):
         assert found["wrong"] == wrong, f"instruction {number}, {note}"
         assert found["number"] == (fault if wrong else number), f"instruction {number}, {note}"
         if number < len(jobs):
-            _compare(found, layer_list.job(jobs[number], lanes=lanes, memory_rows=max(WORDS) // lanes), jobs[number],
-                     f"instruction {number}, {note}")
+            _compare(found, layer_list.job(
+                jobs[number], lanes=lanes, memory_rows=max(WORDS) // lanes, owners=lanes in OWNERS), jobs[number],
+                f"instruction {number}, {note}")
     return len(jobs), ends_wrong, fault is not None and not ends_wrong
 
 
@@ -140,7 +144,7 @@ WRONG_PRODUCTS = [
     {"rounds": 5}, {"row_tiles": 3, "tile": 3}, {"m": 4096}, {"k": 4096}, {"n": 4096},
     {"a": at(ACTIVATIONS, 2)}, {"a": at(ACTIVATIONS, 1, relative=1)}, {"a": at(4, 0)}, {"a": at(7, 0)},
     {"stride_a": 10}, {"stride_a": 4}, {"stride_a": 0}, {"a": at(ACTIVATIONS, 988)},
-    {"a": at(ACTIVATIONS, (1 << 28) - 4)}, {"stride_a": 0xFFFC}, {"k": 9}, {"transpose_a": 1, "stride_a": 4},
+    {"a": at(ACTIVATIONS, (1 << BASE_BITS) - 4)}, {"stride_a": 0xFFFC}, {"k": 9}, {"transpose_a": 1, "stride_a": 4},
     {"b": at(WEIGHTS, 65)}, {"b": at(WEIGHTS, 132)}, {"stride_b": 4}, {"transpose_b": 1, "b": at(WEIGHTS, 148)},
     {"stride_b": 0}, {"c": at(WEIGHTS, 128)}, {"c": at(ONES, 128)}, {"c": at(ACTIVATIONS, 36)},
     {"c": at(ACTIVATIONS, 0)}, {"c": at(GRADIENTS, 16)}, {"c": at(GRADIENTS, 48)}, {"stride_c": 4},
@@ -355,7 +359,7 @@ def test_without_a_check():
         want.append(at)
         at += 1
     assert np.flatnonzero(trace[f"{name}__o__valid"]).tolist() == want
-    layout = checked_layout(max(WORDS) // 4, 4, CENTROIDS[4], sequences=True)
+    layout = checked_layout(max(WORDS) // 4, 4, CENTROIDS[4], sequences=True, owner_bits=OWNERS[4])
     for row in trace[f"{name}__o__payload"][want]:
         assert not from_int(layout, int.from_bytes(row.tobytes(), "little"))["wrong"]
 

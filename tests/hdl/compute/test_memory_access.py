@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hdl.compute.access import request_layout, response_layout, write_layout
+from hdl.compute.layer_list import OWNER_BITS
 from hdl.compute.memory_access import MemoryAccess
 from sim.golden import memory_access as golden
 from sim.payload import pack, unpack
@@ -24,12 +25,23 @@ def _elements(number):
     return [0x9E3779B1 * (LANES * number + lane + 1) & 0xFFFF_FFFF for lane in range(LANES)]
 
 
+def _owner(number):
+    """Number of the buffer of a request, or of a write."""
+    return 37 * number % (1 << OWNER_BITS)
+
+
+def _places(places):
+    """Places with the numbers of buffers above them."""
+    return np.array([place | _owner(number) << 2 for number, place in enumerate(places)])
+
+
 def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
     """Run the unit beside its model, and return the cycles in which answers moved, and the outputs of each cycle."""
     names = ("request", "response", "write", "read_0", "read_1", "read_2", "write_0", "write_2")
     willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + place)
                for place, name in enumerate(names)}
     model, outputs = golden.MemoryAccess(), []
+    asked = []  # number of the request that waits for its memory
     waiting, left = {"request": None, "write": None}, {"request": list(requests), "write": list(writes)}
     for cycle in range(cycles):
         now = model.outputs()
@@ -37,6 +49,7 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
             if waiting[name] is None and beats and willing[name][cycle]:
                 waiting[name] = beats.pop(0)
         outputs.append(now)
+        asked.append(model.granted)
         model.step(golden.Inputs(
             request=waiting["request"], response_ready=willing["response"][cycle], write=waiting["write"],
             read_ready=tuple(bool(willing[f"read_{place}"][cycle]) for place in range(3)),
@@ -46,11 +59,11 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
                 waiting[name] = None
 
     feeds = {
-        "access__request": Feed(pack(request_layout(max(ROWS)), {
-            "place": np.array([place for place, _ in requests]), "row": np.array([row for _, row in requests])}),
+        "access__request": Feed(pack(request_layout(max(ROWS), OWNER_BITS), {
+            "place": _places(place for place, _ in requests), "row": np.array([row for _, row in requests])}),
             willing["request"]),
-        "access__write": Feed(pack(write_layout(max(ROWS), LANES), {
-            "place": np.array([place for place, _, _ in writes]), "row": np.array([row for _, row, _ in writes]),
+        "access__write": Feed(pack(write_layout(max(ROWS), LANES, OWNER_BITS), {
+            "place": _places(place for place, _, _ in writes), "row": np.array([row for _, row, _ in writes]),
             "elements": np.array([_elements(number) for *_, number in writes]),
             "keep": np.array([number % 4 for *_, number in writes])}), willing["write"]),
     }
@@ -86,9 +99,11 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
             assert answers[cycle].tolist() == _elements(now.response), note
         if now.read is not None:
             assert trace[f"access__read_{now.read[0]}__row"][cycle] == now.read[1], note
+            assert trace["access__read_owner"][cycle] == _owner(asked[cycle]), note
         if now.write is not None:
             place, row, number = now.write
             port = f"access__write_{place}"
+            assert trace["access__write_owner"][cycle] == _owner(number), note
             assert (trace[f"{port}__row"][cycle], trace[f"{port}__keep"][cycle]) == (row, number % 4), note
             assert trace[f"{port}__elements"][cycle] == _value(_elements(number)), note
     moved = np.flatnonzero(trace["access__response__valid"].astype(bool) & willing["response"])

@@ -30,7 +30,7 @@ class Model:
         return {"reset": not (running and self.age >= 1), "start": running and self.age == 1, "busy": running,
                 "command": self.state == "idle", "event": self.event if self.state == "report" else None}
 
-    def step(self, *, command, taken, progress, done, bad, number, link_reset):
+    def step(self, *, command, taken, progress, done, bad, number, link_reset, is_other=False):
         if self.state == "idle" and command is not None:
             self.event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
             self.state, self.age = ("run", 0) if command["length"] or self.always else ("report", 0)
@@ -41,7 +41,8 @@ class Model:
             if runs:
                 self.event["detail"] += progress
                 if bad:
-                    self.event.update(status=EventStatus.BAD_MASK, detail=number)
+                    status = EventStatus.BAD_RULE if is_other else EventStatus.BAD_MASK
+                    self.event.update(status=status, detail=number)
             ended = runs and (bad or done)
             if link_reset and not ended:
                 self.event["status"] = EventStatus.LINK_RESET
@@ -62,8 +63,10 @@ async def follows_the_model(dut):
             offered = {"operation": Operation.MASK, "tag": generator.getrandbits(16),
                        "length": generator.choice([0, 1, 1 << 31, generator.getrandbits(32)])}
         inputs = {"progress": generator.randrange(MOST + 1), "done": generator.random() < 0.05,
-                  "bad": generator.random() < 0.02, "number": generator.getrandbits(32),
+                  "bad": generator.random() < (0.05 if p["other"] else 0.02), "number": generator.getrandbits(32),
                   "link_reset": generator.random() < 0.05}
+        if p["other"]:
+            inputs["is_other"] = generator.random() < 0.5
         taken, version, reset = generator.random() < p["taken"], generator.getrandbits(32), generator.random() < 0.002
         for name, value in inputs.items():
             getattr(dut, name).value = value
@@ -93,20 +96,24 @@ async def follows_the_model(dut):
                 offered = None
         await cycles(dut, 1)
     statuses = [event["status"] for event in ended]
-    for status in (EventStatus.OK, EventStatus.BAD_MASK, EventStatus.LINK_RESET):
+    for status in (EventStatus.OK, EventStatus.BAD_MASK, EventStatus.LINK_RESET,
+                   *((EventStatus.BAD_RULE,) if p["other"] else ())):
         assert statuses.count(status) > EXPECTED, f"seed {p['seed']}"
     assert any(event["cycles"] == 0 for event in ended) is not p["always"]
 
 
-@pytest.mark.parametrize(("given", "taken", "always"), [(1.0, 1.0, False), (0.3, 0.2, False), (0.5, 0.9, True)])
-def test_runner(given, taken, always):
-    regression.run(CommandRunner(failure=EventStatus.BAD_MASK, most=MOST, always=always), module=__name__,
-                   testcase="follows_the_model", parameters={
-                       "given": given, "taken": taken, "always": always, "seed": 23})
+@pytest.mark.parametrize(("given", "taken", "always", "other"), [
+    (1.0, 1.0, False, None), (0.3, 0.2, False, EventStatus.BAD_RULE), (0.5, 0.9, True, EventStatus.BAD_RULE)])
+def test_runner(given, taken, always, other):
+    regression.run(CommandRunner(failure=EventStatus.BAD_MASK, most=MOST, other=other, always=always),
+                   module=__name__, testcase="follows_the_model", parameters={
+                       "given": given, "taken": taken, "always": always, "other": other is not None, "seed": 23})
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"failure": EventStatus.OK}, r"^Failure must be an EventStatus other than OK, not <EventStatus.OK: 0>$"),
+    ({"failure": EventStatus.BAD_MASK, "other": EventStatus.OK},
+     r"^Failure must be an EventStatus other than OK, not <EventStatus.OK: 0>$"),
     ({"failure": 200}, r"^Failure must be an EventStatus other than OK, not 200$"),
     ({"failure": EventStatus.BAD_MASK, "most": 0}, r"^Most progress in a cycle must be at least 1, not 0$"),
     ({"failure": EventStatus.BAD_MASK, "most": True}, r"^Most progress in a cycle must be at least 1, not True$"),

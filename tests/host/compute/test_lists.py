@@ -1,5 +1,7 @@
 """Lists of a perceptron: the golden engine comes to the model's gradients and losses, and refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from hdl.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
 from hdl.control.protocol import EventStatus
 from hdl.group import GROUP
 from host.compute.factors import Array
-from host.compute.lists import compile_lists
+from host.compute.lists import Activations, compile_lists
 from host.compute.shared_layers import Shared
 from host.models.centroid_layers import shared
 from host.models.layers import perceptron
@@ -191,3 +193,19 @@ def test_lists():
 def test_errors(widths, examples, words, message):
     with pytest.raises(ValueError, match=message):
         compile_lists(layers_of(widths), array=Array(rows=4, lanes=4), examples=examples, words=words)
+
+
+def test_bases_that_operands_have_no_bits_for():
+    layers = [dataclasses.replace(layer, base=layer.base + (1 << 20)) for layer in layers_of((8, 4, 3))]
+    with pytest.raises(ValueError, match=r"^Operands of nodes that compute must begin below element 1,048,576, not "
+                                         r"at 1,048,576: take narrower layers or smaller batches$"):
+        compile_lists(layers, array=Array(rows=1, lanes=4), examples=4, words=WORDS)
+
+
+def test_numbers_of_buffers():
+    """Buffers are numbered from 1 on, in order of the plan, and the lists behind them; from 256 on they have 0."""
+    few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
+    assert [few.owned(name)["owner"] for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
+    numbers = [many.owned(name)["owner"] for name in (*many.rooms, "lists")]
+    assert numbers == [*range(1, 256), *[0] * (len(numbers) - 255)]
+    assert len(numbers) > 255

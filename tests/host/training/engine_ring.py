@@ -12,6 +12,7 @@ from host.driver.ring_layers import ListsOutcome
 from host.driver.trace import TraceRecord
 from sim.golden import ring as golden
 from sim.golden.compute import Engine
+from sim.golden.row_owners import RowOwners
 from tests.host.training.golden_ring import GoldenRing
 
 #: Cycles of a list, and of everything else.
@@ -28,6 +29,7 @@ class EngineRing(GoldenRing):
             compute=4, queues=2, activation_words=words, centroids=centroids, scale_mask=sequences,
             sequences=sequences))] * nodes
         self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
+        self.owners = [RowOwners(words // self.lanes) for _ in range(nodes)]
         self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids, scale_mask=sequences,
                              sequences=sequences)
         self.lists = self.loads = 0
@@ -45,9 +47,10 @@ class EngineRing(GoldenRing):
     def write_activations(self, vectors, base):
         assert base % 32 == 0
         assert len(vectors) == self.nodes
-        for memory, vector in zip(self.activations, vectors, strict=True):
+        for memory, vector, owners in zip(self.activations, vectors, self.owners, strict=True):
             assert vector.dtype == np.uint32
             memory[base:base + len(vector)] = vector
+            owners.write(np.arange(base, base + len(vector)) // self.lanes)
             self.written["activations"] += len(vector)
 
     def write_lists(self, programs, plan):
@@ -62,7 +65,7 @@ class EngineRing(GoldenRing):
     def _compute(self, rank, base, length, offset=0):
         memories = {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
                     Place.ACTIVATIONS: self.activations[rank]}
-        outcome = self.engine.run(memories, base=base, length=length, offset=offset)
+        outcome = self.engine.run(memories, base=base, length=length, offset=offset, owners=self.owners[rank])
         assert outcome.status is EventStatus.OK, outcome
         self.lists += 1
         self.broken(self)

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import Place
+from hdl.compute.layer_list import Place, operand_layout
 from hdl.control.protocol import Opcode, Operation, header_layout
 from hdl.group import GROUP
 from host.compute.factors import Array
@@ -24,6 +24,7 @@ from host.training.record import TrainingConfig
 from host.training.run_check import check_run
 from host.training.trainer import Run
 from host.training.workloads import Classifier
+from sim.payload import from_int, to_int
 from tests.host import rings
 from tests.host.compute.test_lists import give
 from tests.host.compute.test_lists import run as run_lists
@@ -161,6 +162,28 @@ def test_refused_list(task):
                 number = NODE.memories["activations"].number
                 device.write_memory(number, second, np.array([9], np.uint32))
             with pytest.raises(RingError, match=r"node 1.*: instruction 1 of the list is wrong"):
+                run.advance()
+            ring.recover()
+
+
+def test_dead_read(task):
+    """A list that reads the output of the first layer as another buffer's ends the run, with node, instruction and
+    row."""
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
+        for overlap in (None, "none"):
+            config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
+            lists = computer_of(ring, task, config).lists
+            run = Run(ring, task, config)
+            run.begin()
+            # Word 4 is the operand A of the second layer's product.
+            start = lists.commands[1].fields["weight_base"]
+            operand = int(lists.words[start - lists.places.lists + 4])
+            layout = operand_layout()
+            assert from_int(layout, operand)["owner"] == list(lists.places.rooms).index("output 1") + 1
+            wrong = to_int(layout, from_int(layout, operand) | {"owner": 200})
+            ring.devices[1].write_memory(NODE.memories["activations"].number, start + 4, np.array([wrong], np.uint32))
+            row = lists.places.output(1).base // NODE.lanes
+            with pytest.raises(RingError, match=rf"node 1.*: instruction 0 of the list read row {row} of the activ"):
                 run.advance()
             ring.recover()
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.compute.layer_list import (
+    BASE_BITS,
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
     Initial,
@@ -87,7 +88,8 @@ def test_fields_of_instructions():
     assert words.dtype == np.uint32
     assert len(words) == INSTRUCTION_WORDS
     found = unpack(gemm_layout(), words)
-    assert (found["m"], found["c"], found["scale"]) == (3, {"base": 64, "place": 2, "relative": 0}, 0x1234)
+    assert (found["m"], found["c"], found["scale"]) == (3, {"base": 64, "owner": 0, "place": 2, "relative": 0},
+                                                  0x1234)
 
 
 class TestCentroids:
@@ -231,7 +233,7 @@ WRONG = {
     "short stride of start": product(stride_start=4), "no stride": product(stride_b=0),
     "start inside a row": product(start=at(Place.WEIGHTS, 98)),
     "beyond the memory": product(b=at(Place.WEIGHTS, WORDS - 60)),
-    "far beyond": product(b=at(Place.WEIGHTS, (1 << 28) - 4, relative=1)),
+    "far beyond": product(b=at(Place.WEIGHTS, (1 << BASE_BITS) - 4, relative=1)),
     "to weights": product(c=at(Place.WEIGHTS, 512)), "to ones": product(c=at(Place.ONES, 0)),
     "start of ones": product(start=at(Place.ONES, 0)),
     "gate of ones": product(gated=1, gate=at(Place.ONES, 0), stride_gate=8),
@@ -284,7 +286,7 @@ class TestRefusals:
 
     def test_fields_without_use(self, memories):
         """Fields that an instruction does not use may hold anything."""
-        wild = {"base": (1 << 28) - 1, "place": 7, "relative": 1}
+        wild = {"base": (1 << BASE_BITS) - 1, "owner": 255, "place": 7, "relative": 1}
         assert run(memories, product(initial=0, start=wild, stride_start=3, gate=wild, stride_gate=5, scale=9,
                                      a={**wild, "place": Place.ONES}, stride_a=1), END).status is EventStatus.OK
 
