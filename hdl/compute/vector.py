@@ -153,8 +153,7 @@ class VectorUnit(wiring.Component):
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
-        refused = Signal()
-        sizes = (job.rows == 0) | (job.columns == 0) | (job.columns > self._columns)
+        refused, sizes = Signal(), (job.rows == 0) | (job.columns == 0) | (job.columns > self._columns)
         m.d.comb += [
             refused.eq(job.function[int(self._sequences):].any() | sizes),  # CROSS_ENTROPY is 0, SOFTMAX 1
             loader.job.payload.eq(job),
