@@ -86,6 +86,9 @@ class BackdoorTransport:
         self._transport = transport
         self._ring, self._node = ring, node
         self._memories = [ring.memory(node, space) for space in range(ring.memories)]
+        self._owners, self._lanes = ring.owners(node), config.lanes
+        names = config.memories.names
+        self._owned = names.index("activations") if self._owners.size else None  # space whose rows have owners
         self._time = time
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles in which they would be complete
@@ -145,9 +148,11 @@ class BackdoorTransport:
         return payload.view(np.uint32), self._model.read(self._time.now, address, count)
 
     def _write_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
-        _, elements = self._elements(int(packet[1]), count)
+        address, elements = self._elements(int(packet[1]), count)
         if elements is None or packet.size != 2 + count:
             return None
+        if fields(_ACCESS, int(packet[1]))["space"] == self._owned:  # what the host writes belongs to any buffer
+            self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
         elements[:] = packet[2:] if elements.dtype == np.uint32 else packet[2:].astype(elements.dtype)
         return np.array([count], np.uint32), self._model.write(self._time.now, count)
 

@@ -29,7 +29,8 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
 
     ``RING_MEMORIES(f)`` is ``f(name)`` for each memory. ``RING_COUNTERS(f)`` is ``f(address, low, mask)`` for
     each counter of :class:`~hdl.control.register_file.RegisterFile`: the address of its row, and the low bits that
-    run ahead of the row. Either is empty if not every member that it takes is one of the class.
+    run ahead of the row. Either is empty if not every member that it takes is one of the class. ``RING_OWNERS(f)`` is
+    ``f(name)`` for the memory of row owners (:class:`~hdl.compute.row_owners.RowOwners`), if there is one.
 
     Parameters
     ----------
@@ -54,7 +55,9 @@ def _memories(text: str, path: str, memories: Sequence[str]) -> str:
     found = {name for _, _, name in _MEMBER.findall(text)}
     names = [_name(path, memory, "memory") for memory in memories]
     uses = " ".join(f"f({name})" for name in names) if found.issuperset(names) else ""
-    return f"#define RING_MEMORIES(f) {uses}\n"
+    owners = _name(path, "compute", "owners", "memory")
+    stamps = f"f({owners})" if owners in found else ""
+    return f"#define RING_MEMORIES(f) {uses}\n#define RING_OWNERS(f) {stamps}\n"
 
 
 def _counters(text: str, path: str) -> str:

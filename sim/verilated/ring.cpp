@@ -309,6 +309,11 @@ void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* me
     *memory = ring->nodes[node]->memories()[space];
 }
 
+void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory) {
+    const auto owners = ring->nodes[node]->owners();
+    *memory = owners.empty() ? RingMemory{} : owners.front();
+}
+
 int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values) {
     return ring->nodes[node]->counters(values);
 }

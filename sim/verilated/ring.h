@@ -96,6 +96,7 @@ void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64
 
 uint32_t ring_memories(const Ring* ring);  // of each node, by space; 0 where the host port is the only way to them
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
+void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory);  // of rows of activations; no bytes without
 
 // All counters of a node, in the order of their registers; 0 where or while the host port is the only way to them.
 int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values);

@@ -259,6 +259,15 @@ class VerilatedRing:
         content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
+    def owners(self, node: int) -> np.ndarray:
+        """View of the owners of a node's rows of activations, as uint8; of no rows where the library knows none."""
+        self._check_node(node)
+        memory = _Memory()
+        self._library.ring_owners(self._ring, node, ctypes.byref(memory))
+        if not memory.bytes:
+            return np.zeros(0, np.uint8)
+        return np.frombuffer((ctypes.c_uint8 * memory.bytes).from_address(memory.data), np.uint8)
+
     def set_far_speed(self, *, latency: int, rate: Fraction | float = 1, node: int | None = None) -> None:
         """Latency and rate of the far memory of a node, or of all nodes, at the end of each cycle.
 
@@ -374,6 +383,7 @@ def _load(path: Path) -> ctypes.CDLL:
         "node_status": (None, [ring, node, ctypes.c_void_p]),
         "memories": (u32, [ring]),
         "memory": (None, [ring, node, u32, ctypes.c_void_p]),
+        "owners": (None, [ring, node, ctypes.c_void_p]),
         "counters": (i32, [ring, node, words]),
         "link_latency": (None, [ring, u32, u32, u32]),
         "link_rate": (None, [ring, u32, u32, u32]),

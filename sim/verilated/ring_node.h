@@ -173,6 +173,11 @@ public:
     std::vector<RingMemory> memories() {
 #define RING_MEMORY(name) memory_of(m_model->rootp->name),
         return {RING_MEMORIES(RING_MEMORY)};
+    }
+
+    // Memory of row owners; none in a node without.
+    std::vector<RingMemory> owners() {
+        return {RING_OWNERS(RING_MEMORY)};
 #undef RING_MEMORY
     }
 

@@ -9,17 +9,18 @@ from hdl.compute.layer_list import (
     ROW_BIT,
     Kind,
     Place,
+    RowFunction,
+    VectorProgram,
     centroid_layout,
     gemm_layout,
+    row_layout,
     vector_layout,
 )
 from hdl.control.protocol import EventStatus, Opcode, Status
 from hdl.control.registers import register
 from sim.golden.compute import pack
 from sim.golden.row_owners import RowOwners
-from tests.hdl.compute.lists import END, WORDS
-from tests.hdl.compute.owned_programs import LANES, draw
-from tests.hdl.compute.test_engine import (
+from tests.hdl.compute.engine_requests import (
     CONFIG,
     LIST,
     POP,
@@ -30,10 +31,11 @@ from tests.hdl.compute.test_engine import (
     fill,
     golden,
     layers,
-    node,
-    random_memories,
     write,
 )
+from tests.hdl.compute.lists import END, WORDS
+from tests.hdl.compute.owned_programs import LANES, draw
+from tests.hdl.compute.test_engine import node, random_memories
 from tests.hdl.host_requests import event, push, request
 
 __all__ = ["node"]
@@ -147,8 +149,35 @@ INDEXED = centroid_layout(), {
     **{f"stride_{name}": LANES for name in INDEXED_BASES if name != "table"}}, INDEXED_BASES, ("target",)
 
 
-@pytest.mark.parametrize(("layout", "fields", "bases", "targets"), [PRODUCT, FUNCTION, INDEXED],
-                         ids=["product", "function", "indexed"])
+SOFTMAX = vector_layout(), {
+    "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": 20, "columns": LANES, "stride_source": LANES,
+    "stride_target": LANES}, {"source": (0, 20), "target": (32, 20)}, ("target",)
+
+
+def of_rows(function, targets, *, rows=2, columns=5, **bases):
+    """Function of rows with two memory rows for each. Numbers are 0, so that row 0 of a table is used alone."""
+    return row_layout(), {
+        "kind": Kind.ROWS, "function": function, "rows": rows, "columns": columns, "count": 3,
+        "started": int("start" in bases), **{f"stride_{name}": 2 * LANES for name in (
+            "x", "start", "target", "second", "third", *(() if "numbers" in bases else "y"))}}, {
+        {"numbers": "y"}.get(name, name): given for name, given in bases.items()}, targets
+
+
+NORMED = of_rows(RowFunction.NORM, ("target", "second", "third", "deviation"), x=(0, 4), start=(8, 4), scale=(16, 2),
+                 shift=(24, 2), target=(32, 4), second=(40, 4), third=(48, 4), deviation=(56, 1))
+NORMED_BACK = of_rows(RowFunction.NORM_BACK, ("target", "second"), x=(0, 4), y=(8, 4), start=(16, 4), scale=(24, 2),
+                      deviation=(32, 1), target=(40, 4), second=(48, 4))
+GATHERED = of_rows(RowFunction.GATHER, ("target",), x=(0, 2), numbers=(8, 1), start=(16, 4), target=(24, 4))
+COPIED = of_rows(RowFunction.GATHER, ("target",), x=(0, 2), numbers=(8, 1), target=(24, 4))
+SCATTERED = of_rows(RowFunction.SCATTER, ("target",), x=(0, 4), numbers=(8, 1), target=(24, 2))
+TABLE = of_rows(RowFunction.SCATTER, (), target=(24, 2), x=(0, 4), numbers=(8, 1))
+CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
+
+
+@pytest.mark.parametrize(("layout", "fields", "bases", "targets"), [
+    PRODUCT, FUNCTION, INDEXED, SOFTMAX, NORMED, NORMED_BACK, GATHERED, COPIED, SCATTERED, TABLE, CLEARED],
+    ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
+         "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
     """A dead row of each operand alone is found, the first and the last one; each target is stamped in all rows."""
     model = Model(np.random.default_rng(4))
