@@ -170,13 +170,12 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
         raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
                          f"{config.macs!r}")
+    node = dataclasses.replace(node, compute=rows, queues=max(node.queues, 2), row_owners=True)
     if isinstance(workload, CharacterModel):
-        return text_node(dataclasses.replace(node, compute=rows, queues=2, row_owners=True), workload, config,
-                         nodes=nodes)
+        return text_node(node, workload, config, nodes=nodes)
     assert isinstance(workload, Classifier)
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
-    found = dataclasses.replace(node, compute=rows, queues=2, row_owners=True, operands=config.compute_format,
-                                centroids=max(tables, default=node.centroids))
+    found = dataclasses.replace(node, operands=config.compute_format, centroids=max(tables, default=node.centroids))
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
     words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
     if config.overlaps:  # inputs, labels and lists lie twice, as far apart as the copies of weights

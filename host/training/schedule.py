@@ -333,11 +333,11 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
 
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
-    """The same node with two queues and room for programs of so many layers; without a compute engine, also with
+    """The same node with several queues and room for programs of so many layers; without a compute engine, also with
     COMPUTE and room to stage gradients. For passes that overlap, on so many ``nodes``, it counts the updates of
     weights, and has masters and room for two copies of weights."""
     depth = max(node.program_depth, 1 << (2 * layers - 1).bit_length())
-    found = dataclasses.replace(node, queues=2, program_depth=depth)
+    found = dataclasses.replace(node, queues=max(node.queues, 2), program_depth=depth)
     if stale:
         found = dataclasses.replace(
             found, versions=True, masters=True, weight_words=max(node.weight_words, 2 << (length - 1).bit_length()),

@@ -83,7 +83,7 @@ class TestDerived:
         assert not [wait for place, queue, wait in waits if (place, queue) == (2, 0)]
 
     def test_reads_do_not_wait_for_reads(self):
-        program = Program()
+        program = Program(queues=len(Queue))
         for queue in Queue:
             program.add(f"read {queue}", operation="COMPUTE", queue=queue, reads=[WEIGHTS])
         assert list(program.compile().waits()) == []
