@@ -21,10 +21,12 @@ def small(name):
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:
-        if name == "compute.engine":
-            return {**NODE, "lanes": 2, "compute": 1, "activation_words": 64}
+        if name in ("compute.engine", "compute.engine.row_owners", "far.mover"):
+            return {**NODE, "lanes": 2, "compute": 1, "activation_words": 64, "far_words": 64 * (name == "far.mover")}
         masking, quantization = name == "masking.engine", name == "quantization.engine"
         return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
+    if name == "compute.row_owners":
+        return {"rows": 2}
     if name.startswith("compute."):
         return {option: number for option, number in {"rows": 1, "lanes": 2}.items()
                 if isinstance(arguments.get(option), int)}
