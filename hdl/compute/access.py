@@ -1,11 +1,14 @@
-"""Streams by which the units of the compute engine read and write memory rows."""
+"""Ports by which the units of the compute engine are given jobs, and read and write memory rows."""
 
 from amaranth.hdl import Cat, unsigned
-from amaranth.lib import data
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from hdl.floating.format import FP32
 
-__all__ = ["memory_of", "owner_of", "place_of", "place_shape", "request_layout", "response_layout", "write_layout"]
+__all__ = ["memory_of", "owner_of", "place_of", "place_operands", "place_shape", "request_layout", "response_layout",
+           "unit_members", "write_layout"]
 
 #: Bits of the number of a memory.
 _MEMORY_BITS = 2
@@ -55,3 +58,55 @@ def write_layout(rows, lanes, owner_bits=0):
     return data.StructLayout({
         "place": place_shape(owner_bits), "row": range(rows),
         "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "keep": lanes})
+
+
+def unit_members(job, *, lanes, memory_rows, owner_bits=0):
+    """Members of a unit that works on operands in memory, by their names.
+
+    Parameters
+    ----------
+    job : StructLayout
+        Payload of its jobs.
+    lanes : int
+    memory_rows : int
+        Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer; 0 without row owners.
+
+    Members
+    -------
+    job : In(stream of job)
+    request : Out(stream of request_layout(memory_rows, owner_bits))
+    response : In(stream of response_layout(lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
+    settled : In(1)
+        All writes that were taken are in their memories.
+    done : Out(1)
+        The job has ended.
+    """
+    return {
+        "job": In(stream.Signature(job)),
+        "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
+        "response": In(stream.Signature(response_layout(lanes))),
+        "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
+        "settled": In(1),
+        "done": Out(1),
+    }
+
+
+def place_operands(m, job, given, names, bases, *, lanes):
+    """Give the operands of a job their places, and the rows of memory that they begin with.
+
+    Parameters
+    ----------
+    m : Module
+    job, given : View
+        Job, and the fields of its instruction.
+    names : sequence of str
+        Names of the operands in the order of their checks.
+    bases : sequence of Value
+        Their addresses; others may follow.
+    lanes : int
+    """
+    for name, base in zip(names, bases, strict=False):
+        m.d.comb += [job[name].place.eq(place_of(given[name])), job[name].row.eq(base >> exact_log2(lanes))]

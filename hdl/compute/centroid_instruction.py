@@ -3,7 +3,7 @@
 from amaranth.hdl import Cat, Mux
 from amaranth.utils import bits_for, exact_log2
 
-from hdl.compute.access import place_of
+from hdl.compute.access import place_operands
 from hdl.compute.centroid_layer import INDEXED_COLUMNS
 from hdl.compute.loop_nest import SIZE_BITS
 
@@ -83,7 +83,6 @@ def centroid_job(m, job, given, sizes, bases, *, lanes):
     m.d.comb += [
         job.rows.eq(sizes["examples"]), job.columns.eq(sizes["inputs"]), job.outputs.eq(sizes["outputs"]),
         *(job[name].eq(given[name]) for name in ("gradient", "initial", "relu", "gated"))]
-    for name, base in zip(CENTROID_OPERANDS, bases, strict=True):
-        m.d.comb += [job[name].place.eq(place_of(given[name])), job[name].row.eq(base >> lane_bits)]
-        if name != "table":
-            m.d.comb += job[name].stride.eq(given[f"stride_{name}"] >> lane_bits)
+    place_operands(m, job, given, CENTROID_OPERANDS, bases, lanes=lanes)
+    for name in ("target", "x", "indices", "start", "gate"):
+        m.d.comb += job[name].stride.eq(given[f"stride_{name}"] >> lane_bits)

@@ -6,12 +6,12 @@ import enum
 from types import SimpleNamespace
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from hdl.compression.centroid.format import CentroidTable
-from hdl.compute.access import request_layout, response_layout, write_layout
+from hdl.compute.access import unit_members
 from hdl.compute.centroid_product import CentroidProduct, Job
 from hdl.compute.drain import above_zero
 from hdl.compute.jobs import centroid_job_layout
@@ -95,12 +95,8 @@ class CentroidLayer(wiring.Component):
         self._product = CentroidProduct(
             table=CentroidTable(centroids=centroids, loaded=True), lanes=lanes, dsps=dsps)
         super().__init__({
-            "job": In(stream.Signature(centroid_job_layout(memory_rows, owner_bits))),
-            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
-            "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
-            "settled": In(1),
-            "done": Out(1),
+            **unit_members(centroid_job_layout(memory_rows, owner_bits), lanes=lanes, memory_rows=memory_rows,
+                           owner_bits=owner_bits),
             "multiplied": Out(1),
         })
 

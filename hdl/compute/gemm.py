@@ -3,10 +3,10 @@
 """Matrix products of operands in memory: C = epilogue(start + A · B)."""
 
 from amaranth.hdl import Cat, Module, Signal
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
 
-from hdl.compute.access import request_layout, response_layout, write_layout
+from hdl.compute.access import unit_members
 from hdl.compute.drain import Drain
 from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.initial_fetch import InitialFetch
@@ -84,14 +84,7 @@ class Gemm(wiring.Component):
         self._scale_mask = ScaleMask(rows=rows, lanes=lanes, dsps=dsps) if scale_mask else None
         self._job = gemm_job_layout(memory_rows, owner_bits)
         super().__init__({
-            "job": In(stream.Signature(self._job)),
-            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
-            "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
-            "settled": In(1),
-            "done": Out(1),
-            "bad": Out(1),
-        })
+            **unit_members(self._job, lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits), "bad": Out(1)})
 
     def elaborate(self, platform):
         m = Module()

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, exact_log2
 
-from hdl.compute.access import place_of
+from hdl.compute.access import place_operands
 from hdl.compute.centroid_instruction import (
     CENTROID_OPERANDS,
     LINE_BITS,
@@ -389,13 +389,12 @@ class InstructionChecker(wiring.Component):
             m.d.comb += [
                 *(given[name].eq(gemm[name]) for name in ("scaled", "masked", "scale", "alternative")),
                 *(given.mask[name].eq(gemm[name]) for name in given.mask.shape().members if name != "external")]
-        for name, base in zip(GEMM_OPERANDS, bases, strict=False):
-            m.d.comb += [job[name].place.eq(place_of(gemm[name])), job[name].row.eq(base >> lane_bits),
-                         job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits)]
+        place_operands(m, job, gemm, GEMM_OPERANDS, bases, lanes=self._lanes)
+        m.d.comb += [job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits) for name in GEMM_OPERANDS]
         job = self.o.payload.vector
         m.d.comb += [job.function.eq(vector.function), job.rows.eq(sizes["rows"]), job.columns.eq(sizes["columns"])]
+        place_operands(m, job, vector, VECTOR_OPERANDS, bases, lanes=self._lanes)
         for name, base in zip(VECTOR_OPERANDS, bases, strict=False):
-            m.d.comb += [job[name].place.eq(place_of(vector[name])), job[name].row.eq(base >> lane_bits)]
             if name in ("loss", "labels"):
                 m.d.comb += job[f"{name}_lane"].eq(base[:lane_bits])
             if name != "loss":

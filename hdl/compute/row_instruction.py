@@ -3,7 +3,7 @@
 from amaranth.hdl import Const, Mux
 from amaranth.utils import exact_log2
 
-from hdl.compute.access import place_of
+from hdl.compute.access import place_operands
 from hdl.compute.layer_list import RowFunction
 
 __all__ = ["ROW_OPERANDS", "ROW_TARGETS", "ROW_USES", "STARTED", "TABLES", "row_job", "row_malformed", "row_operands"]
@@ -104,9 +104,7 @@ def row_job(m, job, given, sizes, bases, *, lanes):
         *(job[name].eq(sizes[name]) for name in ("rows", "columns", "count")),
         *(job[name].eq(given[name]) for name in ("function", "started", "factor", "epsilon")),
         job.stride_numbers.eq(given.stride_y)]
-    for name, base in zip(ROW_OPERANDS, bases, strict=True):
-        m.d.comb += [job[name].place.eq(place_of(given[name])), job[name].row.eq(base >> lane_bits)]
-        if name == "y":
-            m.d.comb += job.y_lane.eq(base[:lane_bits])
-        if f"stride_{name}" in job.shape().members:
-            m.d.comb += job[f"stride_{name}"].eq(given[f"stride_{name}"] >> lane_bits)
+    place_operands(m, job, given, ROW_OPERANDS, bases, lanes=lanes)
+    m.d.comb += job.y_lane.eq(bases[ROW_OPERANDS.index("y")][:lane_bits])
+    for name in ("x", "y", "start", "target", "second", "third"):
+        m.d.comb += job[f"stride_{name}"].eq(given[f"stride_{name}"] >> lane_bits)

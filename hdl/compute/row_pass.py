@@ -99,7 +99,7 @@ class After(enum.IntEnum):
     RESULTS = 1
     """Results of the pass before are in their places."""
     SUMS = 2
-    """So are sums of the pass that made the last ones."""
+    """Sums of the pass that made the last ones are in their places, too."""
     ROOTS = 3
     """Reciprocals of deviations come, one row after another."""
 

@@ -16,12 +16,25 @@ from hdl.compute.row_pass import LOADS, PAIRED, Load
 from hdl.floating.format import FP32
 from hdl.floating.stages import register
 
-__all__ = ["SCATTERED", "RowReader"]
+__all__ = ["SCATTERED", "RowReader", "block_members"]
 
 SCATTERED = 16
 """Most rows of a block of SCATTER."""
 
 _STEPS = range(max(map(len, LOADS.values())) + 1)
+
+
+def block_members(job, groups):
+    """Members of what works on blocks of rows: ``job``, ``opens``, ``started``, ``last_group`` and ``starts`` of
+    :class:`RowReader`.
+
+    Parameters
+    ----------
+    job : StructLayout
+    groups : int
+        Column blocks of a row.
+    """
+    return {"job": In(job), "opens": In(1), "started": In(1), "last_group": In(range(groups)), "starts": In(1)}
 
 
 class RowReader(wiring.Component):
@@ -82,8 +95,7 @@ class RowReader(wiring.Component):
         self._owner_bits = owner_bits
         vector = data.ArrayLayout(FP32.width, lanes)
         super().__init__({
-            "job": In(row_job_layout(memory_rows, lanes, owner_bits)), "opens": In(1), "started": In(1),
-            "last_group": In(range(groups)), "starts": In(1), "left": In(SIZE_BITS),
+            **block_members(row_job_layout(memory_rows, lanes, owner_bits), groups), "left": In(SIZE_BITS),
             "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
             "response": In(stream.Signature(response_layout(lanes))),
             "valid": Out(1), "load": Out(Load), "row": Out(range(rows)), "group": Out(range(groups)),

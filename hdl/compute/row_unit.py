@@ -3,11 +3,11 @@
 """Functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
-from hdl.compute.access import request_layout, response_layout, write_layout
+from hdl.compute.access import unit_members
 from hdl.compute.jobs import row_job_layout
 from hdl.compute.layer_list import RowFunction
 from hdl.compute.row_lane import RowLane
@@ -92,15 +92,7 @@ class RowUnit(wiring.Component):
         memory = {"lanes": lanes, "memory_rows": memory_rows, "owner_bits": owner_bits}
         self._reader, self._writer = RowReader(**memory, **sizes), RowWriter(**memory, **sizes)
         self._root, self._divider = FloatSquareRoot(interval=ROOT_INTERVAL), FloatDivider(interval=ROOT_INTERVAL)
-        super().__init__({
-            "job": In(stream.Signature(row_job_layout(memory_rows, lanes, owner_bits))),
-            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
-            "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
-            "settled": In(1),
-            "done": Out(1),
-            "bad": Out(1),
-        })
+        super().__init__({**unit_members(row_job_layout(memory_rows, lanes, owner_bits), **memory), "bad": Out(1)})
 
     @property
     def latency(self):

@@ -8,6 +8,7 @@ from hdl.compute.access import place_shape, write_layout
 from hdl.compute.jobs import row_job_layout
 from hdl.compute.layer_list import RowFunction
 from hdl.compute.row_pass import STORES, Store
+from hdl.compute.row_reader import block_members
 from hdl.floating.format import FP32
 from hdl.streams.stream import beat_layout
 
@@ -56,8 +57,8 @@ class RowWriter(wiring.Component):
         self._lanes, self._memory_rows, self._rows, self._groups = lanes, memory_rows, rows, groups
         self._owner_bits = owner_bits
         super().__init__({
-            "job": In(row_job_layout(memory_rows, lanes, owner_bits)), "opens": In(1), "started": In(1),
-            "last_group": In(range(groups)), "starts": In(1), "rows": In(range(rows + 1)), "keep": In(lanes),
+            **block_members(row_job_layout(memory_rows, lanes, owner_bits), groups), "rows": In(range(rows + 1)),
+            "keep": In(lanes),
             "results": In(stream.Signature(data.ArrayLayout(FP32.width, lanes))),
             "deviations": In(stream.Signature(beat_layout(lanes))),
             "name": Out(range(rows)), "named": In(range(memory_rows)), "right": In(1),

@@ -5,11 +5,11 @@
 from types import SimpleNamespace
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
-from hdl.compute.access import request_layout, response_layout, write_layout
+from hdl.compute.access import unit_members
 from hdl.compute.jobs import vector_job_layout
 from hdl.compute.layer_list import PADDING, VectorProgram
 from hdl.compute.program_lane import ProgramLane, control_layout, step_layout
@@ -102,12 +102,8 @@ class VectorUnit(wiring.Component):
         self._divider = FloatDivider(interval=interval)
         self._lanes, self._columns, self._sequences = lanes, columns, sequences
         super().__init__({
-            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
-            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
-            "response": In(stream.Signature(response_layout(lanes))),
-            "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
-            "settled": In(1),
-            "done": Out(1),
+            **unit_members(vector_job_layout(memory_rows, lanes, owner_bits), lanes=lanes, memory_rows=memory_rows,
+                           owner_bits=owner_bits),
             "bad": Out(1),
         })
 

@@ -139,7 +139,7 @@ class _Compiler:
         return at(Place.GRADIENTS, self._bases[layer, name]), self._shapes[layer][name][-1]
 
     def _given(self, offset: int) -> dict[str, int]:
-        """What lies so many elements behind the begin of a sequence's tokens."""
+        """Operand that lies so many elements behind the begin of a sequence's tokens."""
         return at(Place.ACTIVATIONS, self._data + offset, relative=True, owner=numbered(0))
 
     # Instructions.

@@ -136,7 +136,7 @@ def _copies(config: TrainingConfig, distance: int) -> Copies | None:
 
 
 def differentiator_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Differentiator | None:
-    """What the nodes of a ring compute in a run; None if the host computes."""
+    """Computation of the nodes of a ring in a run; None if the host computes."""
     if config.compute == NODE and isinstance(workload, CharacterModel):
         node = ring.devices[0].config
         return TextComputer(ring, text_lists(workload, config, node, ring.nodes, node.activation_words))
