@@ -110,17 +110,16 @@ class Mover(wiring.Component):
         m.d.comb += silent.eq(~taken & ~far.response & (far.valid | (owed.rows != 0)))
         m.d.sync += idle.eq(Mux(silent & ~runner.reset, idle + 1, 0))
         port = writer.port
-        progress, moved = Signal(range(lanes + 1)), Signal(32)
+        progress = Signal(range(lanes + 1))
         m.d.comb += progress.eq(Mux(job.back, sum(Mux(port.valid & port.ready, port.keep, 0)),
                                     sum(Mux(taken, far.keep, 0))))
-        m.d.sync += moved.eq(Mux(runner.reset, 0, moved + progress))
         m.d.comb += [
             runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),
             runner.progress.eq(progress),
             runner.done.eq(Mux(job.back, writer.done, ended)),
             runner.bad.eq(silent & (idle >= self.timeout)),
-            runner.number.eq(moved),
+            runner.number.eq(runner.event.payload.detail),
             self.count.command_cycles.eq(runner.busy),
             self.count.stall_memory.eq((self.activation_read.valid & ~self.activation_read.ready)
                                        | (port.valid & ~port.ready)),

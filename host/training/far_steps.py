@@ -109,7 +109,8 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     cycles = {one.name: found.cycles for one, found in zip(kept.commands, outcomes, strict=True)}
     chain = layers_chain_of(layers, examples=examples, lanes=config.lanes, cycles=cycles)
     planned = ((kind, lists_of(kind, chain)) for kind in kinds)
-    return [_step(ring, simulation, model, layers, shares, kind, lists) for kind, lists in planned if lists]
+    expected = [model.differentiate(x, labels) for x, labels in shares]
+    return [_step(ring, simulation, model, layers, shares, expected, kind, lists) for kind, lists in planned if lists]
 
 
 def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
@@ -121,7 +122,8 @@ def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numb
 
 
 def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
-          shares: Sequence[tuple[Numbers, Labels]], kind: str, lists: FarLists) -> FarStep:
+          shares: Sequence[tuple[Numbers, Labels]], expected: Sequence[tuple[float, Numbers]], kind: str,
+          lists: FarLists) -> FarStep:
     nodes, examples = ring.nodes, len(shares[0][1])
     _give(ring, lists, model, shares)
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
@@ -133,7 +135,6 @@ def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[
     passes = ring.run_programs(collectives=0)
     moved = sum(simulation.far_memory(0)[1:]) - before
     gradients, losses = ring.read_gradients(model.size), ring.read_activations(lists.places.loss, 1)
-    expected = [model.differentiate(x, labels) for x, labels in shares]
     same = all(np.float32(loss) == losses[rank, 0]
                and np.array_equal(gradient.view(np.uint32), gradients[rank].view(np.uint32))
                for rank, (loss, gradient) in enumerate(expected))

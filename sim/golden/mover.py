@@ -8,6 +8,7 @@ import dataclasses
 import math
 
 from hdl.control.protocol import EventStatus, Operation
+from sim.golden.local_runner import LocalRunner
 from sim.golden.row_reads import RowReads
 
 __all__ = ["OUTSTANDING", "Inputs", "Mover", "Outputs", "move_cycles"]
@@ -96,12 +97,9 @@ class Mover:
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
-        self._state = "idle"
-        self._trails = False
+        self._runner = LocalRunner(failure=EventStatus.FAR_TIMEOUT)
         self._command: dict[str, int] = {"operation": 0, "length": 0, "weight_base": 0, "state_base": 0}
-        self._event = {"tag": 0, "status": 0, "detail": 0, "cycles": 0}
         self._owed = self._stale = 0
-        self._reset = True  # of the datapath, in this cycle
         self._clear()
 
     def _clear(self) -> None:
@@ -115,7 +113,7 @@ class Mover:
         self._write: tuple[int, int, int] | None = None
         self._places = OUTSTANDING
         self._writes = self._far_ends = self._write_ends = self._done = False
-        self._idle = self._moved = 0
+        self._idle = 0
 
     @property
     def _back(self) -> bool:
@@ -131,65 +129,36 @@ class Mover:
 
     def outputs(self) -> Outputs:
         """Outputs in this cycle."""
-        return Outputs(command_ready=self._state == "idle", event=self._event if self._state == "report" else None,
-                       read=self._near.asked, write=self._write, far=self._far,
-                       busy=not self._reset or self._state == "settle")
+        runner = self._runner
+        return Outputs(command_ready=runner.ready, event=runner.event, read=self._near.asked, write=self._write,
+                       far=self._far, busy=runner.busy)
 
     def step(self, given: Inputs) -> None:
         """Advance by one cycle."""
-        shown, reset, state = self.outputs(), self._reset, self._state
+        shown, runner, reset = self.outputs(), self._runner, self._runner.reset
+        answered = given.answer is not None
         taken = self._far is not None and given.far_ready
-        silent = not taken and given.answer is None and (self._far is not None or self._owed > 0)
-        late = silent and self._idle >= given.timeout
+        silent = not taken and not answered and (self._far is not None or self._owed > 0)
+        late, done = silent and self._idle >= given.timeout, self._done
         progress = 0
         if self._back and self._write is not None and given.write_ready:
             progress = self._write[2]
         elif not self._back and taken and self._far is not None:
             progress = self._far[2]
-        done, moved = self._done, self._moved
         self._idle = self._idle + 1 if silent and not reset else 0
-        self._moved = 0 if reset else moved + progress
-        fresh = given.answer is not None and self._owed > 0 and self._stale == 0
+        fresh = answered and self._owed > 0 and self._stale == 0
         asked = taken and self._far is not None and self._far[1] is None
-        owed = 0 if given.link_reset else self._owed + asked - (given.answer is not None and self._owed > 0)
+        owed = 0 if given.link_reset else self._owed + asked - (answered and self._owed > 0)
         stale = self._stale
-        self._stale = owed if reset else 0 if given.link_reset else stale - (given.answer is not None and stale > 0)
-        if not reset:
-            self._datapath(given, shown, launch=state == "launch", fresh=fresh, stale=stale)
+        self._stale = owed if reset else 0 if given.link_reset else stale - (answered and stale > 0)
         self._owed = owed
-        if shown.busy:
-            self._event["cycles"] += 1
-        self._control(given, late=late, done=done, moved=moved, progress=progress)
-
-    def _control(self, given: Inputs, *, late: bool, done: bool, moved: int, progress: int) -> None:
-        state, event = self._state, self._event
-        if self._reset:
+        if not reset:
+            self._datapath(given, shown, launch=runner.start, fresh=fresh, stale=stale)
+        else:
+            self._command = given.command if runner.ready and given.command is not None else self._command
             self._clear()
-        if state == "idle":
-            if given.command is not None:
-                self._command = given.command
-                self._event = {"tag": given.command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
-                self._clear()
-                self._state = "settle" if given.command["length"] else "report"
-            return
-        if state == "report":
-            if given.event_ready:
-                self._state = "idle"
-            return
-        if state == "run":
-            event["detail"] += progress
-            if late:
-                event["status"], event["detail"] = EventStatus.FAR_TIMEOUT, moved
-            if late or done:
-                self._state, self._reset = "report", True
-                return
-        if given.link_reset:
-            event["status"] = EventStatus.LINK_RESET
-            self._state, self._reset = "report", True
-            return
-        if state == "settle":
-            self._reset = False
-        self._state = {"settle": "launch", "launch": "run", "run": "run"}[state]
+        runner.step(command=given.command, taken=given.event_ready, progress=progress, done=done, bad=late,
+                    number=runner.detail, link_reset=given.link_reset)
 
     def _datapath(self, given: Inputs, shown: Outputs, *, launch: bool, fresh: bool, stale: int) -> None:
         back, rows = self._back, self._rows

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from hdl.control.protocol import EventStatus
+from sim.golden.local_runner import LocalRunner
 from sim.golden.row_reads import RowReads
 
 __all__ = ["Inputs", "Outputs", "StandIn", "compute", "compute_cycles"]
@@ -76,10 +76,9 @@ class StandIn:
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
-        self._state = "idle"
+        self._runner = LocalRunner(always=True)
         self._trails = False
         self._command: dict[str, int] = {}
-        self._event = {"tag": 0, "status": 0, "detail": 0, "cycles": 0}
         self._clear()
 
     def _clear(self) -> None:
@@ -98,38 +97,22 @@ class StandIn:
 
     def outputs(self) -> Outputs:
         """Outputs in this cycle."""
-        active = self._state in ("launch", "run")
-        shows = active or self._trails
-        return Outputs(command_ready=self._state == "idle", event=self._event if self._state == "report" else None,
-                       read=self._reads.asked if shows else None, write=self._offered if shows else None,
-                       busy=active or self._state == "settle")
+        runner = self._runner
+        shows = not runner.reset or self._trails
+        return Outputs(command_ready=runner.ready, event=runner.event, read=self._reads.asked if shows else None,
+                       write=self._offered if shows else None, busy=runner.busy)
 
     def step(self, given: Inputs) -> None:
         """Advance by one cycle."""
-        outputs = self.outputs()
-        state, done = self._state, self._done
+        outputs, runner, done = self.outputs(), self._runner, self._done
         # What a link reset breaks off is still at the ports in the cycle after it.
-        self._trails = state in ("launch", "run")
-        if outputs.busy:
-            self._event["cycles"] += 1
-        if state in ("launch", "run"):
-            self._advance(outputs, given, launch=state == "launch")
-        if state == "idle":
-            if given.command is not None:
-                self._command = given.command
-                self._event = {"tag": given.command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
-                self._clear()
-                self._state = "settle"
-        elif state == "report":
-            if given.event_ready:
-                self._state = "idle"
-        elif state == "run" and done:
-            self._state = "report"
-        elif given.link_reset:
-            self._event["status"] = EventStatus.LINK_RESET
-            self._state = "report"
-        else:
-            self._state = {"settle": "launch", "launch": "run", "run": "run"}[state]
+        self._trails = not runner.reset
+        progress = 0 if runner.reset else self._advance(outputs, given, launch=runner.start)
+        if runner.ready and given.command is not None:
+            self._command = given.command
+            self._clear()
+        runner.step(command=given.command, taken=given.event_ready, progress=progress, done=done,
+                    link_reset=given.link_reset)
 
     def _due(self) -> bool:
         """Whether the next row may leave in this cycle, by the pace."""
@@ -139,8 +122,10 @@ class StandIn:
         # Step k is over k + 1 cycles after the start, and row n due after ceil(n * steps / rows) of them.
         return (self._step - 1) * rows // steps > self._taken
 
-    def _advance(self, outputs: Outputs, given: Inputs, *, launch: bool) -> None:
+    def _advance(self, outputs: Outputs, given: Inputs, *, launch: bool) -> int:
+        """Advance the datapath; return the elements that leave."""
         self._step += 1
+        moved = 0
         rows, length = self._rows, self._command["length"]
         total = max(rows, 1)
         leaves = (self._writes and (self._offered is None or given.write_ready) and self._due()
@@ -152,13 +137,12 @@ class StandIn:
             self._taken += 1
             if length:
                 source = self._reads.take()
-                kept = min(self._lanes, length - self._lanes * (self._taken - 1))
-                self._offered = self._command["gradient_base"] // self._lanes + self._taken - 1, source, kept
-                if not launch:
-                    self._event["detail"] += kept
+                moved = min(self._lanes, length - self._lanes * (self._taken - 1))
+                self._offered = self._command["gradient_base"] // self._lanes + self._taken - 1, source, moved
             if self._taken == total:
                 self._writes, self._ending = False, True
         self._reads.step(outputs.read, given.read_ready)
         if launch:
             self._reads.begin(self._command["state_base"] // self._lanes, rows)
             self._writes = True
+        return moved

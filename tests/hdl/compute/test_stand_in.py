@@ -11,14 +11,14 @@ from cocotb.triggers import FallingEdge
 
 from hdl.compute.stand_in import StandIn, compute_cycles, counts_layout
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.protocol import EventStatus, Operation
 from sim import regression
 from sim.golden import stand_in as golden
-from sim.payload import from_int, to_int
 from sim.streams import cycles, stalls, start
 from sim.verilated.vectors import Unit
 from tests.hdl import engines
 from tests.hdl.engines import VERSION, Bench, command, content, fill
+from tests.hdl.local_ports import LocalPorts
 
 WORDS = 1024
 run = functools.partial(engines.run, counts=counts_layout())
@@ -55,51 +55,23 @@ async def follows_the_model(dut):
     where = f"seed {p['seed']}"
     await start(dut)
     ready = {name: stalls(kind, seed=p["seed"] + n) for n, (name, kind) in enumerate(p["stalls"].items())}
-    model, offered, ended, coming = golden.StandIn(lanes), None, [], [None, None]
+    model, offered = golden.StandIn(lanes), None
+    ports = LocalPorts(dut, "gradient", lanes=lanes, counts=counts_layout(), read=lambda row: pattern(row, lanes),
+                       written=lambda row: pattern(row, lanes))
     for _ in range(p["cycles"]):
         if offered is None and generator.random() < 0.3:
             offered = random_command(generator, lanes)
         given = golden.Inputs(command=offered, link_reset=generator.random() < 0.002,
                               **{f"{name}_ready": next(pattern) for name, pattern in ready.items()})
-        version = generator.getrandbits(32)
-        dut.command__valid.value = offered is not None
-        dut.command__payload.value = to_int(command_layout(), offered or command(length=generator.getrandbits(10)))
-        dut.event__ready.value = given.event_ready
-        dut.gradient_read__ready.value = given.read_ready
-        dut.gradient_write__ready.value = given.write_ready
-        dut.link_reset.value, dut.weight_version.value = given.link_reset, version
-        dut.gradient_read__response.value = coming[0] is not None
-        elements = pattern(coming[0], lanes) if coming[0] is not None else [generator.getrandbits(32)] * lanes
-        dut.gradient_read__elements.value = sum(element << 32 * n for n, element in enumerate(elements))
+        ports.drive(generator, given)
         await FallingEdge(dut.clk)
         expected = model.outputs()
-        assert dut.command__ready.value == expected.command_ready, where
-        assert dut.event__valid.value == (expected.event is not None), where
-        assert dut.gradient_read__valid.value == (expected.read is not None), where
-        assert dut.gradient_write__valid.value == (expected.write is not None), where
-        if expected.event is not None:
-            found = from_int(event_layout(), int(dut.event__payload.value))
-            assert {**expected.event, "flags": 0, "queue": 0, "weight_version": version} == found, where
-            if given.event_ready:
-                ended.append(expected.event)
-        if expected.read is not None:
-            assert dut.gradient_read__row.value == expected.read, where
-        if expected.write is not None:
-            row, source, kept = expected.write
-            assert (dut.gradient_write__row.value, dut.gradient_write__keep.value) == (row, (1 << kept) - 1), where
-            elements = int(dut.gradient_write__elements.value)
-            assert [elements >> 32 * n & 0xFFFFFFFF for n in range(kept)] == pattern(source, lanes)[:kept], where
-        waits = (expected.read is not None and not given.read_ready) or (
-            expected.write is not None and not given.write_ready)
-        assert from_int(counts_layout(), int(dut.count.value)) == {
-            "command_cycles": expected.busy, "stall_memory": waits}, where
-        granted = expected.read if expected.read is not None and given.read_ready else None
-        coming = [coming[1], granted]
+        ports.compare(expected, given, where)
         model.step(given)
         if expected.command_ready:
             offered = None
         await cycles(dut, 1)
-    statuses = [event["status"] for event in ended]
+    statuses = [event["status"] for event in ports.ended]
     assert statuses.count(EventStatus.OK) > p["cycles"] // 400, where
     assert statuses.count(EventStatus.LINK_RESET) > p["cycles"] // 4000, where
 

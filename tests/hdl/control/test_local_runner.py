@@ -10,6 +10,7 @@ from cocotb.triggers import FallingEdge
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from sim import regression
+from sim.golden.local_runner import LocalRunner
 from sim.payload import from_int, to_int
 from sim.streams import cycles, start
 
@@ -17,47 +18,13 @@ MOST = 4
 EXPECTED = 50
 
 
-class Model:
-    """Model of the runner's docstring: the outputs of a cycle, and the effect of its inputs on the next one."""
-
-    def __init__(self, always):
-        self.always = always
-        self.state, self.age = "idle", 0
-        self.event = None
-
-    def outputs(self):
-        running = self.state == "run"
-        return {"reset": not (running and self.age >= 1), "start": running and self.age == 1, "busy": running,
-                "command": self.state == "idle", "event": self.event if self.state == "report" else None}
-
-    def step(self, *, command, taken, progress, done, bad, number, link_reset, is_other=False):
-        if self.state == "idle" and command is not None:
-            self.event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
-            self.state, self.age = ("run", 0) if command["length"] or self.always else ("report", 0)
-        elif self.state == "run":
-            self.event["cycles"] += 1
-            self.age += 1
-            runs = self.age > 2
-            if runs:
-                self.event["detail"] += progress
-                if bad:
-                    status = EventStatus.BAD_RULE if is_other else EventStatus.BAD_MASK
-                    self.event.update(status=status, detail=number)
-            ended = runs and (bad or done)
-            if link_reset and not ended:
-                self.event["status"] = EventStatus.LINK_RESET
-            if link_reset or ended:
-                self.state = "report"
-        elif self.state == "report" and taken:
-            self.state = "idle"
-
-
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def follows_the_model(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
-    model, ended, offered = Model(p["always"]), [], None
+    options = {"failure": EventStatus.BAD_MASK, "other": EventStatus.BAD_RULE, "always": p["always"]}
+    model, ended, offered = LocalRunner(**options), [], None
     for _ in range(8_000):
         if offered is None and generator.random() < p["given"]:
             offered = {"operation": Operation.MASK, "tag": generator.getrandbits(16),
@@ -77,22 +44,22 @@ async def follows_the_model(dut):
             name: (offered or {}).get(name, 0) for name, _ in command_layout()})
         dut.event__ready.value = taken
         await FallingEdge(dut.clk)
-        expected = model.outputs()
+        ready, expected = model.ready, model.event
         for name in ("reset", "start", "busy"):
-            assert getattr(dut, name).value == expected[name], f"{name} in state {model.state}, seed {p['seed']}"
-        assert dut.command__ready.value == expected["command"], f"seed {p['seed']}"
-        assert dut.event__valid.value == (expected["event"] is not None), f"seed {p['seed']}"
-        if expected["event"] is not None:
+            assert getattr(dut, name).value == getattr(model, name), f"{name}, seed {p['seed']}"
+        assert dut.command__ready.value == ready, f"seed {p['seed']}"
+        assert dut.event__valid.value == (expected is not None), f"seed {p['seed']}"
+        if expected is not None:
             found = from_int(event_layout(), int(dut.event__payload.value))
-            assert {name: found[name] for name in expected["event"]} == expected["event"], f"seed {p['seed']}"
+            assert {name: found[name] for name in expected} == expected, f"seed {p['seed']}"
             assert found["weight_version"] == version
             if taken and not reset:
-                ended.append(expected["event"])
+                ended.append(expected)
         if reset:
-            model = Model(p["always"])
+            model = LocalRunner(**options)
         else:
             model.step(command=offered, taken=taken, **inputs)
-            if expected["command"]:
+            if ready:
                 offered = None
         await cycles(dut, 1)
     statuses = [event["status"] for event in ended]

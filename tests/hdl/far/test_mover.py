@@ -9,13 +9,13 @@ import pytest
 from cocotb.triggers import FallingEdge
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.protocol import EventStatus, Operation
 from hdl.far.mover import OUTSTANDING, Mover, counts_layout
 from sim import regression
 from sim.golden import mover as golden
-from sim.payload import from_int, to_int
 from sim.streams import cycles, stalls, start
 from tests.hdl.engines import command
+from tests.hdl.local_ports import LocalPorts
 
 NEAR, FAR = 1024, 4096
 
@@ -48,7 +48,10 @@ async def follows_the_model(dut):
     where = f"seed {p['seed']}"
     await start(dut)
     ready = {name: stalls(kind, seed=p["seed"] + n) for n, (name, kind) in enumerate(p["stalls"].items())}
-    model, offered, ended, coming = golden.Mover(lanes), None, [], [None, None]
+    model, offered = golden.Mover(lanes), None
+    ports = LocalPorts(
+        dut, "activation", lanes=lanes, counts=counts_layout(), read=lambda row: pattern(row, lanes, NEAR_SALT),
+        written=lambda row: pattern(row, lanes, FAR_SALT))
     owed, quiet = collections.deque(), 0
     for cycle in range(p["cycles"]):
         if offered is None and generator.random() < 0.3:
@@ -62,16 +65,8 @@ async def follows_the_model(dut):
             answer=owed.popleft()[0] if speaks else None,
             **{f"{name}_ready": next(ready[name]) and not (quiet and name == "far")
                for name in ("event", "read", "write", "far")})
-        dut.command__valid.value = offered is not None
-        dut.command__payload.value = to_int(command_layout(), offered or command(length=generator.getrandbits(10)))
-        dut.event__ready.value, dut.far__ready.value = given.event_ready, given.far_ready
-        dut.activation_read__ready.value, dut.activation_write__ready.value = given.read_ready, given.write_ready
-        version = generator.getrandbits(32)
-        dut.link_reset.value, dut.weight_version.value, dut.timeout.value = given.link_reset, version, 250
-        dut.activation_read__response.value = coming[0] is not None
-        elements = pattern(coming[0], lanes, NEAR_SALT) if coming[0] is not None else [
-            generator.getrandbits(32)] * lanes
-        dut.activation_read__elements.value = sum(element << 32 * n for n, element in enumerate(elements))
+        ports.drive(generator, given)
+        dut.far__ready.value, dut.timeout.value = given.far_ready, 250
         dut.far__response.value = given.answer is not None
         for lane in range(lanes):
             getattr(dut, f"far__answer__{lane}").value = (
@@ -79,25 +74,8 @@ async def follows_the_model(dut):
         await FallingEdge(dut.clk)
         where = f"seed {p['seed']}, cycle {cycle}"
         expected = model.outputs()
-        assert dut.command__ready.value == expected.command_ready, where
-        assert dut.event__valid.value == (expected.event is not None), where
-        assert dut.activation_read__valid.value == (expected.read is not None), where
-        assert dut.activation_write__valid.value == (expected.write is not None), where
+        ports.compare(expected, given, where)
         assert dut.far__valid.value == (expected.far is not None), where
-        if expected.event is not None:
-            found = from_int(event_layout(), int(dut.event__payload.value))
-            assert {**expected.event, "flags": 0, "queue": 0, "weight_version": version} == found, where
-            if given.event_ready:
-                ended.append(expected.event)
-        if expected.read is not None:
-            assert dut.activation_read__row.value == expected.read, where
-        if expected.write is not None:
-            row, source, kept = expected.write
-            assert dut.activation_write__row.value == row, where
-            assert dut.activation_write__keep.value == (1 << kept) - 1, where
-            elements = int(dut.activation_write__elements.value)
-            assert [elements >> 32 * n & 0xFFFFFFFF for n in range(kept)] == pattern(
-                source, lanes, FAR_SALT)[:kept], where
         if expected.far is not None:
             row, source, kept = expected.far
             assert (dut.far__row.value, dut.far__write.value) == (row, source is not None), where
@@ -107,18 +85,13 @@ async def follows_the_model(dut):
                     source, lanes, NEAR_SALT)[:kept], where
             elif given.far_ready:
                 owed.append((row, cycle + generator.choice([1, 2, p["latency"]])))
-        waits = (expected.read is not None and not given.read_ready) or (
-            expected.write is not None and not given.write_ready)
-        assert from_int(counts_layout(), int(dut.count.value)) == {
-            "command_cycles": expected.busy, "stall_memory": waits}, where
-        coming = [coming[1], expected.read if expected.read is not None and given.read_ready else None]
         model.step(given)
         if given.link_reset:
             owed.clear()
         if expected.command_ready:
             offered = None
         await cycles(dut, 1)
-    statuses = [event["status"] for event in ended]
+    statuses = [event["status"] for event in ports.ended]
     assert statuses.count(EventStatus.OK) > p["cycles"] // 400, where
     assert statuses.count(EventStatus.LINK_RESET) > p["cycles"] // 4000, where
     assert statuses.count(EventStatus.FAR_TIMEOUT) > p["cycles"] // 8000, where
