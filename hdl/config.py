@@ -10,10 +10,13 @@ from hdl.memory_map import memory_map
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES
 
-__all__ = ["FP32", "INT16", "NodeConfig"]
+__all__ = ["FP32", "INT16", "ROLES", "NodeConfig"]
 
 #: Elements of a full node, and of a reduced one.
 FP32, INT16 = "fp32", "int16"
+
+#: What a node is for: an equal of the others, or in a relay a worker or the server.
+NODE, WORKER, SERVER = ROLES = ("node", "worker", "server")
 
 #: Parameters that a reduced node must have, with their names in messages.
 _REDUCED = {
@@ -22,12 +25,12 @@ _REDUCED = {
     "ring_ports": ("Ring port count", 1),
     "replay": ("replay", False), "rounds": ("rounds", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
-    "gradient_codec": ("Gradient codec", ZERO_VALUE),
+    "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False}, object()
+                  "sequences": False, "role": NODE}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -82,8 +85,8 @@ class NodeConfig:
     activation_words : int
         Capacity in elements of the activation memory, as those above; without effect in a node without LAYERS.
     far_words : int
-        Capacity in elements of the far memory of a node with LAYERS and a port to one: docs/far.md. A multiple of 32,
-        or 0 in a node without.
+        Capacity in elements of the far memory of a node with LAYERS or of a server, and a port to one: docs/far.md. A
+        multiple of 32, or 0 in a node without.
     scale_mask : bool
         Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
     operands : str
@@ -130,6 +133,9 @@ class NodeConfig:
     rounds : bool
         Whether updates can be rounds of gradients, which do not wait for all nodes: docs/ring/rounds.md. Such a node
         has two queues, replay and the stand-in, and gradients that are added as they are.
+    role : str
+        ``node``, or in a relay (docs/relay.md) ``worker`` or ``server``. Workers give their gradients to the server
+        by PUSH. A server has its weights and its state in its far memory, and does not compute.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -167,6 +173,7 @@ class NodeConfig:
     ring_ports: int = 1
     replay: bool = False
     rounds: bool = False
+    role: str = NODE
     element: str = FP32
 
     def __post_init__(self):
@@ -208,7 +215,11 @@ class NodeConfig:
         if isinstance(self.far_words, bool) or not isinstance(self.far_words, int) or self.far_words % 32 or not (
                 0 <= self.far_words <= 1 << 24):
             raise ValueError(f"far_words must be 0, or a multiple of 32 up to 16777216, not {self.far_words!r}")
-        if self.far_words and not self.compute:
+        if self.role not in ROLES:
+            raise ValueError(f"Role must be one of {', '.join(ROLES)}, not {self.role!r}")
+        if self.is_server:
+            self._check_server()
+        if self.far_words and not (self.compute or self.is_server):
             raise ValueError("Node with a far memory must have rows of multiply-accumulate units, since it moves "
                              "their activations")
         if isinstance(self.queues, bool) or self.queues not in (1, 2, 3):
@@ -248,6 +259,17 @@ class NodeConfig:
                 raise ValueError(f"{name} must be at most {most} with segments of {self.segment} elements, since a "
                                  f"block has at most {MOST_SEGMENTS} of them, not {getattr(self, name)!r}")
 
+    def _check_server(self):
+        """Raise ValueError if a server cannot have its weights and its state in its far memory."""
+        if self.compute:
+            raise ValueError(f"Server must have no rows of multiply-accumulate units, not {self.compute!r}")
+        if self.has_master or self.has_residual or not self.adds_compressed:
+            raise ValueError(f"Server must have weights as {RAW}, no masters, and gradients as {ZERO_VALUE}, not "
+                             f"{self.weight_codec!r} and {self.gradient_codec!r}")
+        if self.far_words < self.served_words:
+            raise ValueError(f"Far memory of a server must hold its weights and its state, {self.served_words:,} "
+                             f"words, not {self.far_words:,}")
+
     def _check_rounds(self):
         """Raise ValueError if a node with rounds lacks what they need."""
         if not self.rounds or self.reduced:
@@ -273,6 +295,16 @@ class NodeConfig:
     def has_master(self):
         """Whether the node keeps the masters of its own block: always where weights go through a codec."""
         return self.masters or self.weight_codec != RAW
+
+    @property
+    def is_server(self):
+        """Whether weights and state are in the far memory, and PUSH ends here."""
+        return self.role == SERVER
+
+    @property
+    def served_words(self):
+        """Words of weights and state together, which a server has in its far memory in this order."""
+        return self.weight_words + self.state_planes * self.state_words
 
     @property
     def has_signals(self):

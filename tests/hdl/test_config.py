@@ -51,6 +51,11 @@ ALONE = {"lanes": 1, "nodes_max": 1}
                                r"mxfp4_e2m1_up, nvfp4, not 'fp8'$"),
         ({"operands": "mx9", "compute": 4, "lanes": 8}, r"^Units that multiply in mx9 must be at most 16, not 4 rows "
                                                         r"of 8$"),
+        ({"role": "boss"}, r"^Role must be one of node, worker, server, not 'boss'$"),
+        ({"role": "server"}, r"^Far memory of a server must hold its weights and its state, 32,768 words, not 0$"),
+        ({"role": "server", "compute": 4}, r"^Server must have no rows of multiply-accumulate units, not 4$"),
+        ({"role": "server", "masters": True}, r"^Server must have weights as raw, no masters, and gradients as "
+                                              r"zero_value, not 'raw' and 'zero_value'$"),
         ({"row_owners": 1}, r"^row_owners must be True or False, not 1$"),
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
@@ -77,6 +82,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
          r"^Weight codec of an int16 node must be raw, not 'mx9'$"),
         (INT16 | ALONE | {"state_planes": 0, "gradient_codec": "raw"},
          r"^Gradient codec of an int16 node must be zero_value, not 'raw'$"),
+        (INT16 | ALONE | {"state_planes": 0, "role": "worker"}, r"^Role of an int16 node must be node, not 'worker'$"),
         (INT16 | ALONE | {"state_planes": 0, "gradient_words": 16416},
          r"^gradient_words of an int16 node must be at most 16384, not 16416$"),
         (INT16 | ALONE | {"state_planes": 0, "weight_words": 32768},
@@ -115,7 +121,8 @@ def test_hash_covers_every_parameter():
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
-               "masters": True, "versions": True, "centroids": 16, "sequences": True, "row_owners": True}
+               "masters": True, "versions": True, "centroids": 16, "sequences": True, "row_owners": True,
+               "role": "worker"}
     far = NodeConfig(compute=1)
     assert far.hash != dataclasses.replace(far, far_words=64).hash
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
