@@ -297,6 +297,11 @@ class NodeConfig:
         return self.masters or self.weight_codec != RAW
 
     @property
+    def in_relay(self):
+        """Whether the node has the operation PUSH."""
+        return self.role != NODE
+
+    @property
     def is_server(self):
         """Whether weights and state are in the far memory, and PUSH ends here."""
         return self.role == SERVER

@@ -67,7 +67,8 @@ class CommandChecker(wiring.Component):
       ``unit`` is another node of its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit,
       unit_queue and the nodes of the ring, from the lowest byte on). QUIESCE is checked so too.
     - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it
-      ``has_root`` ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte
+      ``has_root`` ``root`` < ``size``, and by ``is_root`` it is the rank of this node, and ``size`` > 1, or it is
+      not (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte
       on). Then ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest
       byte on).
     - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
@@ -256,6 +257,13 @@ class CommandChecker(wiring.Component):
                     (command.port >= config.ring_ports) | (command.size > config.nodes_max)
                     | (command.rank >= command.size) | (rooted.any() & (command.root >= command.size))
                 )
+                # A root that an operation has at this node, or at another.
+                for here in (True, False):
+                    seated = [command.operation == operation.code for operation in operations
+                              if operation.is_root is here]
+                    if seated:
+                        mine = command.root == command.rank
+                        outside |= Cat(seated).any() & ((~mine | (command.size == 1)) if here else mine)
                 m.next = "Fetch"
                 with m.If(outside):
                     conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))

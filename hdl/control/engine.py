@@ -30,6 +30,8 @@ class Reach(enum.Enum):
 
     LENGTH = "length"
     """``length`` elements; on the ring, in groups of 32 that lie ``stride`` groups apart."""
+    DENSE = "dense"
+    """``length`` elements, one behind the other whatever the stride."""
     BLOCK = "block"
     """The largest of the ``size`` blocks that ``length`` elements are dealt to."""
     START = "start"
@@ -81,6 +83,8 @@ class OperationDescription:
         Whether other nodes take part, so that port, size and rank must name a place in a ring.
     has_root : bool
         Whether ``root`` must name a node.
+    is_root : bool, optional
+        Whether that must be this node, of several, or must be another one; by default it may be any.
     least : int
         Least length.
     refused : callable, optional
@@ -94,6 +98,7 @@ class OperationDescription:
     extents: tuple[Extent, ...] = ()
     on_ring: bool = False
     has_root: bool = False
+    is_root: bool | None = None
     least: int = 0
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
     queue: int | None = None

@@ -83,6 +83,7 @@ class Operation(enum.IntEnum):
     FOLD = 13
     MOVE_OUT = 14
     MOVE_IN = 15
+    PUSH = 16
 
 
 class EventStatus(enum.IntEnum):

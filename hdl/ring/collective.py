@@ -74,6 +74,9 @@ class CollectiveEngine(wiring.Component):
     ABORT has arrived: after that nothing of this epoch is left on the ring, all credits are back, and the next
     command, of a new epoch, finds it clean. It waits for that ABORT no longer than ``timeout`` cycles.
 
+    PUSH of a relay is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a server, and
+    goes from worker to worker to its optimizer. Nothing is gathered.
+
     With two ports, SWITCH sets which of them is used how, if all is still, or ends with ``BUSY``; a command runs on
     the ring that its field ``port`` names. A packet is taken in only when one is expected, since the next one may be
     of the other ring; so an ABORT that comes when all packets of a command have come is left where it is, until the
@@ -160,19 +163,23 @@ class CollectiveEngine(wiring.Component):
         has_scatter = Signal()
         is_broadcast = Signal()
         steps = Signal(SIZES)  # of a node that takes part in a whole phase
+        # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
+        whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
+        if config.in_relay:
+            whole, gathered, updated = (
+                is_broadcast | setup.chain, setup.fused & ~setup.chain, updated & (~setup.chain | setup.fused))
         m.d.comb += [
-            has_scatter.eq(setup.fused | setup.sum),
-            has_gather.eq(setup.fused | setup.gather | (command.operation == Operation.ALL_GATHER)),
+            has_scatter.eq(setup.fused | setup.sum | setup.chain if config.in_relay else setup.fused | setup.sum),
+            has_gather.eq(gathered | setup.gather | (command.operation == Operation.ALL_GATHER)),
             is_broadcast.eq(command.operation == Operation.BROADCAST),
             steps.eq(last_rank),
             datapath.setup.eq(setup),
             datapath.start.eq(control.launch),
             planner.start.eq(control.plan),
             planner.length.eq(command.length),
-            # A broadcast moves the whole vector as one block.
-            planner.size.eq(Mux(is_broadcast, 1, command.size)),
-            planner.rank.eq(Mux(is_broadcast, 0, command.rank)),
-            planner.turn.eq(Mux(is_broadcast, 0, command.turn)),
+            planner.size.eq(Mux(whole, 1, command.size)),
+            planner.rank.eq(Mux(whole, 0, command.rank)),
+            planner.turn.eq(Mux(whole, 0, command.turn)),
             planner.stride.eq(command.stride),
         ]
 
@@ -188,10 +195,20 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += known.eq(0)
         connect_stream(m, self.command, control.command)
         connect_stream(m, control.event, self.event)
+        updating = (Operation.FUSED_UPDATE, Operation.PUSH)
+        if config.in_relay:
+            pushes = given.operation == Operation.PUSH
+            with m.If(self.command.ready):
+                m.d.sync += [
+                    setup.chain.eq(pushes),
+                    setup.opens.eq(~pushes | (predecessor(given.rank, given.size) == given.root)),
+                    setup.closes.eq(~pushes | (given.rank == given.root)),
+                ]
         with m.If(self.command.ready):
             m.d.sync += [
                 command.eq(given),
-                setup.fused.eq(given.operation == Operation.FUSED_UPDATE),
+                setup.fused.eq(_among(given.operation, updating) if config.is_server
+                               else given.operation == Operation.FUSED_UPDATE),
                 setup.sum.eq(
                     (given.operation == Operation.ALL_REDUCE) | (given.operation == Operation.REDUCE_SCATTER)
                 ),
@@ -213,12 +230,15 @@ class CollectiveEngine(wiring.Component):
         # Which blocks this node sends, receives, encodes and owns, and where they begin.
         is_root = command.rank == command.root
         gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
+        sends = receives = scatters
+        if config.in_relay:
+            sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
         gives = has_gather & ~has_scatter
         if not config.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
             gives &= ~setup.alone
         now = Situation(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
-            following=planner.following, scatters=scatters, gathers=gathers,
+            following=planner.following, sends=sends, receives=receives, gathers=gathers,
             gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=setup.successor != command.root)
 
         # Planned tours are taken over in every cycle of planning; those of the last one count.
@@ -250,7 +270,7 @@ class CollectiveEngine(wiring.Component):
             control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(setup.alone),
-            control.kind.updates.eq(~setup.sum),
+            control.kind.updates.eq(updated),
             control.planned.eq(planner.done),
             control.finished.eq(~datapath.busy & (leaving == 0) & (coming == 0)),
             fault.found.eq(depacketizer.error | link.overrun | pulses.malformed),

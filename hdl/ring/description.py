@@ -1,5 +1,7 @@
 """Description of the collective engine: operations that nodes of a ring carry out together, and QUIESCE."""
 
+import dataclasses
+
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
 from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
@@ -27,6 +29,12 @@ def describe(config):
     def lacks_planes(settings):
         return ~has_rule(settings.rule, config.state_planes), EventStatus.BAD_RULE, settings.rule
 
+    push = ()
+    if config.in_relay:
+        served = (weights, *(dataclasses.replace(extent, reach=Reach.DENSE) for extent in state))
+        push = (OperationDescription(
+            code=Operation.PUSH, on_ring=True, has_root=True, is_root=config.is_server, queue=1,
+            extents=served if config.is_server else (gradients,), refused=lacks_planes if config.is_server else None),)
     switch = (OperationDescription(code=Operation.SWITCH, queue=1),) if config.ring_ports > 1 else ()
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(
@@ -41,6 +49,7 @@ def describe(config):
             OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True, queue=1),
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True,
                                  queue=1),
+            *push,
             *switch,
         ),
         reads=_ports(config, "read"),

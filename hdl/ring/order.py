@@ -229,6 +229,8 @@ class Walk(wiring.Component):
         Longest vector; a multiple of 32.
     segment : int
         Elements in a segment, 32 times a power of two.
+    chained : bool
+        Whether a scatter-reduce may be a chain, of which a node has one link.
 
     Members
     -------
@@ -237,18 +239,23 @@ class Walk(wiring.Component):
     plan : In(plan_layout(elements))
     scatter, gather : In(tour_layout(elements))
         This walk's part in each phase; a phase without steps is left out of the order.
+    opens, closes : In(1)
+        Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if it is
+        ``chained``; otherwise they always are.
     o : Out(stream of record_layout(elements, segment))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been taken.
     """
 
-    def __init__(self, *, elements, segment):
+    def __init__(self, *, elements, segment, chained=False):
         self._elements = elements
         self._segment = segment
+        self._chained = chained
         super().__init__(
             {
                 "start": In(1),
                 "plan": In(plan_layout(elements)),
+                **({"opens": In(1), "closes": In(1)} if chained else {}),
                 "scatter": In(tour_layout(elements)),
                 "gather": In(tour_layout(elements)),
                 "o": Out(stream.Signature(record_layout(elements, segment))),
@@ -314,6 +321,10 @@ class Walk(wiring.Component):
             partial.eq(final & ends & (inside != 0) & (plan.rest != 0)),
         ]
 
+        first, last = opening, steps == 1
+        if self._chained:
+            first = first & (self.opens | (phase == Phase.GATHER))
+            last = last & (self.closes | (phase == Phase.GATHER))
         m.d.comb += self.busy.eq(active | self.o.valid)
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
@@ -333,8 +344,8 @@ class Walk(wiring.Component):
                     self.o.payload.block.eq(block),
                     self.o.payload.place.eq(offset),
                     self.o.payload.length.eq(Cat(Mux(partial, plan.rest, 0), inside - partial)),
-                    self.o.payload.first.eq(opening),
-                    self.o.payload.last.eq(steps == 1),
+                    self.o.payload.first.eq(first),
+                    self.o.payload.last.eq(last),
                     opening.eq(0),
                     steps.eq(steps - 1),
                     # Down by one block, from that of group 0 to that of the last group before it comes again. One

@@ -109,9 +109,12 @@ class Sequencer(wiring.Component):
 
     def _walk(self, m, description):
         """Make the walk of a participant, with nobody who follows it yet."""
-        walk = Walk(elements=self._elements, segment=self._config.segment)
+        chained = self._config.in_relay
+        walk = Walk(elements=self._elements, segment=self._config.segment, chained=chained)
         m.submodules[f"{description.name}_walk"] = walk
         m.d.comb += [walk.start.eq(self.start), walk.plan.eq(self.setup.plan)]
+        if chained:
+            m.d.comb += [walk.opens.eq(self.setup.opens), walk.closes.eq(self.setup.closes)]
         for phase, tour in (("scatter", description.scatter), ("gather", description.gather)):
             if tour is not None:
                 m.d.comb += getattr(walk, phase).eq(self.setup[f"{description.name}_{phase}"])

@@ -43,6 +43,8 @@ def setup_layout(config, parts=None):
             "pass_on": 1,
             # A word of state holds two elements.
             "packed_state": 1,
+            # The sum goes along a chain of workers to a server; this node is the first of them, or the server.
+            **({"chain": 1, "opens": 1, "closes": 1} if config.in_relay else {}),
             # Numbers of nodes.
             "rank": 8,
             "predecessor": 8,

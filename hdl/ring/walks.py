@@ -32,8 +32,10 @@ class Situation:
     previous: Any
     own: Any
     following: Any
-    #: Steps of this node in the phase; 0 where the command leaves the phase out.
-    scatters: Any
+    #: Steps of this node in the scatter-reduce, as one that sends and as one that receives, and in the all-gather; 0
+    #: where the command leaves the phase out.
+    sends: Any
+    receives: Any
     gathers: Any
     #: Whether the vector moves as one block, from a root to all others.
     is_broadcast: Any
@@ -92,19 +94,19 @@ def _gathers(now, broadcasts, steps, first):
 #: The packets that are sent.
 EGRESS = WalkDescription(
     name="egress",
-    scatter=lambda now: Tour(steps=now.scatters, first=now.own),
+    scatter=lambda now: Tour(steps=now.sends, first=now.own),
     gather=lambda now: _gathers(now, now.passes_on, now.gathers, now.following))
 
 #: The packets that come. A ring of one expects nothing and takes its own sums.
 INGRESS = WalkDescription(
     name="ingress",
-    scatter=lambda now: Tour(steps=Mux(now.setup.alone & now.setup.sum, 1, now.scatters), first=now.previous),
+    scatter=lambda now: Tour(steps=Mux(now.setup.alone & now.setup.sum, 1, now.receives), first=now.previous),
     gather=lambda now: _gathers(now, ~now.is_root, now.gathers, now.own))
 
 #: The local gradients that are encoded, or summed before they are.
 ENCODE = WalkDescription(
     name="encode",
-    scatter=lambda now: Tour(steps=Mux(now.setup.sum, now.size, now.scatters), first=now.own))
+    scatter=lambda now: Tour(steps=Mux(now.setup.sum, now.size, now.sends), first=now.own))
 
 #: The own block: updated by the optimizer, or given away by a command without one.
 OWN = WalkDescription(

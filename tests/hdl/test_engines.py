@@ -106,10 +106,15 @@ def test_engines_of_a_configuration():
     assert [engine.name for engine in engines(full)] == [
         "engine", "rounds", "masking", "inference", "stand_in", "compute", "mover", "latched_settings"]
     assert [engine.queue for engine in engines(full)] == [1, 1, 0, 0, 0, 0, 2, 1]
-    assert [operation.code for operation in operations(full)] == list(Operation)
+    everything = [operation for operation in Operation if operation is not Operation.PUSH]
+    assert [operation.code for operation in operations(full)] == everything
+    assert [operation.code for operation in operations(dataclasses.replace(full, role="worker"))] == list(Operation)
+    server = NodeConfig(role="server", far_words=32768, masking=False, error_feedback=False)
+    assert [engine.name for engine in engines(server)] == ["engine"]
+    assert Operation.PUSH in [operation.code for operation in operations(server)]
     assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
     lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS,
-               Operation.SWITCH, Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN}
+               Operation.SWITCH, Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN, Operation.PUSH}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 

@@ -25,7 +25,7 @@ __all__ = ["SUMS", "AddedFrom", "AddedTo", "CodedTo", "DecodedSum", "DecodedTo",
 #: and in place of a gather the last ones of a reduce-scatter.
 SUMS = WalkDescription(
     name="sums",
-    scatter=lambda now: Tour(steps=Mux(now.setup.sum & now.setup.gather, now.size, now.scatters), first=now.own),
+    scatter=lambda now: Tour(steps=Mux(now.setup.sum & now.setup.gather, now.size, now.sends), first=now.own),
     gather=lambda now: Tour(steps=scatters_only(now.setup), first=now.following))
 
 

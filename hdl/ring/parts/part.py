@@ -58,9 +58,10 @@ class Socket(enum.Enum):
     """Rows of weights of the own block from memory, for the ring, where they go through a codec."""
 
 
-def part_setup_layout():
+def part_setup_layout(config):
     """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
+        **({"chain": 1} if config.in_relay else {}),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES,
         "settings": settings_layout()})
 
@@ -295,7 +296,7 @@ class Part(wiring.Component):
         super().__init__({
             # Begins a command; ``setup`` holds from then until the command has ended.
             "start": In(1),
-            "setup": In(part_setup_layout()),
+            "setup": In(part_setup_layout(config)),
             # Events that the part sees to.
             **({"pulses": Out(pulses)} if description.pulses else {}),
             # Ports at memories, arrays ``<memory>_read`` and ``<memory>_write``.

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.compression.registry import RAW
 from hdl.ring.parts.pace import beat_lanes, reader_options
 from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, job
-from hdl.ring.parts.update import updates
+from hdl.ring.parts.update import keeps_new, updates
 from hdl.ring.parts.weight_transfer import is_transferred
 from hdl.ring.walks import OWN
 from hdl.row_transfer import RowReader, RowWriter
@@ -90,7 +90,7 @@ class RawWeights(Part):
         connect_stream(m, assembler.o, self.landing)
         connect_stream(m, serializer.o, own.i)
         connect_stream(m, own.o, self.own)
-        with m.If(setup.alone):  # nobody to give new weights to
+        with m.If(keeps_new(config, setup)):  # nobody to give new weights to
             m.d.comb += self.broadcast.ready.eq(1)
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)

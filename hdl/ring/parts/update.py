@@ -15,12 +15,22 @@ from hdl.ring.walks import OWN
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import beat_layout, connect_stream
 
-__all__ = ["Update", "describe", "in_block", "updates"]
+__all__ = ["Update", "describe", "in_block", "keeps_new", "updates"]
 
 
 def updates(at, setup):
     """Whether the optimizer updates the segment of a record."""
     return setup.fused
+
+
+def keeps_new(config, setup):
+    """Whether the weights that the optimizer makes stay here: those of a ring of one, and in a chain of a server."""
+    return setup.alone | setup.chain if config.is_server else setup.alone
+
+
+def _adds_local(config):
+    """Function for whether the local gradient is a part of the sum, which it is not at the end of a chain."""
+    return (lambda at, setup: setup.fused & ~setup.chain) if config.is_server else updates
 
 
 def in_block(config):
@@ -54,10 +64,12 @@ def describe(config):
         make=lambda description: Update(config=config, description=description),
         steps=(
             # Reads of the local gradient.
-            job(config, "gradient_job", OWN, "gradients", lambda setup: setup.gradient_row, when=updates),
+            job(config, "gradient_job", OWN, "gradients", lambda setup: setup.gradient_row,
+                when=_adds_local(config)),
             # Commands of the optimizer, whose workers are the ring and the local gradient.
             Step(name="bursts", walk=OWN, when=updates, shape=command_layout(2, config.segment),
-                 payload=lambda at, setup: {"count": at.length, "active": Cat(~setup.alone, 1)}),
+                 payload=lambda at, setup: {"count": at.length, "active": Cat(
+                     ~setup.alone, ~setup.chain if config.is_server else 1)}),
             # Reads and writes of state planes; those that the rule does not use have none.
             *(step for plane in planes for step in _state_jobs(config, plane)),
         ),

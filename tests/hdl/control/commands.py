@@ -29,7 +29,8 @@ def verdict(command, config, rule, packed, place=None):
         (Operation.INFER, config.quantization), (Operation.COMPUTE, config.stand_in),
         (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
         (Operation.SWITCH, config.ring_ports > 1), (Operation.FOLD, config.rounds),
-        (Operation.MOVE_OUT, config.far_words), (Operation.MOVE_IN, config.far_words)) if not there]
+        (Operation.MOVE_OUT, config.compute and config.far_words), (Operation.PUSH, config.in_relay),
+        (Operation.MOVE_IN, config.compute and config.far_words)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
     stray = None
@@ -38,7 +39,8 @@ def verdict(command, config, rule, packed, place=None):
     if operation in (Operation.QUIESCE, Operation.LATCH, Operation.SWITCH):
         return stray or (EventStatus.OK, 0)
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
-    if operation == Operation.FUSED_UPDATE and (planes > config.state_planes or rule not in list(Rule)):
+    updates = operation == Operation.FUSED_UPDATE or (operation == Operation.PUSH and config.is_server)
+    if updates and (planes > config.state_planes or rule not in list(Rule)):
         return EventStatus.BAD_RULE, getattr(rule, "value", rule)
     if operation == Operation.LAYERS:
         if length == 0:
@@ -50,7 +52,9 @@ def verdict(command, config, rule, packed, place=None):
     if stray is not None:
         return stray
     outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
-    outside |= operation == Operation.BROADCAST and command["root"] >= size
+    outside |= operation in (Operation.BROADCAST, Operation.PUSH) and command["root"] >= size
+    if operation == Operation.PUSH:
+        outside |= (command["root"] == command["rank"]) != config.is_server or size == 1
     on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE,
                                 Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN)
     if on_ring and outside:
@@ -62,21 +66,25 @@ def verdict(command, config, rule, packed, place=None):
     if operation in (Operation.MOVE_OUT, Operation.MOVE_IN):
         memories = [(command["weight_base"], config.activation_words, 1),
                     (command["state_base"], config.far_words, 1)]
-    elif operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
+    elif operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER) and not (
+            operation == Operation.PUSH and config.is_server):
         memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
-    if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
+    if updates or operation in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))
     if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
         memories.append((command["state_base"], CONFIG.state_words, size))
+    if operation == Operation.PUSH and config.is_server and planes:
+        memories.append((command["state_base"], CONFIG.state_words, 1))
     if operation == Operation.COMPUTE:
         memories.append((command["state_base"], CONFIG.gradient_words, 1))
     for place, (base, capacity, shares) in enumerate(memories):
-        packs = operation == Operation.FUSED_UPDATE and place == 2 and not config.has_master
+        of_state = updates and place == len(memories) - 1 and (planes or config.has_master)
+        packs = of_state and not config.has_master
         elements = 2 if packed and packs else 1  # elements per word
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
         groups, room = -(-length // 32), (capacity - base) * elements
-        if on_ring and place < 2:  # gradients and weights, whose groups may lie apart
+        if on_ring and not of_state:  # gradients and weights, whose groups may lie apart
             needed, fitting = 32 * ((groups - 1) * stride + 1) if groups else 0, 32 * -(-room // (32 * stride))
         else:
             needed, fitting = -(-groups // shares) * 32 if shares > 1 else length, room * shares

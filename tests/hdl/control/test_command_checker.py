@@ -22,8 +22,16 @@ from tests.hdl.control.commands import CONFIG, random_command, verdict
 CHECKED = 600
 #: Parameters of a node with every local operation, and without.
 COMPUTE = {True: {"compute": 1, "activation_words": 192, "far_words": 224}, False: {}}
+#: Roles of nodes without local operations, by their state planes.
+ROLES = {1: {"role": "worker"}, 2: {"role": "server", "far_words": 448}}
 #: A number that register OPTIMIZER can hold, and that is no rule.
 NO_RULE = 9
+
+
+def options(local, planes, weight_codec):
+    """Options of a node with every local operation, or without, which then may be one of a relay."""
+    return {**COMPUTE[local], "weight_codec": weight_codec,
+            **(ROLES.get(planes, {}) if not local and weight_codec == "raw" else {})}
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
@@ -38,8 +46,7 @@ async def finds_what_is_wrong(dut):
     config = dataclasses.replace(
         CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
         quantization=p["quantization"], stand_in=p["quantization"], ring_ports=1 + p["quantization"],
-        **COMPUTE[p["quantization"]],
-        weight_codec=p["weight_codec"])
+        **options(p["quantization"], p["planes"], p["weight_codec"]))
     dut.rule.value, dut.packed_state.value = p["rule"], packed
     commands = [random_command(generator, n) for n in range(CHECKED - 2)]
     commands += [random_command(  # those that take longest
@@ -75,7 +82,7 @@ async def finds_what_is_wrong(dut):
 def test_checker(planes, rule, packed, kind, masking, error_feedback, quantization, weight_codec):
     config = dataclasses.replace(
         CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, quantization=quantization,
-        stand_in=quantization, ring_ports=1 + quantization, **COMPUTE[quantization], weight_codec=weight_codec)
+        stand_in=quantization, ring_ports=1 + quantization, **options(quantization, planes, weight_codec))
     checker = CommandChecker(config=config, operations=operations(config))
     number = getattr(rule, "value", rule)
     regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={

@@ -25,13 +25,15 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 class Bench(wiring.Component):
     """A planner, and the walk of all that a node sends, which it starts. A ring of one has a step of its own."""
 
-    def __init__(self, segment):
+    def __init__(self, segment, *, chained=False):
         self._segment = segment
+        self._chained = chained
         first = first_layout(ELEMENTS)
         super().__init__({
             "length": In(range(ELEMENTS + 1)), "size": In(range(17)), "rank": In(range(16)),
             "turn": In(range(16)), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, a gather
+            "ends": In(2),  # whether a link of a chain is the first one, the last one
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
         })
@@ -39,7 +41,9 @@ class Bench(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=self._segment)
-        m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=self._segment)
+        m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=self._segment, chained=self._chained)
+        if self._chained:
+            m.d.comb += [walk.opens.eq(self.ends[0]), walk.closes.eq(self.ends[1])]
         connect_stream(m, walk.o, self.records)
         for name in ("length", "size", "rank", "turn", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
@@ -131,3 +135,28 @@ def test_order(pattern, segment):
         assert not trace["busy"][-1], case
         offered = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)
         np.testing.assert_array_equal(offered[1:], taken[:-1] + 2, err_msg=case)
+
+
+def test_chain():
+    """A link of a chain has one step for each segment of the only block, marked as its ends are; a gather has the
+    marks of any other."""
+    unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
+    generator = random.Random(6)
+    for ends in range(4):
+        for length, steps in ((0, 0b01), (33, 0b01), (500, 0b01), (ELEMENTS, 0b01), (500, 0b10)):
+            size = 1 if steps == 0b01 else 5  # a chain moves one block, whatever the size of the ring
+            stride, cycles = generator.randint(1, 255), 3000
+            start = np.zeros(cycles, dtype=np.uint8)
+            start[0] = 1
+            trace = unit.lockstep(
+                sources={}, sinks={"records": stall_array("geometric", cycles, seed=ends)},
+                inputs={"length": length, "size": size, "rank": 0, "turn": 0, "stride": stride, "steps": steps,
+                        "ends": ends, "start": start})
+            taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
+            records = unpack(record_layout(ELEMENTS, SEGMENT), trace["records__payload"][taken])
+            expected = order(length, size, 0, steps & 1, steps >> 1, stride=stride)
+            if steps == 0b01:
+                expected = [(*record[:5], bool(ends & 1), bool(ends >> 1)) for record in expected]
+            columns = [records[field].tolist() for field in FIELDS]
+            assert meaning(zip(*columns, strict=True)) == meaning(expected), (ends, length, steps)
+            assert not trace["busy"][-1]

@@ -72,7 +72,7 @@ def test_idle_after_reset():
 # --- a part that only tests have
 
 SHAPE = record_layout(longest_vector(CONFIG), CONFIG.segment)
-WALK = WalkDescription(name="observer", scatter=lambda now: Tour(steps=now.scatters))
+WALK = WalkDescription(name="observer", scatter=lambda now: Tour(steps=now.sends))
 OBSERVER = PartDescription(
     name="observer",
     make=lambda description: None,
