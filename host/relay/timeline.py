@@ -19,8 +19,9 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-__all__ = ["Costs", "Event", "Run", "Unit", "accesses", "execution_cycles", "link_cycles", "microbatches", "relay_run",
-           "uniform"]
+from sim.golden.relay import Unit, accesses
+
+__all__ = ["Costs", "Event", "Run", "execution_cycles", "link_cycles", "microbatches", "relay_run", "uniform"]
 
 #: Cycles of a word on the link with headers and masks, as a chain of nodes takes them; and of each FETCH and PUSH,
 #: beside those of each worker.
@@ -29,41 +30,6 @@ WORD, BEGIN, HOP = Fraction(33, 32), 111, 31
 EXECUTION = 100
 #: Executions that a backward pass takes: the forward pass once more, gradients of inputs, and of weights.
 BACKWARD = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """A layer, or a part of its outputs, as it travels.
-
-    Members
-    -------
-    layer : int
-        Number of the layer, from 1.
-    inputs, outputs : int
-        Inputs, and outputs of this part.
-    first : int
-        First output of this part.
-    format : str
-        Codec of its weights in FETCH.
-    """
-
-    layer: int
-    inputs: int
-    outputs: int
-    first: int = 0
-    format: str = "raw"
-
-    @property
-    def length(self) -> int:
-        """Weights and biases, and zeros up to the next group."""
-        return -(-(self.inputs + 1) * self.outputs // 32) * 32
-
-
-def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
-    """Numbers of units in the order forward, and backward: layers from the last on, parts of a layer from the first
-    on, since gradients of inputs are summed over outputs in ascending order."""
-    forward = list(range(len(units)))
-    return forward, sorted(forward, key=lambda number: (-units[number].layer, units[number].first))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,14 +6,13 @@ import pytest
 
 from host.relay.timeline import (
     Costs,
-    Unit,
-    accesses,
     execution_cycles,
     link_cycles,
     microbatches,
     relay_run,
     uniform,
 )
+from sim.golden.relay import Unit, accesses
 
 #: A 64 x 64 layer, 16 units, microbatches of 8, and 4 workers.
 LAYER = Unit(1, 64, 64)
