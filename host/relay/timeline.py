@@ -1,8 +1,8 @@
 """Timeline of a set of microbatches whose layers come from a server, one after the other.
 
 A set is one update: forward through all units, backward through all of them, and the new weights at the server. A
-unit is a layer, or a part of its outputs. The link carries one thing at a time: FETCH brings a unit's weights into one
-of two windows, PUSH takes its gradients to the server out of one of two accumulators. Executions of a unit's
+unit is a layer, or a part of its outputs. The link carries one thing at a time: FETCH brings a unit's weights into
+one of two windows, PUSH takes its gradients to the server out of one of two accumulators. Executions of a unit's
 microbatches follow each other.
 
 - FETCH of a unit starts when the window that it overwrites has been used for the last time. That is not the window of

@@ -11,16 +11,17 @@ begin at different ranks, but for two workers: there every sum has two terms.
 
 In a set a worker computes with its examples in microbatches, in ascending order. Products are those of lists of
 LAYERS, and gradients of a unit go on over microbatches from the sums that are there: so gradients do not depend on
-the size of a microbatch. Forward, it keeps the inputs of each unit in far memory. Backward, it makes a unit's outputs
-once more, and of gradients of outputs those of weights, biases and inputs; the latter are zero where inputs are not
-above zero, as the ReLU in front has it, and are summed over all parts of a layer in ascending order. The loss of a set
-is the sum of those of its microbatches in ascending order, and then of workers, from +0.0 on.
+the size of a microbatch. Forward, it keeps the inputs of each unit in far memory. Backward, it makes a unit's
+outputs once more, and of gradients of outputs those of weights, biases and inputs; the latter are zero where inputs
+are not above zero, as the ReLU in front has it, and are summed over all parts of a layer in ascending order. The loss
+of a set is the sum of those of its microbatches in ascending order, and then of workers, from +0.0 on.
 
 :func:`resident_set` has all units on each worker, and is what :func:`relay_set` must equal bit for bit. That has two
 windows of weights and two accumulators of gradients.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -81,7 +82,7 @@ def units_of(widths: Sequence[int]) -> list[Unit]:
     """Units of a perceptron of the given widths, inputs and outputs included, one for each layer."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
-    return [Unit(number, *pair) for number, pair in enumerate(zip(widths, widths[1:], strict=False), start=1)]
+    return [Unit(number, *pair) for number, pair in enumerate(itertools.pairwise(widths), start=1)]
 
 
 def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
@@ -123,7 +124,7 @@ def counts(elements: Bits, codec: str = RAW) -> Counts:
 def push_sum(gradients: Bits) -> Bits:
     """Sum of gradients, one row for each worker in the order of ranks behind the server's."""
     addends = ring.canonical(gradients)
-    total = addends[0]
+    total: Bits = addends[0]
     for addend in addends[1:]:
         total = floating.add(total, addend)
     return total
@@ -165,7 +166,8 @@ class Server:
         """Weights of a unit as workers have them."""
         codec = WEIGHT_CODECS[self.units[number].format]
         master = self.masters[number]
-        return codec.decode(codec.encode(master), len(master))
+        found: Bits = codec.decode(codec.encode(master), len(master))
+        return found
 
     def fetch(self, number: int) -> Bits:
         """FETCH of a unit: what all workers have then."""

@@ -24,14 +24,14 @@ def test_costs_of_a_layer():
     assert Costs(4525, 4525, 2148, 6444) == COSTS
 
 
-@pytest.mark.parametrize("layers, backward, count, end, stalled", [
+@pytest.mark.parametrize(("layers", "backward", "count", "end", "stalled"), [
     (4, 200, 1, 1850, 350), (4, 200, 2, 2700, 0), (3, 300, 1, 1600, 100), (3, 300, 2, 2700, 0)])
 def test_known_answers(layers, backward, count, end, stalled):
     run = uniform(layers, Costs(150, 150, 100, backward), count)
     assert (run.end, run.stalled) == (end, stalled)
 
 
-@pytest.mark.parametrize("layers, stalls, idle", [
+@pytest.mark.parametrize(("layers", "stalls", "idle"), [
     (4, (26.4, 1.0, 0.0), 8), (8, (32.0, 1.2, 0.0), 4), (16, (34.4, 1.2, 0.0), 2)])
 def test_stalls(layers, stalls, idle):
     runs = [uniform(layers, COSTS, count) for count in (1, 2, 3)]
@@ -39,7 +39,7 @@ def test_stalls(layers, stalls, idle):
     assert round(100 * runs[-1].idle) == idle
 
 
-@pytest.mark.parametrize("microbatch, options, count", [
+@pytest.mark.parametrize(("microbatch", "options", "count"), [
     (8, {}, 3), (4, {}, 5), (16, {}, 2), (8, {"rate": Fraction(1)}, 3), (8, {"rate": Fraction(1), "state_words": 4}, 4),
     (8, {"rate": Fraction(1), "state_words": 6}, 5), (8, {"words_per_parameter": Fraction(9, 32)}, 1)])
 def test_choice_of_microbatches(microbatch, options, count):
@@ -63,7 +63,8 @@ def test_the_last_two_layers_stay_and_pushes_go_first():
     assert link == [("fetch", 1), ("fetch", 2), ("fetch", 3), ("fetch", 4), ("push", 4), ("fetch", 2), ("push", 3),
                     ("fetch", 1), ("push", 2), ("push", 1)]
     three = [{event.kind for event in run.events if event.start <= cycle < event.end} for cycle in range(run.end)]
-    assert {"push", "backward"} in three and {"fetch", "forward"} in three
+    assert {"push", "backward"} in three
+    assert {"fetch", "forward"} in three
 
 
 @pytest.mark.parametrize("layers", [1, 2])

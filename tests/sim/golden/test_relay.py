@@ -60,7 +60,7 @@ def test_order_of_sums():
     assert push_sum(np.array([[0x8000_0000]], np.uint32))[0] == 0
 
 
-@pytest.mark.parametrize("workers, differs", [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize(("workers", "differs"), [(1, False), (2, False), (4, True)])
 def test_sums_beside_those_of_a_ring(workers, differs):
     gradients = ring.bits(np.random.default_rng(7).normal(size=(workers, 4160)))
     weights = np.zeros(4160, np.uint32)
@@ -78,7 +78,8 @@ def test_relay_is_resident(layers, workers, rule):
         given = shares(workers, 7, inputs=16, classes=10, seed=number)
         loss = resident_set(one, given, settings(rule), microbatch=3, functions=functions)
         found, moved = relay_set(other, given, settings(rule), microbatch=3, functions=functions)
-        assert loss == found and np.isfinite(np.uint32(loss).view(np.float32))
+        assert loss == found
+        assert np.isfinite(np.uint32(loss).view(np.float32))
         assert np.array_equal(state_of(one), state_of(other))
     assert {moved[0].forward[number] for number in range(layers - 1)} == {7 * 32}
     assert {moved[0].backward[number] for number in range(1, layers - 1)} == {7 * 48}
@@ -148,7 +149,7 @@ def test_parts_of_a_layer_change_no_bits(layer):
         masters.append(np.concatenate([mine, np.zeros(unit.length - len(mine), np.uint32)]))
     cut, resident = (Server(units, masters, planes=2) for _ in range(2))
     given = shares(2, 6, inputs=16, classes=10)
-    losses = [relay_set(whole, given, settings(), microbatch=4)[0], relay_set(cut, given, settings(), microbatch=4)[0],
+    losses = [*(relay_set(one, given, settings(), microbatch=4)[0] for one in (whole, cut)),
               resident_set(resident, given, settings(), microbatch=4)]
     assert len(set(losses)) == 1
     assert all(map(np.array_equal, cut.masters, resident.masters))
