@@ -44,7 +44,7 @@ class Worker:
     @property
     def window(self) -> int:
         """Elements of a window, and of an accumulator."""
-        return GROUP * (min(self.weight_words, self.gradient_words) // (2 * GROUP))
+        return int(min(self.weight_words, self.gradient_words) // (2 * GROUP) * GROUP)
 
 
 def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:

@@ -73,9 +73,14 @@ class Unit:
     format: str = RAW
 
     @property
+    def words(self) -> int:
+        """Weights and biases, which are the elements of FETCH and PUSH."""
+        return (self.inputs + 1) * self.outputs
+
+    @property
     def length(self) -> int:
         """Weights and biases, and zeros up to the next group."""
-        return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
+        return int(-(-self.words // GROUP) * GROUP)
 
 
 def units_of(widths: Sequence[int]) -> list[Unit]:
@@ -96,7 +101,7 @@ def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
 class Counts:
     """Elements of a FETCH or PUSH: all, zeros, and those at the largest magnitude of their format.
 
-    The zeros that fill up a unit are counted too. Saturations of binary32 are infinities and NaNs.
+    Saturations of binary32 are infinities and NaNs.
     """
 
     elements: int
@@ -171,13 +176,14 @@ class Server:
 
     def fetch(self, number: int) -> Bits:
         """FETCH of a unit: what all workers have then."""
-        self.fetched[number] = counts(self.masters[number], self.units[number].format)
+        self.fetched[number] = counts(self.masters[number][:self.units[number].words],
+                                      self.units[number].format)
         return self.decoded(number)
 
     def push(self, number: int, gradients: Sequence[Bits], settings: optimizer.Settings) -> None:
         """PUSH of a unit, whose gradients come in the order of workers, and its update."""
         total = push_sum(np.stack(gradients))
-        self.pushed[number] = counts(total)
+        self.pushed[number] = counts(total[:self.units[number].words])
         self.masters[number], self.state[number] = optimizer.update(total, self.masters[number],
                                                                     self.state[number], settings)
 
