@@ -1,0 +1,315 @@
+"""Edits of a relay's model while it trains, and the two banks of programs by which they take effect.
+
+The assessor reads what set s has left. Its edit travels during set s + 1, to all nodes, and holds from set s + 2 on,
+which begins when every node has acknowledged it. A node keeps the program of the set that it runs in one bank, and
+that of the next one in the other; it changes banks between sets, never inside one. It refuses an edit that comes
+late, again, or is unknown to it, and one that does not lead to the program whose digest it carries; then its banks
+stay as they are.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from host.relay.plan import RelayPlan, Worker, make_relay_plan
+
+__all__ = ["FORMATS", "Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit"]
+
+#: Formats of a layer's weights in FETCH: workers have a decoder for these.
+FORMATS = ("raw", "mx4", "mx6", "mx9")
+
+
+class RefusedError(ValueError):
+    """A node refuses an edit."""
+
+
+class Kind(enum.Enum):
+    """Kinds of edits.
+
+    ``add`` puts a layer in front of the given one, with as many outputs as inputs, so ``value`` is their number.
+    ``remove`` takes such a layer out. ``format`` changes that of a layer's weights in FETCH, ``microbatches`` those of
+    a set, and ``rate`` the learning rate; of the last two the layer is 0.
+    """
+
+    ADD = "add"
+    REMOVE = "remove"
+    FORMAT = "format"
+    MICROBATCHES = "microbatches"
+    RATE = "rate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """Program of a set, as far as edits change it.
+
+    Parameters
+    ----------
+    widths : tuple of int
+        Inputs, and outputs of each layer.
+    formats : tuple of str
+        Format of each layer's weights.
+    count : int
+        Microbatches of a set.
+    rate : float
+        Learning rate, which is rounded to binary32.
+    microbatch : int
+        Examples of a microbatch.
+    worker : Worker
+
+    Raises
+    ------
+    ValueError
+        There is no such program, or no room for it.
+    """
+
+    widths: tuple[int, ...]
+    formats: tuple[str, ...]
+    count: int
+    rate: float
+    microbatch: int
+    worker: Worker
+    plan: RelayPlan = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.formats) != len(self.widths) - 1:
+            raise ValueError(f"Formats must be one for each of {len(self.widths) - 1} layers, not "
+                             f"{len(self.formats)}")
+        for name in self.formats:
+            if name not in FORMATS:
+                raise ValueError(f"Format must be one of {', '.join(FORMATS)}, not {name!r}")
+        if not 0 <= self.rate < np.inf:
+            raise ValueError(f"Rate must be a finite number of zero or more, not {self.rate!r}")
+        object.__setattr__(self, "rate", float(np.float32(self.rate)))
+        plan = make_relay_plan(self.widths, worker=self.worker, count=self.count, microbatch=self.microbatch)
+        units = tuple(dataclasses.replace(unit, format=self.formats[unit.layer - 1]) for unit in plan.units)
+        object.__setattr__(self, "plan", dataclasses.replace(plan, units=units))
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.formats)
+
+    @property
+    def digest(self) -> str:
+        """First half of a SHA-256 of the plan and the learning rate."""
+        text = f"{self.plan.digest} {np.float32(self.rate).view(np.uint32):08x}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def described(self) -> dict[str, Any]:
+        """What is written into a log."""
+        return {"widths": list(self.widths), "formats": list(self.formats), "microbatches": self.count,
+                "rate": self.rate, "microbatch": self.microbatch, "worker": dataclasses.asdict(self.worker),
+                "digest": self.digest}
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """An edit.
+
+    Members
+    -------
+    number : int
+        From 1 on; each edit has a larger one than those before.
+    set : int
+        The first set that it holds for.
+    layer : int
+        Number of the layer, from 1, or 0.
+    kind : Kind
+    value : int, float or str
+        Width, format, number of microbatches or learning rate.
+    digest : str
+        That of the program behind it.
+    """
+
+    number: int
+    set: int
+    layer: int
+    kind: Kind
+    value: int | float | str
+    digest: str
+
+    def described(self) -> dict[str, Any]:
+        """What is written into a log."""
+        return {**dataclasses.asdict(self), "kind": self.kind.value}
+
+    @classmethod
+    def parse(cls, given: Any) -> "Edit":
+        """The edit of a log; RefusedError if there is no such edit."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(given, dict) or sorted(given) != sorted(names):
+            raise RefusedError(f"Edit must have {', '.join(names)}, not {json.dumps(given)}")
+        kinds = [kind.value for kind in Kind]
+        if given["kind"] not in kinds:
+            raise RefusedError(f"Edit must be one of {', '.join(kinds)}, not {given['kind']!r}")
+        for name in ("number", "set", "layer"):
+            if isinstance(given[name], bool) or not isinstance(given[name], int) or given[name] < 0:
+                raise RefusedError(f"Edit's {name} must be a number of zero or more, not {given[name]!r}")
+        return cls(**{**given, "kind": Kind(given["kind"])})
+
+    @property
+    def line(self) -> str:
+        """The edit in a line."""
+        where = f" of layer {self.layer}" if self.layer else ""
+        return f"edit {self.number}, from set {self.set} on: {self.kind.value}{where} {self.value}"
+
+
+def _layer(structure: Structure, layer: int) -> int:
+    if not 1 <= layer <= structure.layers:
+        raise RefusedError(f"Edit's layer must be 1 to {structure.layers}, not {layer!r}")
+    return layer
+
+
+def _square(structure: Structure, layer: int) -> int:
+    """Layer with as many outputs as inputs, and others behind it."""
+    _layer(structure, layer)
+    if layer == structure.layers or structure.widths[layer - 1] != structure.widths[layer]:
+        raise RefusedError(f"Edit must remove a layer with as many outputs as inputs, and not the last, not layer "
+                           f"{layer} of {structure.widths}")
+    return layer
+
+
+def edited(structure: Structure, layer: int, kind: Kind, value: int | float | str) -> Structure:
+    """The program behind an edit.
+
+    Raises
+    ------
+    RefusedError
+        The program has no such layer, or there is no such program, or no room for it.
+    """
+    widths, formats = list(structure.widths), list(structure.formats)
+    changes: dict[str, Any] = {}
+    match kind:
+        case Kind.ADD:
+            width = widths[_layer(structure, layer) - 1]
+            if value != width:
+                raise RefusedError(f"Edit must add a layer of {width} outputs in front of layer {layer}, not of "
+                                   f"{value!r}")
+            widths.insert(layer, width)
+            formats.insert(layer - 1, formats[layer - 1])
+        case Kind.REMOVE:
+            del widths[_square(structure, layer)]
+            del formats[layer - 1]
+        case Kind.FORMAT:
+            formats[_layer(structure, layer) - 1] = str(value)
+        case Kind.MICROBATCHES | Kind.RATE:
+            wanted = (int,) if kind is Kind.MICROBATCHES else (int, float)
+            if isinstance(value, bool) or not isinstance(value, wanted):
+                raise RefusedError(f"Value of {kind.value} must be a number, not {value!r}")
+            changes = {"count" if kind is Kind.MICROBATCHES else "rate": value}
+    if kind in (Kind.MICROBATCHES, Kind.RATE) and layer:
+        raise RefusedError(f"Layer of {kind.value} must be 0, not {layer!r}")
+    try:
+        return dataclasses.replace(structure, widths=tuple(widths), formats=tuple(formats), **changes)
+    except RefusedError:
+        raise
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+
+
+def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,  # noqa: A002
+              value: int | float | str) -> Edit:
+    """An edit of a program, with the digest of what is behind it."""
+    return Edit(number, set, layer, kind, value, edited(structure, layer, kind, value).digest)
+
+
+class Banks:
+    """Banks of programs of a node.
+
+    Members
+    -------
+    current : Structure
+        Program of the set that runs.
+    set : int
+        Its number.
+    """
+
+    def __init__(self, structure: Structure):
+        self.current = structure
+        self.set = -1
+        self._next: Structure | None = None
+        self._number = 0
+
+    @property
+    def following(self) -> Structure:
+        """Program of the next set."""
+        return self._next or self.current
+
+    def receive(self, edit: Edit) -> int:
+        """Take an edit into the other bank, and acknowledge it by its number.
+
+        Raises
+        ------
+        RefusedError
+            The edit comes late, again, or is unknown.
+        """
+        if edit.number <= self._number:
+            raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
+        if edit.set != self.set + 1:
+            raise RefusedError(f"Edit must hold from set {self.set + 1} on while set {self.set} runs, not from "
+                               f"{edit.set}")
+        made = edited(self.following, edit.layer, edit.kind, edit.value)
+        if made.digest != edit.digest:
+            raise RefusedError(f"Edit must lead to the program {made.digest}, not {edit.digest}")
+        self._next, self._number = made, edit.number
+        return edit.number
+
+    def begin(self, number: int) -> Structure:
+        """Change banks, if there is a new program, and begin the next set."""
+        if number != self.set + 1:
+            raise ValueError(f"Sets must follow each other, {self.set + 1}, not {number!r}")
+        self.set, self.current, self._next = number, self.following, None
+        return self.current
+
+
+class Ring:
+    """Banks of all nodes, and the acknowledgements of edits that travel to them.
+
+    Parameters
+    ----------
+    structure : Structure
+    nodes : int
+        Workers, and the server.
+    """
+
+    def __init__(self, structure: Structure, *, nodes: int):
+        self.banks = [Banks(structure) for _ in range(nodes)]
+        self._waiting: dict[int, tuple[Edit, set[int]]] = {}
+
+    def send(self, edit: Edit) -> None:
+        """Have an edit travel to all nodes."""
+        self._waiting[edit.number] = edit, set(range(len(self.banks)))
+
+    def deliver(self, number: int, node: int) -> None:
+        """Deliver an edit to a node, whose acknowledgement comes back."""
+        edit, left = self._waiting[number]
+        self.banks[node].receive(edit)
+        left.discard(node)
+
+    def deliver_all(self) -> None:
+        """Deliver all edits to all nodes that have not had them."""
+        for number, (_, left) in list(self._waiting.items()):
+            for node in sorted(left):
+                self.deliver(number, node)
+
+    def may_begin(self, number: int) -> bool:
+        """Whether all nodes have acknowledged all edits that hold from a set on."""
+        return not any(left for edit, left in self._waiting.values() if edit.set <= number)
+
+    def begin(self, number: int) -> Structure:
+        """Begin a set on all nodes.
+
+        Raises
+        ------
+        ValueError
+            An edit is not acknowledged yet, or nodes do not have the same program.
+        """
+        if not self.may_begin(number):
+            raise ValueError(f"Set {number} must wait for all acknowledgements of edits")
+        digests = {bank.begin(number).digest for bank in self.banks}
+        if len(digests) > 1:
+            raise ValueError(f"Nodes must run one program in set {number}, not {', '.join(sorted(digests))}")
+        return self.banks[0].current
