@@ -74,8 +74,8 @@ class CollectiveEngine(wiring.Component):
     ABORT has arrived: after that nothing of this epoch is left on the ring, all credits are back, and the next
     command, of a new epoch, finds it clean. It waits for that ABORT no longer than ``timeout`` cycles.
 
-    PUSH of a relay is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a server, and
-    goes from worker to worker to its optimizer. Nothing is gathered.
+    PUSH of a relay is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a server,
+    and goes from worker to worker to its optimizer. Nothing is gathered.
 
     With two ports, SWITCH sets which of them is used how, if all is still, or ends with ``BUSY``; a command runs on
     the ring that its field ``port`` names. A packet is taken in only when one is expected, since the next one may be

@@ -34,7 +34,8 @@ def describe(config):
         served = (weights, *(dataclasses.replace(extent, reach=Reach.DENSE) for extent in state))
         push = (OperationDescription(
             code=Operation.PUSH, on_ring=True, has_root=True, is_root=config.is_server, queue=1,
-            extents=served if config.is_server else (gradients,), refused=lacks_planes if config.is_server else None),)
+            extents=served if config.is_server else (gradients,),
+            refused=lacks_planes if config.is_server else None),)
     switch = (OperationDescription(code=Operation.SWITCH, queue=1),) if config.ring_ports > 1 else ()
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(
