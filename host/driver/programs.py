@@ -164,9 +164,9 @@ class RingPrograms(LocalCommands):
                           on_event=on_event)
         events = [list(itertools.chain(*queues)) for queues in found]
         failed = [next((event for event in mine if event.status != EventStatus.OK), None) for mine in events]
-        count = passes * sum(map(len, self._programs[0]))
-        if any(failed) or any(len(mine) < count for mine in events):
-            self._fail(events, failed, count)
+        counts = [passes * sum(map(len, program)) for program in self._programs]
+        if any(failed) or any(len(mine) < count for mine, count in zip(events, counts, strict=True)):
+            self._fail(events, failed, counts)
         traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=traced)]
         return Passes(events=events, traces=traces, outcome=_outcome(events, traces))
 
@@ -226,14 +226,14 @@ class RingPrograms(LocalCommands):
             missing = {rank: count for rank, count in missing.items() if count}
         return events
 
-    def _fail(self, events: list[list[Event]], failed: list[Event | None], count: int) -> None:
+    def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
         """Raise the error of a run that has not ended well.
 
         Of a node that gave all its events, the last one speaks for it; one that gave less, and none of an error, has
         not ended its program.
         """
         speaking = [bad or (mine[-1] if len(mine) == count and mine else None)
-                    for mine, bad in zip(events, failed, strict=True)]
+                    for mine, bad, count in zip(events, failed, counts, strict=True)]
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
         named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
         operation = next(named, Operation.QUIESCE)

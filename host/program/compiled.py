@@ -25,7 +25,7 @@ _APART = 35
 NO_WAIT = Wait()
 
 #: Operations of the collective engine, whose packets carry a number that no two neighbours share.
-_NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
+_NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST", "PUSH")
 
 
 class ProgramError(ValueError):

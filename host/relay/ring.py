@@ -1,0 +1,161 @@
+"""A relay on nodes: sets of a compiled plan on a ring of workers and, with the last rank, their server.
+
+Workers run a program of three queues. The server runs that of the queue that communicates alone, whose commands wait
+for nothing but each other: a FETCH or a PUSH begins when all nodes have come to it. Inputs and labels go into the
+workers' far memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses come back the
+same way.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import Operation
+from host.driver.command import Command
+from host.driver.optimizer_settings import Settings
+from host.driver.programs import Passes
+from host.driver.ring import Ring
+from host.program.program import CompiledProgram, Queue
+from host.program.region import Region
+from host.relay.lists import RelayLists, relay_program
+
+__all__ = ["RelayRing", "SetOutcome", "node_programs"]
+
+Bits = npt.NDArray[np.uint32]
+#: Inputs and labels of a worker in a set.
+Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
+
+
+def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Command]]]:
+    """Commands of each queue of each node, the server's last."""
+    mine = [program.commands(rank, nodes) for rank in range(nodes)]
+    served = [dataclasses.replace(one, after_0=0, lag_0=0, after_1=0, lag_1=0)
+              for one in mine[-1][Queue.COMMUNICATE]]
+    empty: list[Command] = []
+    return [*mine[:-1], [served if queue == Queue.COMMUNICATE else empty for queue in range(len(mine[-1]))]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetOutcome:
+    """What a set has left.
+
+    Members
+    -------
+    losses : array of uint32, of shape (workers, microbatches)
+        Loss of each microbatch, summed over its examples, as bits.
+    passes : Passes
+        Events and traces of all nodes.
+    """
+
+    losses: Bits
+    passes: Passes
+
+    def executions(self) -> list[int]:
+        """Cycles that the lists of each worker took."""
+        return [sum(event.cycles for event in mine if event.queue == Queue.COMPUTE) for mine in self.passes.events[:-1]]
+
+
+class RelayRing:
+    """Workers and a server that train a model layer by layer.
+
+    Parameters
+    ----------
+    ring : Ring
+        Workers of the plan, and as the last node their server; connected.
+    lists : RelayLists
+
+    Raises
+    ------
+    ValueError
+        The last node is no server, or another one is not a worker.
+    """
+
+    def __init__(self, ring: Ring, lists: RelayLists):
+        roles = [device.config.role for device in ring.devices]
+        if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
+            raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
+        self._ring, self._lists, self._plan = ring, lists, lists.plan
+        self._workers = ring.devices[:-1]
+        self._server = ring.devices[-1]
+        self._lengths: list[list[int]] | None = None
+        self._collectives = 0
+        self._bases = list(itertools.accumulate((unit.length for unit in self._plan.units), initial=0))
+        for device in self._workers:
+            device.write_memory(device.config.memories["activations"].number, self._plan.lists, lists.words)
+
+    def serve(self, masters: Sequence[Bits], settings: Settings) -> None:
+        """Give the server weights of all units, zeros as state, and settings."""
+        self._ring.write_settings(settings)
+        weights = np.concatenate(list(masters))
+        if len(weights) != self._bases[-1]:
+            raise ValueError(f"Weights must be {self._bases[-1]:,}, those of all units, not {len(weights):,}")
+        memories = self._server.config.memories
+        self._server.write_memory(memories["weights"].number, 0, weights)
+        for plane in range(self._server.config.state_planes):
+            self._server.write_memory(memories[f"state_{plane}"].number, 0, np.zeros_like(weights))
+
+    def served(self) -> list[Bits]:
+        """Weights of the units, as the server has them."""
+        weights = self._server.read_memory(self._server.config.memories["weights"].number, 0, self._bases[-1])
+        return np.split(weights.view(np.uint32), self._bases[1:-1])
+
+    def run_set(self, shares: Sequence[Share], *, traced: bool = False) -> SetOutcome:
+        """Carry out a set and wait for it.
+
+        Parameters
+        ----------
+        shares : sequence of (array, array)
+            Inputs and labels of each worker: ``count`` microbatches, each full but for the last one.
+        traced : bool
+            Whether to read traces, which hold 256 records of a node.
+        """
+        plan = self._plan
+        lengths = [[len(labels[first:first + plan.microbatch]) for first in self._firsts] for _, labels in shares]
+        if lengths != self._lengths:
+            program = relay_program(self._lists, lengths=lengths, depth=self._workers[0].config.program_depth)
+            self._ring.load_programs(node_programs(program, self._ring.nodes))
+            self._lengths, self._collectives = lengths, program.collectives
+        self._give(shares)
+        passes = self._ring.run_programs(collectives=self._collectives, traced=traced)
+        return SetOutcome(losses=self._losses(), passes=passes)
+
+    @property
+    def _firsts(self) -> range:
+        """First example of each microbatch."""
+        return range(0, self._plan.microbatch * self._plan.count, self._plan.microbatch)
+
+    def _give(self, shares: Sequence[Share]) -> None:
+        """Bring inputs and labels to the far memories."""
+        plan = self._plan
+        for number, first in enumerate(self._firsts):
+            inputs, labels = plan.far("x", number, 1), plan.far("labels", number)
+            for rank, (x, mine) in enumerate(shares):
+                rows = np.zeros((plan.microbatch, plan.stride(plan.widths[0])), np.float32)
+                part = x[first:first + plan.microbatch]
+                rows[:len(part), :part.shape[1]] = part
+                self._write(rank, 0, rows.ravel().view(np.uint32))
+                own = mine[first:first + plan.microbatch].astype(np.uint32)
+                self._write(rank, inputs.length, np.pad(own, (0, labels.length - len(own))))
+            self._move(Operation.MOVE_OUT, 0, inputs)
+            self._move(Operation.MOVE_OUT, inputs.length, labels)
+
+    def _losses(self) -> Bits:
+        """Losses of all microbatches, from the far memories."""
+        found = np.zeros((len(self._workers), self._plan.count), np.uint32)
+        for number in range(self._plan.count):
+            self._move(Operation.MOVE_IN, 0, self._plan.far("loss", number))
+            for rank, device in enumerate(self._workers):
+                found[rank, number] = device.read_memory(device.config.memories["activations"].number, 0, 1)[0]
+        return found
+
+    def _write(self, rank: int, base: int, words: Bits) -> None:
+        device = self._workers[rank]
+        device.write_memory(device.config.memories["activations"].number, base, words)
+
+    def _move(self, operation: Operation, near: int, far: Region) -> None:
+        """Move words of all workers between near and far memory."""
+        self._ring._run_apart({rank: Command(operation=operation, weight_base=near, state_base=far.base,
+                                             length=far.length) for rank in range(len(self._workers))})
