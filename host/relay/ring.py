@@ -55,7 +55,8 @@ class SetOutcome:
 
     def executions(self) -> list[int]:
         """Cycles that the lists of each worker took."""
-        return [sum(event.cycles for event in mine if event.queue == Queue.COMPUTE) for mine in self.passes.events[:-1]]
+        return [sum(event.cycles for event in mine if event.queue == Queue.COMPUTE)
+                for mine in self.passes.events[:-1]]
 
 
 class RelayRing:
