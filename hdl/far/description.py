@@ -8,12 +8,12 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without far memory.
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node that has no activations to move.
 
     MOVE_OUT and MOVE_IN have their activations at ``weight_base``, and their place in the far memory at
     ``state_base``.
     """
-    if not config.far_words:
+    if not (config.far_words and config.compute):
         return None
     extents = Extent(base="weight_base", memory="activations"), Extent(base="state_base", memory=FAR)
     return EngineDescription(
