@@ -156,8 +156,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return the mark of the bit of ``asking`` that has its turn, and the number of the one served last, which is to be
-    set: the bit after that comes first."""
+    """Return the mark of the bit of ``asking`` that has its turn, and the number of the one served last, which the
+    caller sets: the bit after that comes first."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)

@@ -10,8 +10,8 @@ from hdl.streams.stream import Queue, beat_layout, connect_stream
 
 __all__ = ["LATE_READER", "RowReader", "RowWriter"]
 
-#: Options of a reader at a memory that answers late: a row in 4 cycles where an answer takes 60. Its LUT memory is that
-#: of nine rows.
+#: Options of a reader at a memory that answers late: a row in 4 cycles where an answer takes 60. The queue takes no
+#: more LUT memory than one of nine rows.
 LATE_READER = {"late": True, "depth": 17}
 
 

@@ -25,9 +25,9 @@ class FarMemories(wiring.Component):
     be late ones (:class:`~hdl.row_transfer.RowReader`). At most :data:`OUTSTANDING` rows are on their way. ``ready``
     depends combinationally on ``valid`` of other ports, and on ``far.ready``.
 
-    Readers form groups, one for each engine. What a group has asked for until a cycle with its bit of ``abandon`` is
-    dropped when it comes, and its next read waits for that: no reader gets an answer that it asked for before it was
-    reset.
+    Readers form groups, one for each engine. An answer that a group has asked for until a cycle with its bit of
+    ``abandon`` is dropped when it comes, and the group's next read waits for that: no reader gets an answer that it
+    asked for before it was reset.
 
     The far memory is silent if it neither takes a request nor answers for ``timeout`` cycles while it should, until it
     does. Meanwhile the host is not kept: its reads are answered with zeros, those that wait for their answers first,

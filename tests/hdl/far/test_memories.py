@@ -19,8 +19,8 @@ PORTS = {
 
 def configuration(lanes):
     planes = {2: 2, 1: 0}[lanes]
-    return NodeConfig(role="server", lanes=lanes, weight_words=64 * lanes, state_words=32 * lanes, state_planes=planes,
-                      gradient_words=32, far_words=256, masking=False, error_feedback=False)
+    return NodeConfig(role="server", lanes=lanes, gradient_words=32, weight_words=64 * lanes, state_words=32 * lanes,
+                      state_planes=planes, far_words=256, masking=False, error_feedback=False)
 
 
 @pytest.fixture(scope="module", params=sorted(PORTS))

@@ -1,4 +1,4 @@
-"""Random traffic at memories that are in a far memory, as their model takes it, and a scoreboard of what ports get."""
+"""Random traffic at memories that are in a far memory, for their model, and a scoreboard of what ports get."""
 
 import collections
 import random
