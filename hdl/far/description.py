@@ -8,8 +8,8 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without far memory, and on
-    a server, which has no activations to move.
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without far memory, and
+    on a server, which has no activations to move.
 
     MOVE_OUT and MOVE_IN have their activations at ``weight_base``, and their place in the far memory at
     ``state_base``.

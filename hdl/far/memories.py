@@ -29,8 +29,8 @@ class FarMemories(wiring.Component):
     ``abandon`` is dropped when it comes, and the group's next read waits for that: no reader gets an answer that it
     asked for before it was reset.
 
-    The far memory is silent if it neither takes a request nor answers for ``timeout`` cycles while it should, until it
-    does. Meanwhile the host is not kept: its reads are answered with zeros, those that wait for their answers first,
+    The far memory is silent if it neither takes a request nor answers for ``timeout`` cycles while it should, until
+    it does. Meanwhile the host is not kept: its reads are answered with zeros, those that wait for their answers first,
     and its writes are dropped. Engines wait, and have time-outs of their own. While it is silent, ``link_reset`` has
     forgotten what it owes, and withdraws a read; a write that was granted stays.
 
