@@ -29,10 +29,10 @@ class FarMemories(wiring.Component):
     ``abandon`` is dropped when it comes, and the group's next read waits for that: no reader gets an answer that it
     asked for before it was reset.
 
-    The far memory is silent if it neither takes a request nor answers for ``timeout`` cycles while it should, until
-    it does. Meanwhile the host is not kept: its reads are answered with zeros, those that wait for their answers first,
-    and its writes are dropped. Engines wait, and have time-outs of their own. While it is silent, ``link_reset`` has
-    forgotten what it owes, and withdraws a read; a write that was granted stays.
+    The far memory is silent if it takes no request and gives no answer for ``timeout`` cycles in which it should,
+    until it does. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its writes are
+    dropped. Engines wait, and have time-outs of their own. In silence ``link_reset`` forgets the rows that are owed,
+    and withdraws a read; a write that was granted stays.
 
     Parameters
     ----------
