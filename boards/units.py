@@ -122,6 +122,13 @@ def command_checkers(*, queues):
     return CommandChecker(config=config, queues=queues, operations=operations(config))
 
 
+def far_memories(*, config):
+    """Weights and state of a server in its far memory, with the ports of its collective engine."""
+    from hdl.far.memories import FarMemories
+    return FarMemories(config=config, readers=dict.fromkeys(config.far_bases, (0,)),
+                       writers={name: 2 if name == "weights" else 1 for name in config.far_bases})
+
+
 def _words(**parameters):
     from hdl.streams.stream import word_layout
     return {"shape": word_layout(), **parameters}
@@ -337,6 +344,8 @@ UNITS = {
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.row_owners": Unit("hdl.compute.row_owners:RowOwners", {"rows": 2048}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
+    "far.memories": Unit("boards.units:far_memories", {
+        "role": "server", "far_words": 1 << 20, "masking": False, "error_feedback": False}),
     "far.mover": Unit("hdl.far.mover:Mover", {"compute": 4, "queues": 3, "far_words": 1 << 20}),
     "rounds.keeper": Unit("hdl.rounds.keeper:RoundKeeper", {}),
     "rounds.closer": Unit("hdl.rounds.closer:RoundCloser", {}),

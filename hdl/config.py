@@ -269,6 +269,10 @@ class NodeConfig:
         if self.far_words < self.served_words:
             raise ValueError(f"Far memory of a server must hold its weights and its state, {self.served_words:,} "
                              f"words, not {self.far_words:,}")
+        engines = [name for name in ("masking", "error_feedback", "quantization") if getattr(self, name)]
+        if engines:
+            raise ValueError("Server must have no engine that reads weights apart from collectives, not "
+                             f"{' and '.join(engines)}")
 
     def _check_rounds(self):
         """Raise ValueError if a node with rounds lacks what they need."""
@@ -310,6 +314,17 @@ class NodeConfig:
     def served_words(self):
         """Words of weights and state together, which a server has in its far memory in this order."""
         return self.weight_words + self.state_planes * self.state_words
+
+    @property
+    def far_bases(self):
+        """First words of the memory spaces that are in the far memory, by name, in order: none but in a server."""
+        bases, first = {}, 0
+        if self.is_server:
+            for space in self.memories:
+                if space.name == "weights" or space.region == "state":
+                    bases[space.name] = first
+                    first += space.words
+        return bases
 
     @property
     def has_signals(self):

@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from hdl.control.protocol import access_layout
 from hdl.memory import read_signature, write_signature
-from hdl.row_transfer import RowReader
+from hdl.row_transfer import LATE_READER, RowReader
 from hdl.streams.rows import RowSerializer
 from hdl.streams.stream import connect_stream, word_layout
 
@@ -18,7 +18,8 @@ class HostAccess(wiring.Component):
     """Serve the host port's bursts from memories, a word per cycle.
 
     Words are written as they come, with the word's lane enabled alone. A read has a latency of :attr:`latency` cycles
-    to its first word, and one more for each element of the first row below its address.
+    to its first word, and one more for each element of the first row below its address; more where the memory
+    answers late.
 
     Parameters
     ----------
@@ -26,6 +27,8 @@ class HostAccess(wiring.Component):
         Rows of each memory space.
     lanes : int
         Elements in a row.
+    late : bool
+        Whether some of the memories answer late.
 
     Members
     -------
@@ -38,8 +41,9 @@ class HostAccess(wiring.Component):
 
     latency = RowReader.latency + RowSerializer.latency
 
-    def __init__(self, *, rows, lanes):
+    def __init__(self, *, rows, lanes, late=False):
         self._rows = rows
+        self._late = late
         self._lanes = lanes
         accesses = stream.Signature(access_layout())
         words = stream.Signature(word_layout())
@@ -62,7 +66,8 @@ class HostAccess(wiring.Component):
         lanes, lane_bits = self._lanes, exact_log2(self._lanes)
         # Enough for a word per cycle.
         m.submodules.reader = reader = RowReader(
-            rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes, depth=-(-RowReader.latency // lanes))
+            rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes,
+            **(LATE_READER if self._late else {"depth": -(-RowReader.latency // lanes)}))
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         connect_stream(m, reader.o, serializer.i)
 

@@ -10,7 +10,8 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import check_lanes
 
-__all__ = ["READ_LATENCY", "LanedMemory", "job_layout", "read_signature", "write_signature", "written_signature"]
+__all__ = ["READ_LATENCY", "LanedMemory", "chosen", "job_layout", "read_signature", "take_turns", "write_signature",
+           "written_signature"]
 
 #: Cycles from the grant of a read to its elements.
 READ_LATENCY = 2
@@ -18,7 +19,9 @@ READ_LATENCY = 2
 
 def read_signature(rows, lanes):
     """Reader's side of a read port: a row is requested with ``valid``, granted with ``ready``, and its elements are
-    there :data:`READ_LATENCY` cycles after the grant, in ``elements`` while ``response`` is high."""
+    there :data:`READ_LATENCY` cycles after the grant, in ``elements`` while ``response`` is high. A memory that
+    answers late (:class:`~hdl.far.memories.FarMemories`) does so that many cycles after the grant or later, in
+    order."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -116,15 +119,7 @@ class LanedMemory(wiring.Component):
         asking = Signal(count)
         for n, port in enumerate(self.read):
             m.d.comb += asking[n].eq(port.valid & ~((port.row == write.addr) & write.en.any()))
-        # The port after the one served last comes first.
-        served = Signal(range(max(count, 2)))
-        granted = Signal(count)
-        with m.Switch(served):
-            for latest in range(count):
-                with m.Case(latest):
-                    for n in reversed(range(latest + 1, latest + 1 + count)):
-                        with m.If(asking[n % count]):
-                            m.d.comb += granted.eq(1 << (n % count))
+        granted, served = take_turns(m, asking)
         for n, port in enumerate(self.read):
             fetched = Signal(name=f"read_fetched_{n}")
             m.d.comb += [port.ready.eq(granted[n]), port.elements.eq(elements)]
@@ -133,7 +128,7 @@ class LanedMemory(wiring.Component):
                 m.d.sync += served.eq(n)
         m.d.comb += [
             read.en.eq(granted.any()),
-            read.addr.eq(_chosen(granted, [port.row for port in self.read])),
+            read.addr.eq(chosen(granted, [port.row for port in self.read])),
         ]
 
     def _elaborate_write(self, m, write):
@@ -160,6 +155,21 @@ def _first(ports, name):
     return value
 
 
-def _chosen(marks, values):
+def take_turns(m, asking):
+    """Return the mark of the bit of ``asking`` that has its turn, and the number of the one served last, which the
+    caller sets: the bit after that comes first."""
+    count = len(asking)
+    served = Signal(range(max(count, 2)))
+    granted = Signal(count)
+    with m.Switch(served):
+        for latest in range(count):
+            with m.Case(latest):
+                for n in reversed(range(latest + 1, latest + 1 + count)):
+                    with m.If(asking[n % count]):
+                        m.d.comb += granted.eq(1 << (n % count))
+    return granted, served
+
+
+def chosen(marks, values):
     """Return the marked value, or zeros if none is marked."""
     return functools.reduce(operator.or_, (Mux(mark, value, 0) for mark, value in zip(marks, values, strict=True)))

@@ -16,6 +16,7 @@ from hdl.control.protocol import EventStatus, Operation
 from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
 from hdl.engines import engines as engines_of
+from hdl.far.memories import FarMemories
 from hdl.far.port import far_signature
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
@@ -74,8 +75,11 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """Name of the submodule that holds each memory space, in order, but for the trace."""
-        return tuple(name for name in self._config.memories.names if name != "trace")
+        """Name of the submodule that holds each memory space, or its words in the far memory, in order, but for the
+        trace."""
+        bases = self._config.far_bases
+        return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
+                     for space in self._config.memories if space.name != "trace")
 
     def elaborate(self, platform):
         m = Module()
@@ -89,14 +93,17 @@ class Node(wiring.Component):
         for engine, unit in units:
             m.submodules[engine.name] = unit
         m.submodules.access = access = HostAccess(
-            rows=tuple(space.words // config.lanes for space in config.memories), lanes=config.lanes)
+            rows=tuple(space.words // config.lanes for space in config.memories), lanes=config.lanes,
+            late=bool(config.far_bases))
         for space in config.memories:
             if space.name == "trace":
                 read, write = (getattr(access, f"{kind}_{space.number}") for kind in ("read", "write"))
                 wiring.connect(m, host=read, trace=queue.trace)
                 m.d.comb += write.ready.eq(1)  # the host port has refused the write
-            else:
+            elif space.name not in config.far_bases:
                 self._memory(m, space, units, access)
+        if config.far_bases:
+            self._far_memories(m, units, access, registers)
 
         counted = [unit.count for _, unit in units]
         for number in range(config.queues):
@@ -156,15 +163,7 @@ class Node(wiring.Component):
     def _memory(self, m, space, units, access):
         """Make a memory with the ports of the engines in order of priority, and the host's port last."""
         lanes = self._config.lanes
-
-        def ports(kind):
-            for engine, unit in units:
-                for path in getattr(engine, kind).get(space.name, ()):
-                    found = at(unit, path)
-                    yield from found if isinstance(found, (list, tuple)) else [found]
-
-        readers = [*ports("reads"), getattr(access, f"read_{space.number}")]
-        writers = [*ports("writes"), getattr(access, f"write_{space.number}")]
+        readers, writers = _ports("read", space, units, access), _ports("write", space, units, access)
         watchers = [at(unit, engine.watches[space.name]) for engine, unit in units if space.name in engine.watches]
         m.submodules[space.name] = memory = LanedMemory(
             rows=space.words // lanes, lanes=lanes, readers=len(readers), writers=len(writers),
@@ -175,6 +174,30 @@ class Node(wiring.Component):
             wiring.connect(m, reader=reader, memory=port)
         for writer, port in zip(writers, memory.write, strict=True):
             wiring.connect(m, writer=writer, memory=port)
+
+    def _far_memories(self, m, units, access, registers):
+        """Make the memories that are in the far memory, with ports in the same order."""
+        config = self._config
+        spaces = [config.memories[name] for name in config.far_bases]
+        reading = [(engine, unit) for engine, unit in units if engine.reads.keys() & config.far_bases.keys()]
+        readers, writers = ({space.name: _ports(kind, space, units, access) for space in spaces}
+                            for kind in ("read", "write"))
+        m.submodules.far_memories = memories = FarMemories(
+            config=config,
+            readers={space.name: tuple(group for group, one in enumerate(reading)
+                                       for _ in _engine_ports("read", space, [one])) for space in spaces},
+            writers={name: len(ports) - 1 for name, ports in writers.items()})
+        for kind, ports in (("read", readers), ("write", writers)):
+            for name, outer in ports.items():
+                for port, inner in zip(outer, getattr(memories, f"{name}_{kind}"), strict=True):
+                    wiring.connect(m, port=port, memory=inner)
+        wiring.connect(m, memories=memories.far, node=wiring.flipped(self.far))
+        m.d.comb += [
+            memories.link_reset.eq(registers.link_reset), memories.timeout.eq(registers.timeout),
+            registers.far_silent.eq(memories.silent), registers.far_lost.eq(memories.lost),
+            *(memories.abandon[group].eq(at(unit, engine.abandons)) for group, (engine, unit) in enumerate(reading)
+              if engine.abandons),
+        ]
 
     def _commands(self, m, queue, number, units):
         """Give each command of a queue to the engine that has its operation; only one of them runs."""
@@ -217,3 +240,16 @@ class Node(wiring.Component):
             with m.If(unit.event.valid):
                 m.d.comb += [completion.valid.eq(1), completion.payload.eq(unit.event.payload)]
         return counts
+
+
+def _engine_ports(kind, space, units):
+    """Ports of engines at a memory, in order of priority; ``kind`` is ``read`` or ``write``."""
+    for engine, unit in units:
+        for path in getattr(engine, f"{kind}s").get(space.name, ()):
+            found = at(unit, path)
+            yield from found if isinstance(found, (list, tuple)) else [found]
+
+
+def _ports(kind, space, units, access):
+    """Ports at a memory: those of engines, and the host's last."""
+    return [*_engine_ports(kind, space, units), getattr(access, f"{kind}_{space.number}")]

@@ -8,7 +8,11 @@ from hdl.group import GROUP
 from hdl.memory import READ_LATENCY, job_layout, read_signature, write_signature
 from hdl.streams.stream import Queue, beat_layout, connect_stream
 
-__all__ = ["RowReader", "RowWriter"]
+__all__ = ["LATE_READER", "RowReader", "RowWriter"]
+
+#: Options of a reader at a memory that answers late: a row in 4 cycles where an answer takes 60. The queue takes no
+#: more LUT memory than one of nine rows.
+LATE_READER = {"late": True, "depth": 17}
 
 
 def _pitch_members(rows, lanes, strided):
@@ -49,6 +53,9 @@ class RowReader(wiring.Component):
     ahead : bool
         Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. The
         inference engine does without.
+    late : bool
+        Whether the memory answers late: then what belongs to a row waits for its answer in a queue, and throughput is
+        ``depth`` beats in the cycles of an answer and 2.
 
     Members
     -------
@@ -64,7 +71,8 @@ class RowReader(wiring.Component):
 
     latency = 2 + READ_LATENCY
 
-    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, strided=False, ahead=True):
+    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, strided=False, ahead=True,
+                 late=False):
         if not isinstance(depth, int) or depth < 1:
             raise ValueError(f"Reader depth must be a positive integer, not {depth!r}")
         self._rows = rows
@@ -74,6 +82,7 @@ class RowReader(wiring.Component):
         self._depth = depth
         self._strided = strided
         self._ahead = ahead
+        self._late = late
         super().__init__(
             {
                 "job": In(stream.Signature(job_layout(rows, elements))),
@@ -141,10 +150,15 @@ class RowReader(wiring.Component):
         for n in range(lanes):
             m.d.comb += keep[n].eq(more | (count[:lanes.bit_length()] > n))
         tag = Cat(keep, ~more)
-        for stage in range(READ_LATENCY):
-            following = Signal(lanes + 1, name=f"tag_{stage}")
-            m.d.sync += following.eq(tag)
-            tag = following
+        if self._late:
+            m.submodules.tags = tags = Queue(shape=lanes + 1, depth=self._depth, block=False)
+            m.d.comb += [tags.i.payload.eq(tag), tags.i.valid.eq(granted), tags.o.ready.eq(self.port.response)]
+            tag = tags.o.payload
+        else:
+            for stage in range(READ_LATENCY):
+                following = Signal(lanes + 1, name=f"tag_{stage}")
+                m.d.sync += following.eq(tag)
+                tag = following
         m.d.comb += [
             queue.i.valid.eq(self.port.response),
             queue.i.payload.keep.eq(tag[:lanes]),

@@ -157,6 +157,9 @@ class EngineDescription:
         (:func:`gate_signature`); one gate at most for each.
     links : mapping of str to str
         Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on, and ``far``.
+    abandons : str, optional
+        Path of an output that is high while it does not want what it has asked of memories that answer late. By
+        default it takes all answers.
     """
 
     name: str
@@ -170,6 +173,7 @@ class EngineDescription:
     joins: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gates: Mapping[int, str] = dataclasses.field(default_factory=dict)
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    abandons: str | None = None
 
     @property
     def queue(self):

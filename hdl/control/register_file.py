@@ -115,6 +115,8 @@ class RegisterFile(wiring.Component):
     program_status, node_time, trace_pointer, link_delay : In(32)
     gradient_stride, quorum, deadline, late_weights_0 to late_weights_2, resumed_set : Out
     slot_0, slot_1 : In(19)
+    far_silent, far_lost : In(1), in a server
+        For STATUS, which keeps ``far_lost``.
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
@@ -141,6 +143,8 @@ class RegisterFile(wiring.Component):
                 ports[entry.port] = In(entry.width)
             elif entry.access is Access.COUNTER:
                 increments[entry.port] = entry.increment
+        if config.is_server:
+            ports |= {"far_silent": In(1), "far_lost": In(1)}
         ports["count"] = In(data.StructLayout(increments))
         super().__init__(ports)
 
@@ -218,9 +222,13 @@ class RegisterFile(wiring.Component):
 
         queue = self.queue_status
         stalls = Cat(count[f"stall_{cause}"] if not self._config.reduced else Const(0, 1) for cause in STALLS)
+        far = Const(0, 3)
+        if self._config.is_server:
+            lost = Signal()
+            m.d.sync += lost.eq((lost & ~clear_counters) | self.far_lost)
+            far = Cat(self.far_silent, lost, Const(0, 1))
         live = {  # values that do not come from the memory
-            "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3),
-                          queue.commands, queue.events),
+            "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, far, queue.commands, queue.events),
             "CONTROL": self.link_reset,
         }
         counting = {}

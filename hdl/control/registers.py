@@ -163,6 +163,9 @@ REGISTERS = _table(
                 Field(name=cause, bit=8 + n, doc=f"STALL_{cause.upper()} counts this cycle.")
                 for n, cause in enumerate(STALLS)
             ),
+            Field(name="far_silent", bit=13, doc="The far memory of a server is silent: docs/far.md."),
+            Field(name="far_lost", bit=14, doc="The host got zeros for words of the far memory, or lost some, since "
+                                               "counters were cleared."),
             Field(name="commands", bit=16, width=8, doc="Commands in the queue, apart from the one that is running."),
             Field(name="events", bit=24, width=8, doc="Events to be popped."),
         ),

@@ -8,13 +8,13 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without far memory, or on
-    a server, whose far memory has no activations.
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without far memory, and
+    on a server, which has no activations to move.
 
     MOVE_OUT and MOVE_IN have their activations at ``weight_base``, and their place in the far memory at
     ``state_base``.
     """
-    if not config.far_words or config.is_server:
+    if not (config.far_words and config.compute):
         return None
     extents = Extent(base="weight_base", memory="activations"), Extent(base="state_base", memory=FAR)
     return EngineDescription(

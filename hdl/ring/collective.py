@@ -82,6 +82,9 @@ class CollectiveEngine(wiring.Component):
     of the other ring; so an ABORT that comes when all packets of a command have come is left where it is, until the
     command has to be given up as well.
 
+    On a server, whose far memory may fall silent, an access to memory counts as a word on the ring does, and a
+    command has the time-out on a ring of one as well.
+
     Parameters
     ----------
     config : NodeConfig
@@ -114,6 +117,8 @@ class CollectiveEngine(wiring.Component):
                 **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
                 # What they tell each other of rounds.
                 **({"rounds": In(rounds_signature())} if config.rounds else {}),
+                # Rows that late memories owe are not wanted, since the datapath is in reset.
+                **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
                 **port_members(config, config.ring_ports),
                 # Memory ports, arrays as those of the datapath.
@@ -261,6 +266,12 @@ class CollectiveEngine(wiring.Component):
                 m.d.sync += [setup[name].steps.eq(tour.steps), setup[name].first.eq(tour.first)]
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
+        moves, alone = link.sent.word | word_taken | alive, setup.alone
+        if config.is_server:  # whose far memory may fall silent, alone as well
+            m.d.comb += self.abandons.eq(~control.active)
+            moves |= Cat(port.valid & port.ready for name in memory_ports(config, parts(config))
+                         for port in getattr(datapath, name)).any()
+            alone = 0
         pulses, fault, running = datapath.pulses, control.fault, control.running
         abort_header = packetizer.abort_header
         m.d.comb += [
@@ -269,14 +280,14 @@ class CollectiveEngine(wiring.Component):
             self.weight_version.eq(control.weight_version),
             control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
-            control.kind.alone.eq(setup.alone),
+            control.kind.alone.eq(alone),
             control.kind.updates.eq(updated),
             control.planned.eq(planner.done),
             control.finished.eq(~datapath.busy & (leaving == 0) & (coming == 0)),
             fault.found.eq(depacketizer.error | link.overrun | pulses.malformed),
             fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
             fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
-            control.moved.eq(link.sent.word | word_taken | alive),
+            control.moved.eq(moves),
             control.packet_sent.eq(link.sent.packet),
             control.packet_received.eq(word_taken & arriving.payload.last),
             control.egress_stalled.eq(packetizer.stalled),

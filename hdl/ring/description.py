@@ -63,6 +63,7 @@ def describe(config):
                  **({"signals": "signals"} if config.has_signals else {})},
         joins={"rounds": "rounds"} if config.rounds else {},
         links={name: name for name in port_members(config, config.ring_ports)},
+        abandons="abandons" if config.is_server else None,
     )
 
 

@@ -55,6 +55,8 @@ class Library:
         Time this call took, by stage: Verilog, Verilate, compile; the latter two only where it built the library.
     arithmetic : Arithmetic
         Whether floating-point units are simulated as gateware.
+    memories : tuple
+        The memory spaces of a node, in order: what the node's ``memories`` says.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Library:
     built: bool
     seconds: dict[str, float]
     arithmetic: Arithmetic = Arithmetic.GATEWARE
+    memories: tuple[str | range, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -78,7 +81,8 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     ----------
     node : Component
         The node, with the ports of :class:`hdl.node.Node`. The memories that its ``memories`` names, if it has such a
-        member, can be reached without the node's port, where the generated code allows it.
+        member, can be reached without the node's port, where the generated code allows it: each is that of a
+        submodule, or a range of words in the far memory.
     traced : bool
         Build the slower library, which can write waveforms.
     batched : bool
@@ -102,7 +106,8 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     verilog = _ring_node(design)
     seconds["Verilog"] = time.monotonic() - begun
 
-    memories: Sequence[str] = getattr(node, "memories", ())
+    spaces: tuple[str | range, ...] = tuple(getattr(node, "memories", ()))
+    memories = [name for name in spaces if isinstance(name, str)]
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
     harness[PORTS] = describe_ports({port.name: port.width for port in design.ports})
@@ -139,7 +144,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         seconds["compile"] = time.monotonic() - begun
 
     toolchain.cached(directory, build, announce=announce)
-    return Library(directory / "ring.so", traced, "compile" in seconds, seconds, arithmetic)
+    return Library(directory / "ring.so", traced, "compile" in seconds, seconds, arithmetic, spaces)
 
 
 #: Inputs of the node that never change in a ring.

@@ -139,7 +139,9 @@ class VerilatedRing:
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
-        self.memories: int = self._library.ring_memories(self._ring)
+        known: int = self._library.ring_memories(self._ring)
+        self._far = {number: words for number, words in enumerate(library.memories) if isinstance(words, range)}
+        self.memories = known + len(self._far) if known else 0
 
     def _threads(self, threads: int) -> int:
         if threads < 1:
@@ -249,13 +251,18 @@ class VerilatedRing:
     def memory(self, node: int, space: int) -> np.ndarray:
         """View of the present elements of a node's memory, as uint32 or, for 16-bit integers, uint16.
 
-        A value written to the array is in the memory at once. The array must not be used after :meth:`close`.
+        A value written to the array is in the memory at once. The array must not be used after :meth:`close`. In a
+        space of the far memory a row may come a few cycles after the end of the command that has written it.
         """
         self._check_node(node)
         if not 0 <= space < self.memories:
             raise ValueError(f"Memory space must be one of the {self.memories} that the library knows, not {space!r}")
+        if space in self._far:
+            words = self._far[space]
+            return self.far_memory(node)[0][words.start:words.stop]
         memory = _Memory()
-        self._library.ring_memory(self._ring, node, space, ctypes.byref(memory))
+        inside = space - sum(number < space for number in self._far)
+        self._library.ring_memory(self._ring, node, inside, ctypes.byref(memory))
         content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 

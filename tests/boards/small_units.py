@@ -23,6 +23,8 @@ def small(name):
     if "config" in parameters:
         if name in ("compute.engine", "compute.engine.row_owners", "far.mover"):
             return {**NODE, "lanes": 2, "compute": 1, "activation_words": 64, "far_words": 64 * (name == "far.mover")}
+        if name == "far.memories":
+            return {**NODE, "role": "server", "far_words": 64}
         masking, quantization = name == "masking.engine", name == "quantization.engine"
         return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
     if name == "compute.row_owners":

@@ -53,6 +53,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
                                                         r"of 8$"),
         ({"role": "boss"}, r"^Role must be one of node, worker, server, not 'boss'$"),
         ({"role": "server"}, r"^Far memory of a server must hold its weights and its state, 32,768 words, not 0$"),
+        ({"role": "server", "far_words": 32768}, r"^Server must have no engine that reads weights apart from "
+                                                 r"collectives, not masking and error_feedback$"),
         ({"role": "server", "compute": 4}, r"^Server must have no rows of multiply-accumulate units, not 4$"),
         ({"role": "server", "masters": True}, r"^Server must have weights as raw, no masters, and gradients as "
                                               r"zero_value, not 'raw' and 'zero_value'$"),
@@ -82,7 +84,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
          r"^Weight codec of an int16 node must be raw, not 'mx9'$"),
         (INT16 | ALONE | {"state_planes": 0, "gradient_codec": "raw"},
          r"^Gradient codec of an int16 node must be zero_value, not 'raw'$"),
-        (INT16 | ALONE | {"state_planes": 0, "role": "worker"}, r"^Role of an int16 node must be node, not 'worker'$"),
+        (INT16 | ALONE | {"state_planes": 0, "role": "worker"},
+         r"^Role of an int16 node must be node, not 'worker'$"),
         (INT16 | ALONE | {"state_planes": 0, "gradient_words": 16416},
          r"^gradient_words of an int16 node must be at most 16384, not 16416$"),
         (INT16 | ALONE | {"state_planes": 0, "weight_words": 32768},

@@ -55,6 +55,8 @@ with mx5.registered():
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
                              multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True,
                              ring_ports=2),
+        # Weights and state in the far memory, with all that the default has beside that.
+        "server": NodeConfig(role="server", far_words=32768, masking=False, error_feedback=False),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

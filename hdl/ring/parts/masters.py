@@ -56,7 +56,7 @@ class Masters(Part):
         m = Module()
         config, lanes = self._config, self._config.lanes
         shape = {"rows": config.state_words // lanes, "lanes": lanes, "elements": config.segment}
-        m.submodules.reader = reader = RowReader(**shape, **reader_options(config))
+        m.submodules.reader = reader = RowReader(**shape, **reader_options(config, "masters"))
         m.submodules.writer = writer = RowWriter(**shape)
         connect_stream(m, self.master_job, reader.job)
         connect_stream(m, self.master_write_job, writer.job)

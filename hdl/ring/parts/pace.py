@@ -1,7 +1,7 @@
 """The pace of the optimizer, and what readers and ways around it need to keep up with it."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
-from hdl.row_transfer import RowReader
+from hdl.row_transfer import LATE_READER, RowReader
 from hdl.streams.stream import connect_stream
 
 __all__ = ["beat_lanes", "join", "reader_options", "split"]
@@ -15,11 +15,14 @@ def beat_lanes(config):
     return config.lanes if config.update_interval == 1 else config.update_lanes
 
 
-def reader_options(config):
-    """Options of a :class:`~hdl.row_transfer.RowReader` that need not be faster than the optimizer.
+def reader_options(config, memory):
+    """Options of a :class:`~hdl.row_transfer.RowReader` at a memory, which need not be faster than the optimizer.
 
-    Where the optimizer is slow, it is enough to read a row for it when the one before has been taken.
+    Where the optimizer is slow, it is enough to read a row for it when the one before has been taken; but not from a
+    memory that answers late.
     """
+    if memory in config.far_bases:
+        return LATE_READER
     parts = config.lanes // beat_lanes(config)
     slow = config.lanes >= RowReader.latency and parts + RowReader.latency + 1 <= parts * config.update_interval
     return {"depth": 1} if slow else {}

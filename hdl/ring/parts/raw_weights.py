@@ -74,7 +74,7 @@ class RawWeights(Part):
         config, setup, narrow = self._config, self.setup, beat_lanes(self._config)
         lanes, segment = config.lanes, config.segment
         shape = {"rows": config.weight_words // lanes, "lanes": lanes, "elements": segment, "strided": True}
-        m.submodules.reader = reader = RowReader(**shape, **reader_options(config))
+        m.submodules.reader = reader = RowReader(**shape, **reader_options(config, "weights"))
         m.submodules.writer = writer = RowWriter(**shape)
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)

@@ -106,7 +106,7 @@ class Update(Part):
         lanes, segment = config.lanes, config.segment
         m.submodules.gradient_reader = gradient_reader = RowReader(
             rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
-            strided=True, **reader_options(config))
+            strided=True, **reader_options(config, "gradients"))
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
             lanes=narrow,
@@ -139,7 +139,7 @@ class Update(Part):
         """Join a state plane to the optimizer."""
         config, setup, name = self._config, self.setup, f"state_{plane}"
         shape = {"rows": config.state_words // config.lanes, "lanes": config.lanes, "elements": config.segment}
-        m.submodules[f"{name}_reader"] = reader = RowReader(**shape, **reader_options(config))
+        m.submodules[f"{name}_reader"] = reader = RowReader(**shape, **reader_options(config, name))
         m.submodules[f"{name}_writer"] = writer = RowWriter(**shape)
         m.submodules[f"{name}_unpacker"] = unpacker = MomentUnpacker(lanes=beat_lanes(config))
         m.submodules[f"{name}_packer"] = packer = MomentPacker(lanes=beat_lanes(config))

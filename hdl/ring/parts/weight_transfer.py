@@ -66,7 +66,7 @@ class WeightTransfer(Part):
         config, lanes = self._config, self._config.lanes
         m.submodules.reader = reader = RowReader(
             rows=config.weight_words // lanes, lanes=lanes, elements=config.segment, strided=True,
-            **reader_options(config))
+            **reader_options(config, "weights"))
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())

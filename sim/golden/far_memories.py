@@ -1,0 +1,205 @@
+"""Golden model of memories that are in a far memory: every port of them, cycle by cycle.
+
+Mirrors :mod:`hdl.far.memories`.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+__all__ = ["OUTSTANDING", "FarMemories", "Inputs", "Outputs", "Request"]
+
+#: Rows that the far memory owes at most.
+OUTSTANDING = 65
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """Request of a port, with a row of its memory, or of the far memory.
+
+    Members
+    -------
+    row, keep : int
+    elements : int or None
+        Elements that are written, in the form of one number; None for a read.
+    """
+
+    row: int
+    keep: int = 0
+    elements: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Inputs in one cycle.
+
+    Members
+    -------
+    reads, writes : sequence of (Request or None)
+        One for each port, in the order of the model's.
+    ready : bool
+        Whether the far memory takes a request.
+    answer : int or None
+        Elements of its answer.
+    abandon : sequence of bool
+        One for each group.
+    link_reset : bool
+    timeout : int
+    """
+
+    reads: Sequence[Request | None]
+    writes: Sequence[Request | None]
+    ready: bool
+    answer: int | None
+    abandon: Sequence[bool]
+    link_reset: bool
+    timeout: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Outputs in one cycle.
+
+    Members
+    -------
+    read_ready, write_ready, responses : list of bool
+    elements : int
+        Elements of a response.
+    far : Request or None
+    silent, lost : bool
+    """
+
+    read_ready: list[bool]
+    write_ready: list[bool]
+    responses: list[bool]
+    elements: int
+    far: Request | None
+    silent: bool
+    lost: bool
+
+
+@dataclasses.dataclass
+class _Port:
+    base: int
+    group: int
+    host: bool
+
+
+class FarMemories:
+    """Model of the unit.
+
+    Ports are in the order of memories, and at each memory in the order of the unit's, the host's last.
+
+    Parameters
+    ----------
+    bases : mapping of str to int
+        First row of each memory in the far memory.
+    readers : mapping of str to sequence of int
+        Group of each read port of engines.
+    writers : mapping of str to int
+        Number of write ports of engines.
+    """
+
+    def __init__(self, bases: Mapping[str, int], readers: Mapping[str, Sequence[int]],
+                 writers: Mapping[str, int]) -> None:
+        self.groups = 1 + max(group for groups in readers.values() for group in groups)
+        host = self.groups
+        self.readers = [_Port(base, group, group == host) for name, base in bases.items()
+                        for group in (*readers[name], host)]
+        self.writers = [_Port(base, 0, last) for name, base in bases.items()
+                        for last in (*[False] * writers[name], True)]
+        #: Writers by priority.
+        self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
+        self._far: Request | None = None
+        self._served, self._wrote = 0, False
+        #: Readers that the far memory owes a row, the oldest first, and whether that is still wanted.
+        self._owed: collections.deque[list[int]] = collections.deque()
+        self._responses = [False] * len(self.readers)
+        self._elements = 0
+        self._idle, self._silent = 0, False
+        self._zeros, self._of_host = 0, 0
+
+    def _may_read(self, port: _Port, given: Inputs, forgets: bool) -> bool:
+        """Whether a reader's request can be made."""
+        away = self._silent if port.host else given.abandon[port.group]
+        stale = any(self.readers[n].group == port.group and not wanted for n, wanted in self._owed)
+        return not (away or stale or (port.host and self._zeros) or forgets or len(self._owed) == OUTSTANDING)
+
+    def step(self, given: Inputs) -> Outputs:
+        """Outputs in this cycle, behind which the next one begins."""
+        taken = self._far is not None and given.ready
+        speaks = taken or given.answer is not None
+        silent = self._silent
+        forgets = given.link_reset and silent and not speaks
+
+        # Grants.
+        free = self._far is None or given.ready
+        count = len(self.readers)
+        turns = [(self._served + 1 + n) % count for n in range(count)]
+        reads = next((n for n in turns if given.reads[n] is not None
+                      and self._may_read(self.readers[n], given, forgets)), None)
+        writes = next((n for n in self._order if given.writes[n] is not None
+                       and not (silent and self.writers[n].host)), None)
+        read = reads if free and (self._wrote or writes is None) else None
+        write = writes if free and not (reads is not None and self._wrote) else None
+        read_ready = [n == read or (port.host and silent) for n, port in enumerate(self.readers)]
+        # A writer is told that it is the first one even if it does not ask.
+        goes, write_ready = write is not None, [False] * len(self.writers)
+        for n in self._order:
+            write_ready[n] = goes
+            if given.writes[n] is not None and not (silent and self.writers[n].host):
+                goes = False
+        write_ready = [ready or (port.host and silent) for ready, port in zip(write_ready, self.writers, strict=True)]
+
+        # The host while the far memory is silent.
+        hosts = [n for n, port in enumerate(self.readers) if port.host]
+        asks = [n for n in hosts if given.reads[n] is not None]
+        given_zeros = silent and bool(asks)
+        left = sum(bool(wanted) for n, wanted in self._owed if self.readers[n].host) if silent else 0
+        drops = silent and any(request is not None and port.host
+                               for request, port in zip(given.writes, self.writers, strict=True))
+        shown = Outputs(read_ready=read_ready, write_ready=write_ready, responses=self._responses,
+                        elements=self._elements, far=self._far, silent=silent,
+                        lost=given_zeros or left > 0 or drops)
+
+        # Answers.
+        self._responses = [False] * count
+        waits = self._far is not None or bool(self._owed)
+        for entry in self._owed:
+            port = self.readers[entry[0]]
+            if silent if port.host else given.abandon[port.group]:
+                entry[1] = False
+        zero = self._zeros > 0 and given.answer is None
+        if given.answer is not None and self._owed:
+            n, wanted = self._owed.popleft()
+            self._responses[n] = bool(wanted)
+        if zero:
+            self._responses[self._of_host] = True
+        self._elements = given.answer or 0
+        self._zeros += given_zeros + left - zero
+
+        # The far memory's next request.
+        if free:
+            self._far = None
+        if read is not None:
+            request = given.reads[read]
+            assert request is not None
+            self._far = Request(row=request.row + self.readers[read].base)
+            self._owed.append([read, True])
+            self._served, self._wrote = read, False
+        for n in asks:
+            if read_ready[n]:
+                self._of_host = n
+        if write is not None:
+            request = given.writes[write]
+            assert request is not None
+            self._far = dataclasses.replace(request, row=request.row + self.writers[write].base)
+            self._wrote = True
+        if forgets:
+            self._owed.clear()
+            if self._far is not None and self._far.elements is None:
+                self._far = None
+        late = self._idle >= given.timeout
+        self._silent = waits and not speaks and late
+        self._idle = 0 if speaks or not waits else self._idle + (not late)
+        return shown
