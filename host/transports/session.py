@@ -219,7 +219,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
             opened.simulation.set_faults(faults)
-            transports, seconds = list(opened.transports), opened.library.seconds
+            transports, seconds = list(opened.transports), opened.seconds
 
             def cycle() -> int:
                 return opened.simulation.cycle

@@ -89,7 +89,7 @@ def test_state_of_other_places_is_refused(probe, masking):
         state = ring.save()
     for others in ([masking, probe, probe], probe, [masking] * 3):
         with VerilatedRing(others, nodes=3) as ring, \
-                pytest.raises(ValueError, match=r"^State must be one saved from a ring of the same library and size$"):
+                pytest.raises(ValueError, match="^State must be one saved from a ring of the same library "):
             ring.restore(state)
 
 
@@ -146,8 +146,8 @@ def test_errors(probe):
         VerilatedRing([probe] * 2, nodes=3)
     with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 16 nodes, not 0$"):
         VerilatedRing([])
-    with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of ports, not 1 with credits and 2 with "
-                                         r"replay$"):
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of ports, not 1 with credits and 2 "
+                                         r"with replay$"):
         VerilatedRing([probe, build_ring(TwoPorts())])
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have one arithmetic, not native and gateware$"):
         VerilatedRing([build_ring(Probe(), arithmetic=Arithmetic.NATIVE), probe])
