@@ -131,15 +131,15 @@ def place(where: Where, part: str) -> Buffer:
 
 
 class Allocator:
-    """Buffers that do not overlap, in the memories of nodes of one kind.
+    """Buffers that do not overlap, at the same places in the memories of all nodes.
 
     Parameters
     ----------
-    memories : MemoryMap
-        Memories of a node.
+    *memories : MemoryMap
+        Memories of a node, of each kind of nodes.
     """
 
-    def __init__(self, memories: Any) -> None:
+    def __init__(self, *memories: Any) -> None:
         self._memories = memories
         self._buffers: list[Buffer] = []
 
@@ -154,10 +154,10 @@ class Allocator:
         Raises
         ------
         ValueError
-            The node has no such memory.
+            A node has no such memory.
         """
         try:
-            return min(int(memory.words) for memory in self._memories.region(space))
+            return min(int(memory.words) for memories in self._memories for memory in memories.region(space))
         except KeyError as error:
             raise ValueError(error.args[0]) from None
 

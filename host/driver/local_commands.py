@@ -90,14 +90,14 @@ class LocalCommands(RingCommands, abc.ABC):
         """
         if len(jobs) != self.nodes:
             raise ValueError(f"Jobs must be one sequence per node, {self.nodes}, not {len(jobs)}")
-        config = self._config
         data = self._whole("gradients") if data is None else place(data, "gradients")
         if lists is None:
-            base = min(aligned(behind), int(config.weight_words))
-            lists = Buffer("weights", base, int(config.weight_words) - base)
+            room = self._allocator.room("weights")
+            base = min(aligned(behind), room)
+            lists = Buffer("weights", base, room - base)
         lists = place(lists, "weights")
-        regions = [plan(mine, lanes=self.lanes, elements=data.length, words=lists.length, element=config.element)
-                   for mine in jobs]
+        regions = [plan(mine, lanes=device.config.lanes, elements=data.length, words=lists.length,
+                        element=device.config.element) for mine, device in zip(jobs, self._devices, strict=True)]
         self._write_settings({"MASK_ALTERNATIVE": self._number_of("Alternative", alternative, -(1 << 15), 1 << 15)})
         found: list[list[npt.NDArray[np.uint32]]] = [[] for _ in jobs]
         replaced, cycles = [0] * self.nodes, 0
@@ -119,15 +119,15 @@ class LocalCommands(RingCommands, abc.ABC):
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
         """Run one command on each node that has a region, and return events and contents of the gradient memories."""
         given = {rank: region for rank, region in enumerate(regions) if region is not None}
-        gradients, weights = self._number("gradients"), self._number("weights")
-        self._all(lambda rank, device: device.submit_write_memory(gradients, data, given[rank].data), given)
-        self._all(lambda rank, device: device.submit_write_memory(weights, lists, given[rank].words), given)
+        gradients, weights = self._numbers("gradients", given), self._numbers("weights", given)
+        self._all(lambda rank, device: device.submit_write_memory(gradients[rank], data, given[rank].data), given)
+        self._all(lambda rank, device: device.submit_write_memory(weights[rank], lists, given[rank].words), given)
         events = self._run_apart({
             rank: Command(operation=Operation.MASK, gradient_base=data, weight_base=lists,
                           state_base=lists + region.externals, length=len(region.data))
             for rank, region in given.items()})
         masked = self._all(
-            lambda rank, device: device.submit_read_memory(gradients, data, len(given[rank].data)), given)
+            lambda rank, device: device.submit_read_memory(gradients[rank], data, len(given[rank].data)), given)
         return events, dict(zip(given, masked, strict=True))
 
     def sparsify(self, where: Where, *, threshold: float) -> SparsifyOutcome:

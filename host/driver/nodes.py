@@ -2,10 +2,13 @@
 
 A request to all nodes is sent to each of them before the first answer is waited for, so that they work at the same
 time.
+
+Nodes may have different configurations, as long as they agree on :data:`ALIKE`. A buffer then has room where the
+smallest memory of its region ends.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hdl.ring.topology import RingTopology
 from host.driver.buffers import Allocator, Buffers
@@ -14,12 +17,16 @@ from host.driver.memory import Allocation
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.transport import Pending
 
-__all__ = ["TIMEOUT", "RingNodes"]
+__all__ = ["ALIKE", "TIMEOUT", "RingNodes"]
 
 T = TypeVar("T")
 
 TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
+
+ALIKE = ("element", "segment", "weight_codec", "gradient_codec", "masters", "ingress_segments", "replay", "rounds",
+         "queues")
+"""Parameters that all nodes of a ring must have alike: those of packets, links, masters and programs."""
 
 
 class RingNodes:
@@ -28,7 +35,8 @@ class RingNodes:
     Parameters
     ----------
     devices : sequence of Device
-        The node at index r is of rank r; :class:`~hdl.ring.topology.RingTopology` says to which it sends.
+        The node at index r is of rank r; :class:`~hdl.ring.topology.RingTopology` says to which it sends. Their
+        configurations must agree on :data:`ALIKE`.
     timeout : int
         Cycles without a word on a node's links after which it gives a command up.
     """
@@ -39,12 +47,22 @@ class RingNodes:
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
         self._devices = list(devices)
-        self._config = devices[0].config
+        self._configs = list(dict.fromkeys(device.config for device in self._devices))
+        self._config = self._configs[0]  # for what is alike
+        for name in ALIKE:
+            self._alike(name)
         self._topology = RingTopology(len(self._devices))
-        self._allocator = Allocator(self._config.memories)
+        self._allocator = Allocator(*(config.memories for config in self._configs))
         self._timeout = timeout
         self._settings: dict[str, int | float] = {}  # values of the registers of settings, as far as they are known
         self._lost = [0] * len(devices)  # words missing behind each link when the ring was last in order
+
+    def _alike(self, name: str) -> Any:
+        """Value of a parameter, which all nodes must have alike."""
+        values = list(dict.fromkeys(getattr(config, name) for config in self._configs))
+        if len(values) > 1:
+            raise ValueError(f"Nodes of a ring must have the same {name}, not {' and '.join(map(repr, values))}")
+        return values[0]
 
     @property
     def nodes(self) -> int:
@@ -66,8 +84,8 @@ class RingNodes:
 
     @property
     def lanes(self) -> int:
-        """Elements in a memory row."""
-        return int(self._config.lanes)
+        """Elements in a memory row; a ``ValueError`` if nodes differ."""
+        return int(self._alike("lanes"))
 
     @property
     def reduced(self) -> bool:
@@ -101,7 +119,8 @@ class RingNodes:
 
     def require(self, allocation: Allocation) -> None:
         """Raise ``ValueError`` unless the nodes have room for the allocation."""
-        allocation.check(self._config, nodes=self.nodes)
+        for config in self._configs:
+            allocation.check(config, nodes=self.nodes)
 
     @property
     def allocator(self) -> Allocator:
@@ -118,6 +137,7 @@ class RingNodes:
         ValueError
             There is no room.
         """
+        self.require(allocation)
         return allocation.place(self._allocator, self._config, nodes=self.nodes)
 
     def _all(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:

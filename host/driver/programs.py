@@ -68,7 +68,7 @@ class RingPrograms(LocalCommands):
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
-        self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
+        self._on_ring = {one.code for config in self._configs for one in operations(config) if one.on_ring}
 
     def _next_run(self) -> int:
         """Number of the next run, another one than that of the latest run of any node; 0 without control words."""

@@ -223,7 +223,7 @@ class Ring(RingLayers):
         ValueError
             There is no room for the layers and one sample, or they do not follow each other.
         """
-        if not self._config.quantization:
+        if not all(config.quantization for config in self._configs):
             raise ValueError("Nodes must have quantization in their configuration, to infer")
         data = self._whole("gradients") if data is None else place(data, "gradients")
         lists = self._whole("weights") if lists is None else place(lists, "weights")
@@ -234,10 +234,10 @@ class Ring(RingLayers):
         outputs = np.empty((len(values), given.outputs), np.int64)
         share = -(-len(values) // self.nodes)
         ranks = [rank for rank in range(self.nodes) if rank * share < len(values)]
-        gradients, weights = self._number("gradients"), self._number("weights")
+        gradients, weights = self._numbers("gradients"), self._numbers("weights")
         bases = data.base, lists.base
-        self._all(lambda rank, device: device.submit_write_memory(weights, bases[1], given.weights), ranks)
-        self._all(lambda rank, device: device.submit_write_memory(gradients, bases[0], given.parameters), ranks)
+        self._all(lambda rank, device: device.submit_write_memory(weights[rank], bases[1], given.weights), ranks)
+        self._all(lambda rank, device: device.submit_write_memory(gradients[rank], bases[0], given.parameters), ranks)
         cycles = multiplied = commands = 0
         for first in range(0, share, given.samples):
             runs = {}
@@ -256,14 +256,14 @@ class Ring(RingLayers):
     def _infer(self, given: Program, base: int,
                x: dict[int, npt.NDArray[Any]]) -> tuple[dict[int, Event], dict[int, Integers]]:
         """Run one command on each node that has samples, and return events and sums."""
-        gradients = self._number("gradients")
+        gradients = self._numbers("gradients")
         self._all(lambda rank, device: device.submit_write_memory(
-            gradients, given.source, pack_inputs(given, x[rank])), x)
+            gradients[rank], given.source, pack_inputs(given, x[rank])), x)
         events = self._run_apart({rank: Command(operation=Operation.INFER, weight_base=base, length=len(mine))
                                   for rank, mine in x.items()}, patience=2 * given.samples * given.beats)
         words = -(-given.outputs // given.lanes) * given.lanes
         found = self._all(lambda rank, device: device.submit_read_memory(
-            gradients, given.target, len(x[rank]) * words), x)
+            gradients[rank], given.target, len(x[rank]) * words), x)
         return events, {rank: unpack_outputs(given, mine) for rank, mine in zip(x, found, strict=True)}
 
 

@@ -1,6 +1,7 @@
 """Activation memories of a ring's nodes, and the layers that nodes with a compute engine carry out."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,13 +63,13 @@ class RingLayers(RingRounds):
         PlanError
             The lists are not the program of the plan, or nodes have no room for it; nothing is written then.
         """
-        config, words = self._config, self._config.activation_words
-        engine = Engine(rows=config.compute, lanes=config.lanes, scale_mask=config.scale_mask,
-                        operands=config.operands, centroids=config.centroids, sequences=config.sequences)
-        for program in programs:
-            program.check(plan, engine)
-            if program.end > words:
-                raise PlanError(f"Memory plan and lists must end within the {words:,} words of a node's activation "
+        room = self._allocator.room("activations")
+        for config, program in itertools.product(self._configs, programs):
+            program.check(plan, Engine(rows=config.compute, lanes=config.lanes, scale_mask=config.scale_mask,
+                                       operands=config.operands, centroids=config.centroids,
+                                       sequences=config.sequences))
+            if program.end > room:
+                raise PlanError(f"Memory plan and lists must end within the {room:,} words of a node's activation "
                                 f"memory, not at {program.end:,}")
         for program in programs:
             self.write_activations([program.words] * self.nodes, program.base)

@@ -45,7 +45,7 @@ class RingRounds(RingPrograms):
         """Write the gradient of one node to a buffer of its gradient memory."""
         if len(gradient) != buffer.length:
             raise ValueError(f"Gradient must have the {buffer.length} elements of its buffer, not {len(gradient)}")
-        self._devices[rank].write_memory(self._number(buffer.space), buffer.base, self._to_words(gradient))
+        self._devices[rank].write_memory(self._number(buffer.space, rank), buffer.base, self._to_words(gradient))
 
     def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
         """Give a node a gradient again that it had computed for a round, in a slot whose buffer this is."""

@@ -114,7 +114,7 @@ class RingCommands(RingVectors):
         # Of each operation, in nodes with several; one that may be in any is pushed to the last.
         last = self._config.queues - 1
         self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
-                        for operation in operations(self._config)}
+                        for config in self._configs for operation in operations(config)}
 
     def connect(self) -> None:
         """Check that every device is a node of the expected configuration, and put the ring in order.

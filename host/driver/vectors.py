@@ -140,8 +140,9 @@ class RingVectors(RingNodes):
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
         """Write zeros to every state plane, for the optimizer of a vector."""
         zeros = np.zeros(_words(largest_block(_length(where), self.nodes), packed_state), dtype=np.uint32)
-        for plane in range(self._config.state_planes):
-            self._write_blocks(f"state_{plane}", [zeros] * self.nodes, where)
+        for plane in range(max(config.state_planes for config in self._configs)):
+            ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.state_planes]
+            self._write_blocks(f"state_{plane}", [zeros] * self.nodes, where, ranks)
 
     def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
                     packed_state: bool = False) -> None:
@@ -179,29 +180,34 @@ class RingVectors(RingNodes):
     def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> Vector:
         """Vector of which each rank has its own block."""
         length, base = _length(where), place(where, "state").base
-        owned = self._owned(length)
+        owned, numbers = self._owned(length), self._numbers(space)
 
         def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
-            return device.submit_read_memory(self._number(space), base, _words(len(owned[rank]), packed_state))
+            return device.submit_read_memory(numbers[rank], base, _words(len(owned[rank]), packed_state))
 
         vector = np.empty(length, dtype=np.uint32)
         for index, words in zip(owned, self._all(submit), strict=True):
             vector[index] = _unpack(words, len(index)) if packed_state else words
         return vector.view(np.float32)
 
-    def _write_blocks(self, space: str, blocks: Sequence[npt.NDArray[Any]], where: Where | None) -> None:
-        """Write words of the block that each node owns."""
+    def _write_blocks(self, space: str, blocks: Sequence[npt.NDArray[Any]], where: Where | None,
+                      ranks: Sequence[int] | None = None) -> None:
+        """Write words of the block that each node owns, to all nodes or to some."""
         longest = max(map(len, blocks))
         buffer = place(longest if where is None else where, "state")
         if longest > buffer.length:
             raise ValueError(f"Block must have at most the {buffer.length:,} words of its buffer, not {longest:,}")
-        self._write(space, blocks, base=buffer.base)
+        self._write(space, blocks, base=buffer.base, ranks=ranks)
 
     # Words.
 
-    def _number(self, space: str) -> int:
-        """Number of a memory space on the wire."""
-        return int(self._config.memories[space].number)
+    def _number(self, space: str, rank: int) -> int:
+        """Number of a memory space on the wire; nodes of different configurations have their own."""
+        return int(self._devices[rank].config.memories[space].number)
+
+    def _numbers(self, space: str, ranks: Iterable[int] | None = None) -> dict[int, int]:
+        """Number of a memory space on each node; a ``KeyError`` if one has no such memory."""
+        return {rank: self._number(space, rank) for rank in (range(self.nodes) if ranks is None else ranks)}
 
     def _write_vectors(self, part: str, vectors: Sequence[npt.NDArray[Any]], where: Where | None, *,
                        space: str | None = None) -> None:
@@ -215,16 +221,18 @@ class RingVectors(RingNodes):
     def _write_zeros(self, space: str, buffer: Buffer) -> None:
         self._write(space, [np.zeros(buffer.length, dtype=np.uint32)] * self.nodes, base=buffer.base)
 
-    def _write(self, space: str, vectors: Sequence[npt.NDArray[Any]], *, base: int = 0) -> None:
+    def _write(self, space: str, vectors: Sequence[npt.NDArray[Any]], *, base: int = 0,
+               ranks: Sequence[int] | None = None) -> None:
         if len(vectors) != self.nodes:
             raise ValueError(f"Vectors must be one per node, {self.nodes}, not {len(vectors)}")
         words = [self._to_words(vector) for vector in vectors]
-        number = self._number(space)
-        self._all(lambda rank, device: device.submit_write_memory(number, base, words[rank]))
+        numbers = self._numbers(space, ranks)
+        self._all(lambda rank, device: device.submit_write_memory(numbers[rank], base, words[rank]), numbers)
 
     def _read(self, space: str, buffer: Buffer, ranks: Iterable[int] | None = None) -> Vector:
-        number = self._number(space)
-        rows = self._all(lambda rank, device: device.submit_read_memory(number, buffer.base, buffer.length), ranks)
+        numbers = self._numbers(space, ranks)
+        rows = self._all(lambda rank, device: device.submit_read_memory(numbers[rank], buffer.base, buffer.length),
+                         numbers)
         return self._to_elements(np.stack(rows))
 
     def _to_words(self, vector: Vector) -> npt.NDArray[Any]:

@@ -85,7 +85,7 @@ class BackdoorTransport:
                  time: PortTime) -> None:
         self._transport = transport
         self._ring, self._node = ring, node
-        self._memories = [ring.memory(node, space) for space in range(ring.memories)]
+        self._memories = [ring.memory(node, space) for space in range(ring.spaces[node])]
         self._owners, self._lanes = ring.owners(node), config.lanes
         names = config.memories.names
         self._owned = names.index("activations") if self._owners.size else None  # space whose rows have owners

@@ -219,7 +219,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
             opened.simulation.set_faults(faults)
-            transports, seconds = list(opened.transports), opened.library.seconds
+            transports, seconds = list(opened.transports), opened.seconds
 
             def cycle() -> int:
                 return opened.simulation.cycle
@@ -227,7 +227,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             def injected() -> int:
                 return sum(one.faults().total for one in opened.simulation.links)
 
-            if not host_port and not opened.simulation.memories:
+            if not host_port and not all(opened.simulation.spaces):
                 announce("transfers by the host port, since the library does not know where memories are")
             elif not host_port:
                 port_time = PortTime(cycle)

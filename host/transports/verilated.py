@@ -9,8 +9,15 @@ Example
         devices = [Device(transport, NodeConfig(), name=f"node {index}")
                    for index, transport in enumerate(ring.transports)]
         ring.simulation.links[2].set_latency(data=100)
+
+Two workers and a node of another configuration::
+
+    configs = [worker, worker, server]
+    with open_ring(configs) as ring:
+        devices = [Device(transport, config) for transport, config in zip(ring.transports, configs)]
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -74,28 +81,33 @@ class OpenRing:
 
     Parameters
     ----------
-    library : Library
-        The built ring.
-    nodes, threads : int
-        Number of nodes, and threads that step them.
+    library : Library or sequence of Library
+        The built ring, or the library of each node: see :class:`~sim.verilated.ring.VerilatedRing`.
+    nodes : int, optional
+        Number of nodes; by default as many as there are libraries.
+    threads : int
+        Threads that step them.
     wiring : sequence, optional
         Links: see :class:`~sim.verilated.ring.VerilatedRing`.
 
     Members
     -------
-    library : Library
-        The built ring, with the time that each stage of its build took.
+    seconds : dict
+        Time that each stage of the build of its libraries took.
     simulation : VerilatedRing
         Links, states, waveforms and cycle count.
     transports : tuple of VerilatedTransport
         One per node.
     """
 
-    def __init__(self, library: Library, *, nodes: int, threads: int,
+    def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None) -> None:
-        self.library = library
+        libraries = {one.path: one for one in ([library] if isinstance(library, Library) else library)}
+        self.seconds: dict[str, float] = {}
+        for stage, seconds in itertools.chain(*(one.seconds.items() for one in libraries.values())):
+            self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         self.simulation = VerilatedRing(library, nodes=nodes, threads=threads, wiring=wiring)
-        self.transports = tuple(VerilatedTransport(self.simulation, node) for node in range(nodes))
+        self.transports = tuple(VerilatedTransport(self.simulation, node) for node in range(self.simulation.nodes))
 
     def __enter__(self) -> Self:
         return self
@@ -109,17 +121,18 @@ class OpenRing:
         self.simulation.close()
 
 
-def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | None = None,
+def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = None, threads: int = 1,
+              wave: Path | None = None,
               arithmetic: Arithmetic = Arithmetic.GATEWARE, wiring: Sequence[tuple[End, End]] | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
-    """Build the ring of a node, unless an earlier run has, and start it.
+    """Build the libraries of nodes, unless an earlier run has, and start their ring.
 
     Parameters
     ----------
-    config : NodeConfig
-        Parameters of every node.
-    nodes : int
-        Ring size; must not exceed the configuration's ``nodes_max``.
+    config : NodeConfig or sequence of NodeConfig
+        Parameters of every node, or of each.
+    nodes : int, optional
+        Ring size; must not exceed the ``nodes_max`` of any node. By default as many as there are configurations.
     threads : int
         Threads that step the ring; they change its speed alone.
     wave : Path or None
@@ -131,10 +144,14 @@ def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | 
     announce : callable
         Called with the name of each stage of the build as it begins.
     """
-    config.check_ring(nodes)
-    library = build_ring(node_of(config), traced=wave is not None, identity=f"Node({config})", arithmetic=arithmetic,
-                         announce=announce)
-    ring = OpenRing(library, nodes=nodes, threads=threads, wiring=wiring)
+    configs = [config] if isinstance(config, NodeConfig) else list(config)
+    size = len(configs) if nodes is None else nodes
+    for one in configs:
+        one.check_ring(size)
+    libraries = {one: build_ring(node_of(one), traced=wave is not None, identity=f"Node({one})", arithmetic=arithmetic,
+                                 announce=announce) for one in dict.fromkeys(configs)}
+    ring = OpenRing(libraries[config] if isinstance(config, NodeConfig) else [libraries[one] for one in configs],
+                    nodes=size, threads=threads, wiring=wiring)
     if wave is not None:
         ring.simulation.start_wave(wave)
     return ring

@@ -8,6 +8,7 @@
 #include "ring.h"
 
 #include "ring_crew.h"
+#include "ring_kind.h"
 #include "ring_link.h"
 #include "ring_node.h"
 #include "ring_state.h"
@@ -19,7 +20,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -37,6 +40,13 @@ constexpr uint64_t GRID = 16;
 
 thread_local std::string error;
 
+// The nodes of this library.
+#if RING_BATCHED
+const Kind own_kind{Node::create, ring_batch};
+#else
+const Kind own_kind{Node::create, nullptr};
+#endif
+
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -46,10 +56,12 @@ thread_local std::string error;
 struct Ring {
     std::vector<std::unique_ptr<VerilatedContext>> contexts;
     std::vector<std::unique_ptr<Link>> links;
-    std::vector<std::unique_ptr<Node>> nodes;
+    std::vector<std::unique_ptr<AnyNode>> nodes;
+    std::vector<const Kind*> kinds;  // of the nodes
+    bool mixed = false;              // some nodes are not of this library
     std::unique_ptr<Crew> crew;
     Pace pace;
-    std::vector<uint8_t> initial;  // any node, as it is after reset
+    std::map<const Kind*, std::vector<uint8_t>> initial;  // any node of a kind, as it is after reset
     std::vector<uint8_t> saved;
     uint64_t quantum = GRID;
     uint64_t cycle = 0;
@@ -58,7 +70,8 @@ struct Ring {
 #endif
 
     // Four numbers for each link: node and port that send its words, node and port that receive them.
-    Ring(uint32_t count, uint32_t threads, const uint32_t* ends, uint32_t link_count) : crew(new Crew{threads}) {
+    Ring(uint32_t count, uint32_t threads, const uint32_t* ends, uint32_t link_count, const void* const* of_nodes)
+        : crew(new Crew{threads}) {
 #ifdef NATIVE_ARITHMETIC
         if (const char* rule = native::broken()) {
             throw std::runtime_error(std::string("native arithmetic must ") + rule + ", and as it was compiled it "
@@ -78,20 +91,26 @@ struct Ring {
                 contexts.back()->fatalOnError(false);
                 if (VM_TRACE) contexts.back()->traceEverOn(true);
             }
-            nodes.emplace_back(new Node{contexts.back().get(), "node" + std::to_string(index), from[index], to[index]});
+            const Kind* const kind = static_cast<const Kind*>(of_nodes[index]);
+            nodes.emplace_back(kind->create(contexts.back().get(), ("node" + std::to_string(index)).c_str(),
+                                            from[index].data(), to[index].data()));
+            kinds.push_back(kind);
+            mixed |= kind != &own_kind;
+            if (initial.contains(kind)) continue;
+            Saver os{initial[kind]};
+            nodes.back()->save_model(os);
+            os.flush();
         }
-        Saver os{initial};
-        nodes.front()->save_model(os);
-        os.flush();
     }
 
     void reset() {
         cycle = 0;
         for (auto& link : links) link->reset();
-        for (auto& node : nodes) {
-            node->clear();
-            Restorer is{initial.data(), initial.size()};
-            node->restore_model(is);
+        for (size_t index = 0; index < nodes.size(); ++index) {
+            nodes[index]->clear();
+            const std::vector<uint8_t>& bytes = initial[kinds[index]];
+            Restorer is{bytes.data(), bytes.size()};
+            nodes[index]->restore_model(is);
         }
     }
 
@@ -103,6 +122,47 @@ struct Ring {
         return smallest;
     }
 
+    // Steps some nodes, all of them of this library: the compiler knows which functions these are.
+    void step_own(size_t first, size_t last, uint64_t until) {
+        const auto own = [this](size_t index) -> Node& { return static_cast<Node&>(*nodes[index]); };
+#if RING_BATCHED
+        for (uint64_t now = cycle; now < until; ++now) {
+            for (size_t index = first; index < last; ++index) {
+                Node& node = own(index);
+                node.enter();
+                node.settle(now);
+                node.clock();
+            }
+            ring_batch();
+        }
+#else
+        for (size_t index = first; index < last; ++index) {
+            Node& node = own(index);
+            node.enter();
+            for (uint64_t now = cycle; now < until; ++now) {
+                node.settle(now);
+                node.clock();
+            }
+        }
+#endif
+    }
+
+    // Steps some nodes of any libraries.
+    void step_mixed(size_t first, size_t last, uint64_t until) {
+        std::set<void (*)()> batches;
+        for (size_t index = first; index < last; ++index) {
+            if (kinds[index]->batch) batches.insert(kinds[index]->batch);
+        }
+        for (uint64_t now = cycle; now < until; ++now) {
+            for (size_t index = first; index < last; ++index) {
+                nodes[index]->enter();
+                nodes[index]->settle(now);
+                nodes[index]->clock();
+            }
+            for (const auto batch : batches) batch();
+        }
+    }
+
     void step(uint64_t until) {
         const size_t count = nodes.size();
         const size_t threads = pace.alone() ? 1 : crew->size();
@@ -111,26 +171,13 @@ struct Ring {
 #ifdef NATIVE_ARITHMETIC
             const native::Environment environment;
 #endif
-            const auto first = nodes.begin() + count * thread / threads;
-            const auto last = nodes.begin() + count * (thread + 1) / threads;
-#if RING_BATCHED
-            for (uint64_t now = cycle; now < until; ++now) {
-                for (auto node = first; node != last; ++node) {
-                    (*node)->enter();
-                    (*node)->settle(now);
-                    (*node)->clock();
-                }
-                ring_batch();
+            const size_t first = count * thread / threads;
+            const size_t last = count * (thread + 1) / threads;
+            if (mixed) {
+                step_mixed(first, last, until);
+            } else {
+                step_own(first, last, until);
             }
-#else
-            for (auto node = first; node != last; ++node) {
-                (*node)->enter();
-                for (uint64_t now = cycle; now < until; ++now) {
-                    (*node)->settle(now);
-                    (*node)->clock();
-                }
-            }
-#endif
         };
         if (threads == 1) {
             job(0);
@@ -148,8 +195,10 @@ struct Ring {
 #ifdef NATIVE_ARITHMETIC
         const native::Environment environment;
 #endif
-        nodes.front()->enter();
-        for (auto& node : nodes) node->settle(cycle);
+        for (auto& node : nodes) {
+            node->enter();
+            node->settle(cycle);
+        }
         wave->dump(10 * cycle);
         for (auto& node : nodes) node->clock();
         wave->dump(10 * cycle + 5);
@@ -172,7 +221,7 @@ struct Ring {
         const uint64_t limit = start + cycles;
         const uint64_t ahead = std::min(quantum, smallest_latency());
         while (cycle < limit) {
-            if (until_packet_at >= 0 && !nodes[until_packet_at]->output.ends.empty()) break;
+            if (until_packet_at >= 0 && nodes[until_packet_at]->packet_length() >= 0) break;
             const uint64_t block = std::min(limit, (cycle / GRID + 1) * GRID);
             while (cycle < block) {
 #if VM_TRACE
@@ -227,14 +276,15 @@ extern "C" {
 
 const char* ring_error() { return error.c_str(); }
 int32_t ring_batched() { return RING_BATCHED; }
+const void* ring_kind() { return &own_kind; }
 
 uint32_t ring_ports() { return RING_PORTS; }
 int32_t ring_replay() { return RING_REPLAY; }
 
-Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links) {
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds) {
     Ring* ring = nullptr;
     guarded([&] {
-        ring = new Ring{nodes, threads, ends, links};
+        ring = new Ring{nodes, threads, ends, links, kinds};
         return 0;
     });
     return ring;
@@ -258,52 +308,28 @@ int64_t ring_run(Ring* ring, uint64_t cycles, int32_t until_packet_at) {
 }
 
 void ring_send(Ring* ring, uint32_t node, const uint32_t* words, uint64_t count) {
-    HostQueue& input = ring->nodes[node]->input;
-    input.words.push(words, count);
-    input.put += count;
-    input.ends.push(input.put);
+    ring->nodes[node]->send(words, count);
 }
 
-int64_t ring_packet_length(const Ring* ring, uint32_t node) {
-    const HostQueue& output = ring->nodes[node]->output;
-    return output.ends.empty() ? -1 : static_cast<int64_t>(output.ends.front() - output.taken);
+int64_t ring_packet_length(const Ring* ring, uint32_t node) { return ring->nodes[node]->packet_length(); }
+
+void ring_receive(Ring* ring, uint32_t node, uint32_t* words) { ring->nodes[node]->receive(words); }
+
+void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status) { *status = ring->nodes[node]->status(); }
+
+uint32_t ring_far(const Ring* ring, uint32_t node) { return ring->nodes[node]->far_lanes(); }
+
+void ring_far_speed(Ring* ring, uint32_t node, uint32_t latency, uint32_t numerator, uint32_t denominator) {
+    ring->nodes[node]->far_speed(latency, numerator, denominator);
 }
 
-void ring_receive(Ring* ring, uint32_t node, uint32_t* words) {
-    HostQueue& output = ring->nodes[node]->output;
-    const uint64_t count = output.ends.front() - output.taken;
-    std::copy_n(output.words.begin(), count, words);
-    output.words.pop(count);
-    output.ends.pop();
-    output.taken += count;
+void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64_t* words) {
+    ring->nodes[node]->far_memory(memory, words);
 }
 
-void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status) {
-    const Node& from = *ring->nodes[node];
-    *status = {from.input.words.size(), from.input.ends.size(), from.output.words.size(), from.output.ends.size(),
-               from.input.taken, from.output.put, from.waits, from.last_taken, from.last_given};
+uint32_t ring_memories(const Ring* ring, uint32_t node) {
+    return static_cast<uint32_t>(ring->nodes[node]->memories().size());
 }
-
-int32_t ring_far() { return RING_FAR_LANES; }
-
-void ring_far_speed([[maybe_unused]] Ring* ring, [[maybe_unused]] uint32_t node, [[maybe_unused]] uint32_t latency,
-                    [[maybe_unused]] uint32_t numerator, [[maybe_unused]] uint32_t denominator) {
-#if RING_FAR_LANES
-    ring->nodes[node]->far.configure(latency, numerator, denominator);
-#endif
-}
-
-void ring_far_memory([[maybe_unused]] const Ring* ring, [[maybe_unused]] uint32_t node,
-                     [[maybe_unused]] RingMemory* memory, [[maybe_unused]] uint64_t* words) {
-#if RING_FAR_LANES
-    auto& far = ring->nodes[node]->far;
-    *memory = {far.data(), far.bytes(), sizeof(uint32_t)};
-    words[0] = far.words_read;
-    words[1] = far.words_written;
-#endif
-}
-
-uint32_t ring_memories(const Ring* ring) { return static_cast<uint32_t>(ring->nodes.front()->memories().size()); }
 
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory) {
     *memory = ring->nodes[node]->memories()[space];
@@ -379,7 +405,7 @@ int64_t ring_wave_open(Ring* ring, const char* path) {
     return guarded([&] {
 #if VM_TRACE
         ring->wave.reset(new VerilatedFstC);
-        for (auto& node : ring->nodes) node->model().trace(ring->wave.get(), 99);
+        for (auto& node : ring->nodes) node->trace(ring->wave.get());
         ring->wave->open(path);
         return 0;
 #else

@@ -72,12 +72,15 @@ enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // what happens
 enum { RING_WORD, RING_PACKET, RING_CYCLE };            // to what
 
 const char* ring_error(void);
-int32_t ring_batched(void);  // whether the nodes of a thread are evaluated together
+int32_t ring_batched(void);  // whether the nodes of this library on a thread are evaluated together
 uint32_t ring_ports(void);   // of a node: pairs of a way in and a way out
 int32_t ring_replay(void);   // whether links have the wires of replay
 
-// Four numbers for each link: node and port that send its words, node and port that receive them.
-Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links);
+// The nodes of this library, for the ring of any library with the same ports and wires, waveforms and arithmetic.
+const void* ring_kind(void);
+
+// Four numbers for each link: node and port that send its words, node and port that receive them. A kind for each node.
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds);
 void ring_destroy(Ring* ring);
 void ring_reset(Ring* ring);
 void ring_set_threads(Ring* ring, uint32_t threads);
@@ -90,11 +93,12 @@ int64_t ring_packet_length(const Ring* ring, uint32_t node);
 void ring_receive(Ring* ring, uint32_t node, uint32_t* words);
 void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status);
 
-int32_t ring_far(void);  // lanes of the far memory that each node has; 0 without
+uint32_t ring_far(const Ring* ring, uint32_t node);  // lanes of its far memory; 0 without
 void ring_far_speed(Ring* ring, uint32_t node, uint32_t latency, uint32_t numerator, uint32_t denominator);
 void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64_t* words);  // read, and written
 
-uint32_t ring_memories(const Ring* ring);  // of each node, by space; 0 where the host port is the only way to them
+// Number of a node's memories, by space; 0 where the host port is the only way to them.
+uint32_t ring_memories(const Ring* ring, uint32_t node);
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
 void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory);  // of rows of activations; no bytes without
 

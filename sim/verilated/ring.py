@@ -1,4 +1,4 @@
-"""Verilated nodes, in a ring or in any other wiring of their ports.
+"""Verilated nodes, of one kind or of several, in a ring or in any other wiring of their ports.
 
 Example
 -------
@@ -10,6 +10,10 @@ Example
         ring.send(0, packet)
         cycles = ring.run(10_000, until_packet_at=0)
         response = ring.receive(0)
+
+    server = build_ring(Node(other))
+    with VerilatedRing([library] * 3 + [server]) as ring:  # a library for each node
+        ...
 """
 
 import ctypes
@@ -90,10 +94,11 @@ class VerilatedRing:
 
     Parameters
     ----------
-    library : Library
-        Library that :func:`~sim.verilated.build.build_ring` has built.
-    nodes : int
-        Number of nodes; 1 to 16 in a ring.
+    library : Library or sequence of Library
+        Library that :func:`~sim.verilated.build.build_ring` has built; or that of each node, where nodes differ. All
+        must have as many ports, links with the same wires, and the same arithmetic, and be traced or not.
+    nodes : int, optional
+        Number of nodes; 1 to 16 in a ring. By default 4, or as many as there are libraries.
     threads : int
         Threads that step the nodes, at most one per node: more are not started.
     wiring : sequence, optional
@@ -109,39 +114,56 @@ class VerilatedRing:
         Ports of each node.
     replay : bool
         Whether links have the wires of replay.
-    far_lanes : int
+    far_widths : tuple of int
         Elements in a row of each node's far memory; 0 without.
     batched : bool
-        Whether the nodes of a thread are evaluated together, function by function.
+        Whether the nodes of a library that are on a thread are evaluated together, function by function.
     links : tuple of RingLink
         Links in the order of the wiring; by default, link k leads from node k to its successor.
-    memories : int
-        Memory spaces of each node that :meth:`memory` reaches; 0 where the library knows none.
+    spaces : tuple of int
+        Memory spaces of each node that :meth:`memory` reaches; 0 where its library knows none.
     """
 
-    def __init__(self, library: Library, *, nodes: int = 4, threads: int = 1,
+    def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None) -> None:
+        if isinstance(library, Library):
+            nodes = 4 if nodes is None else nodes
+            of_nodes = [library] * nodes
+        else:
+            of_nodes = list(library)
+            nodes = len(of_nodes) if nodes is None else nodes
+            if len(of_nodes) != nodes:
+                raise ValueError(f"Libraries must be one for each of the {nodes} nodes, not {len(of_nodes)}")
         if wiring is None:
             wiring = [((source, 0), (target, 0)) for source, target in RingTopology(nodes).links]
         elif nodes < 1:
             raise ValueError(f"Node count must be at least 1, not {nodes!r}")
         self.nodes = nodes
-        self._digest = library.digest
-        self._library = _load(library.path)
+        self._digest = _digest([one.digest for one in of_nodes])
+        loaded = {one.path: _load(one.path) for one in of_nodes}
+        self._library = loaded[of_nodes[0].path]
+        _check_alike("kind of ports", [f"{one.ring_ports()} with {'replay' if one.ring_replay() else 'credits'}"
+                                       for one in loaded.values()])
+        _check_alike("arithmetic", [one.arithmetic.value for one in of_nodes])
+        _check_alike("kind of build", ["traced" if one.traced else "untraced" for one in of_nodes])
         self.ports: int = self._library.ring_ports()
         self.replay = bool(self._library.ring_replay())
-        self.far_lanes: int = self._library.ring_far()
         check_wiring(wiring, nodes=nodes, ports=self.ports)
-        self.batched = bool(self._library.ring_batched())
+        self.batched = all(one.ring_batched() for one in loaded.values())
         ends = [number for link in wiring for end in link for number in end]
+        kinds = [loaded[one.path].ring_kind() for one in of_nodes]
         self._ring = ctypes.c_void_p(self._library.ring_create(
-            nodes, self._threads(threads), (ctypes.c_uint32 * len(ends))(*ends), len(wiring)))
+            nodes, self._threads(threads), (ctypes.c_uint32 * len(ends))(*ends), len(wiring),
+            (ctypes.c_void_p * nodes)(*kinds)))
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
-        known: int = self._library.ring_memories(self._ring)
-        self._far = {number: words for number, words in enumerate(library.memories) if isinstance(words, range)}
-        self.memories = known + len(self._far) if known else 0
+        # Memories that are words of the far memory, of each node by number.
+        self._far = [{number: words for number, words in enumerate(one.memories) if isinstance(words, range)}
+                     for one in of_nodes]
+        known = (int(self._library.ring_memories(self._ring, node)) for node in range(nodes))
+        self.spaces = tuple(count and count + len(far) for count, far in zip(known, self._far, strict=True))
+        self.far_widths = tuple(int(self._library.ring_far(self._ring, node)) for node in range(nodes))
 
     def _threads(self, threads: int) -> int:
         if threads < 1:
@@ -155,6 +177,11 @@ class VerilatedRing:
     def _check_node(self, node: int) -> None:
         if not 0 <= node < self.nodes:
             raise ValueError(f"Node must be between 0 and {self.nodes - 1}, not {node!r}")
+
+    def _check_far(self, node: int) -> None:
+        self._check_node(node)
+        if not self.far_widths[node]:
+            raise ValueError(f"Node {node} must have a far memory")
 
     def _checked(self, result: int) -> int:
         if result < 0:
@@ -255,13 +282,15 @@ class VerilatedRing:
         space of the far memory a row may come a few cycles after the end of the command that has written it.
         """
         self._check_node(node)
-        if not 0 <= space < self.memories:
-            raise ValueError(f"Memory space must be one of the {self.memories} that the library knows, not {space!r}")
-        if space in self._far:
-            words = self._far[space]
+        if not 0 <= space < self.spaces[node]:
+            raise ValueError(f"Memory space must be one of the {self.spaces[node]} that the library knows, not "
+                             f"{space!r}")
+        far = self._far[node]
+        if space in far:
+            words = far[space]
             return self.far_memory(node)[0][words.start:words.stop]
         memory = _Memory()
-        inside = space - sum(number < space for number in self._far)
+        inside = space - sum(number < space for number in far)
         self._library.ring_memory(self._ring, node, inside, ctypes.byref(memory))
         content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
@@ -276,7 +305,7 @@ class VerilatedRing:
         return np.frombuffer((ctypes.c_uint8 * memory.bytes).from_address(memory.data), np.uint8)
 
     def set_far_speed(self, *, latency: int, rate: Fraction | float = 1, node: int | None = None) -> None:
-        """Latency and rate of the far memory of a node, or of all nodes, at the end of each cycle.
+        """Latency and rate of the far memory of a node, or of all nodes that have one, at the end of each cycle.
 
         Parameters
         ----------
@@ -287,17 +316,18 @@ class VerilatedRing:
             nothing.
         node : int, optional
         """
-        if not self.far_lanes:
+        nodes = [one for one, width in enumerate(self.far_widths) if width]
+        if node is not None:
+            self._check_far(node)
+            nodes = [node]
+        if not nodes:
             raise ValueError("Nodes must have far memories")
-        share = Fraction(rate).limit_denominator(1 << 16)
+        share, most = Fraction(rate).limit_denominator(1 << 16), min(self.far_widths[one] for one in nodes)
         if not 1 <= latency < 1 << 32:
             raise ValueError(f"Latency of a far memory must be at least 1 cycle, not {latency!r}")
-        if not 0 <= share <= self.far_lanes:
-            raise ValueError(f"Rate of a far memory must be between 0 and {self.far_lanes} words per cycle, not "
-                             f"{rate!r}")
-        if node is not None:
-            self._check_node(node)
-        for one in range(self.nodes) if node is None else [node]:
+        if not 0 <= share <= most:
+            raise ValueError(f"Rate of a far memory must be between 0 and {most} words per cycle, not {rate!r}")
+        for one in nodes:
             self._library.ring_far_speed(self._ring, one, latency, share.numerator, share.denominator)
 
     def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
@@ -305,9 +335,7 @@ class VerilatedRing:
 
         The array must not be used after :meth:`close`.
         """
-        self._check_node(node)
-        if not self.far_lanes:
-            raise ValueError("Nodes must have far memories")
+        self._check_far(node)
         memory, words = _Memory(), (ctypes.c_uint64 * 2)()
         self._library.ring_far_memory(self._ring, node, ctypes.byref(memory), words)
         content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
@@ -366,6 +394,17 @@ class VerilatedRing:
         self._checked(self._library.ring_wave_close(self._ring))
 
 
+def _check_alike(what: str, values: Sequence[object]) -> None:
+    """Raise ValueError if nodes differ in what all nodes of a ring must have alike."""
+    if len(different := dict.fromkeys(values)) > 1:
+        raise ValueError(f"Nodes of a ring must have one {what}, not {' and '.join(map(str, different))}")
+
+
+def _digest(digests: Sequence[str]) -> str:
+    """Digest of the libraries of all nodes: that of the library where it is one."""
+    return digests[0] if len(set(digests)) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     ring, node, words = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
@@ -374,10 +413,11 @@ def _load(path: Path) -> ctypes.CDLL:
         "error": (ctypes.c_char_p, []),
         "ports": (u32, []),
         "replay": (i32, []),
-        "far": (i32, []),
+        "far": (u32, [ring, node]),
         "far_speed": (None, [ring, node, u32, u32, u32]),
         "far_memory": (None, [ring, node, ctypes.c_void_p, ctypes.c_void_p]),
-        "create": (ring, [u32, u32, words, u32]),
+        "kind": (ctypes.c_void_p, []),
+        "create": (ring, [u32, u32, words, u32, ctypes.c_void_p]),
         "destroy": (None, [ring]),
         "reset": (None, [ring]),
         "set_threads": (None, [ring, u32]),
@@ -388,7 +428,7 @@ def _load(path: Path) -> ctypes.CDLL:
         "packet_length": (i64, [ring, node]),
         "receive": (None, [ring, node, words]),
         "node_status": (None, [ring, node, ctypes.c_void_p]),
-        "memories": (u32, [ring]),
+        "memories": (u32, [ring, node]),
         "memory": (None, [ring, node, u32, ctypes.c_void_p]),
         "owners": (None, [ring, node, ctypes.c_void_p]),
         "counters": (i32, [ring, node, words]),

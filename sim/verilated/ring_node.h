@@ -6,6 +6,7 @@
 
 #include "ring.h"
 #include "ring_far.h"
+#include "ring_kind.h"
 #include "ring_link.h"
 #include "ring_queue.h"
 #include "Vnode.h"
@@ -14,13 +15,15 @@
 #include "ports.h"
 #include "verilated.h"
 #include "verilated_save.h"
+#if VM_TRACE
+#include "verilated_fst_c.h"
+#endif
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace {
@@ -101,37 +104,40 @@ struct Wires {
 // The link at each port of a node; null where there is none.
 using Links = std::array<Link*, RING_PORTS>;
 
-class alignas(64) Node {
+class alignas(64) Node final : public AnyNode {
 public:
-    Node(VerilatedContext* context, const std::string& name, const Links& from, const Links& to)
-        : m_model(new Vnode{context, name.c_str()}), m_from(from), m_to(to) {
+    Node(VerilatedContext* context, const char* name, Link* const* from, Link* const* to)
+        : m_model(new Vnode{context, name}) {
+        std::copy_n(from, RING_PORTS, m_from.begin());
+        std::copy_n(to, RING_PORTS, m_to.begin());
         m_model->eval();
     }
-    ~Node() { m_model->final(); }
+    ~Node() override { m_model->final(); }
 
-    // Empties queues and counters; the node itself is reset by restore_model().
-    void clear() {
-        input = {};
-        output = {};
-        waits = last_taken = last_given = 0;
+    static AnyNode* create(VerilatedContext* context, const char* name, Link* const* from, Link* const* to) {
+        return new Node{context, name, from, to};
+    }
+
+    void clear() override {
+        m_input = {};
+        m_output = {};
+        m_waits = m_last_taken = m_last_given = 0;
 #if RING_FAR_LANES
-        far.clear();
+        m_far.clear();
 #endif
     }
 
-    // Makes this node's context that of the calling thread, as it must be where gateware stops the simulation.
-    void enter() { Verilated::threadContextp(m_model->contextp()); }
+    void enter() override { Verilated::threadContextp(m_model->contextp()); }
 
-    // Everything a cycle shows before its clock edge, and what the links and the host see of it.
-    void settle(uint64_t cycle) {
+    void settle(uint64_t cycle) override {
         each_port([&](uint32_t port, const Wires& in, const Wires& out) {
             if (Link* const from = m_from[port]) in.take_word(cycle, from->words);
             if (Link* const to = m_to[port]) out.back = to->take_back(cycle);
         });
-        m_model->host_i___05Fvalid = !input.words.empty();
+        m_model->host_i___05Fvalid = !m_input.words.empty();
         if (m_model->host_i___05Fvalid) {
-            const uint64_t last = input.taken + 1 == input.ends.front();
-            m_model->host_i___05Fpayload = last << 32 | input.words.front();
+            const uint64_t last = m_input.taken + 1 == m_input.ends.front();
+            m_model->host_i___05Fpayload = last << 32 | m_input.words.front();
         }
 
         show_far(cycle);
@@ -146,43 +152,61 @@ public:
         });
         if (m_model->host_i___05Fvalid) {
             if (m_model->host_i___05Fready) {
-                last_taken = cycle;
-                input.words.pop();
-                if (++input.taken == input.ends.front()) input.ends.pop();
+                m_last_taken = cycle;
+                m_input.words.pop();
+                if (++m_input.taken == m_input.ends.front()) m_input.ends.pop();
             } else {
-                ++waits;
+                ++m_waits;
             }
         }
         if (m_model->host_o___05Fvalid) {
-            last_given = cycle;
+            m_last_given = cycle;
             const uint64_t payload = m_model->host_o___05Fpayload;
-            output.words.push(static_cast<uint32_t>(payload));
-            ++output.put;
-            if (payload >> 32) output.ends.push(output.put);
+            m_output.words.push(static_cast<uint32_t>(payload));
+            ++m_output.put;
+            if (payload >> 32) m_output.ends.push(m_output.put);
         }
     }
 
-    void clock() {
+    void clock() override {
         m_model->clk = 1;
         m_model->eval();
     }
 
-    Vnode& model() { return *m_model; }
+    void send(const uint32_t* words, uint64_t count) override {
+        m_input.words.push(words, count);
+        m_input.put += count;
+        m_input.ends.push(m_input.put);
+    }
 
-    // Memories of the gateware, by space.
-    std::vector<RingMemory> memories() {
+    int64_t packet_length() const override {
+        return m_output.ends.empty() ? -1 : static_cast<int64_t>(m_output.ends.front() - m_output.taken);
+    }
+
+    void receive(uint32_t* words) override {
+        const uint64_t count = m_output.ends.front() - m_output.taken;
+        std::copy_n(m_output.words.begin(), count, words);
+        m_output.words.pop(count);
+        m_output.ends.pop();
+        m_output.taken += count;
+    }
+
+    RingNodeStatus status() const override {
+        return {m_input.words.size(), m_input.ends.size(), m_output.words.size(), m_output.ends.size(),
+                m_input.taken, m_output.put, m_waits, m_last_taken, m_last_given};
+    }
+
+    std::vector<RingMemory> memories() override {
 #define RING_MEMORY(name) memory_of(m_model->rootp->name),
         return {RING_MEMORIES(RING_MEMORY)};
     }
 
-    // Memory of row owners; none in a node without.
-    std::vector<RingMemory> owners() {
+    std::vector<RingMemory> owners() override {
         return {RING_OWNERS(RING_MEMORY)};
 #undef RING_MEMORY
     }
 
-    // Counters of the gateware, in the order of their addresses; none while rows get their first values.
-    bool counters([[maybe_unused]] uint32_t* values) const {
+    bool counters([[maybe_unused]] uint32_t* values) const override {
 #ifdef RING_REGISTERS
         const auto& root = *m_model->rootp;
         if (RING_REGISTERS_BUSY(root)) return false;
@@ -198,45 +222,59 @@ public:
 #endif
     }
 
-    void save_model(VerilatedSerialize& os) { os << *m_model; }
-    void restore_model(VerilatedDeserialize& is) { is >> *m_model; }
-    bool finished() const { return m_model->contextp()->gotFinish(); }
+    uint32_t far_lanes() const override { return RING_FAR_LANES; }
 
-    void save(VerilatedSerialize& os) {
-        input.save(os);
-        output.save(os);
-        os << waits << last_taken << last_given;
+    void far_speed([[maybe_unused]] uint32_t latency, [[maybe_unused]] uint32_t numerator,
+                   [[maybe_unused]] uint32_t denominator) override {
 #if RING_FAR_LANES
-        far.save(os);
+        m_far.configure(latency, numerator, denominator);
+#endif
+    }
+
+    void far_memory([[maybe_unused]] RingMemory* memory, [[maybe_unused]] uint64_t* words) override {
+#if RING_FAR_LANES
+        *memory = {m_far.data(), m_far.bytes(), sizeof(uint32_t)};
+        words[0] = m_far.words_read;
+        words[1] = m_far.words_written;
+#endif
+    }
+
+    void save_model(VerilatedSerialize& os) override { os << *m_model; }
+    void restore_model(VerilatedDeserialize& is) override { is >> *m_model; }
+    bool finished() const override { return m_model->contextp()->gotFinish(); }
+
+    void trace([[maybe_unused]] VerilatedFstC* wave) override {
+#if VM_TRACE
+        m_model->trace(wave, 99);
+#endif
+    }
+
+    void save(VerilatedSerialize& os) override {
+        m_input.save(os);
+        m_output.save(os);
+        os << m_waits << m_last_taken << m_last_given;
+#if RING_FAR_LANES
+        m_far.save(os);
 #endif
         save_model(os);
     }
 
-    void restore(VerilatedDeserialize& is) {
-        input.restore(is);
-        output.restore(is);
-        is >> waits >> last_taken >> last_given;
+    void restore(VerilatedDeserialize& is) override {
+        m_input.restore(is);
+        m_output.restore(is);
+        is >> m_waits >> m_last_taken >> m_last_given;
 #if RING_FAR_LANES
-        far.restore(is);
+        m_far.restore(is);
 #endif
         restore_model(is);
     }
-
-    HostQueue input;
-    HostQueue output;
-    uint64_t waits = 0;
-    uint64_t last_taken = 0;
-    uint64_t last_given = 0;
-#if RING_FAR_LANES
-    FarMemory<RING_FAR_LANES> far{std::size_t{1} << RING_FAR_ROW_BITS};
-#endif
 
 private:
     // The far memory's side of its port before the evaluation of a cycle.
     void show_far([[maybe_unused]] uint64_t cycle) {
 #if RING_FAR_LANES
-        m_model->far___05Fready = far.ready();
-        const auto* const answer = far.answer(cycle);
+        m_model->far___05Fready = m_far.ready();
+        const auto* const answer = m_far.answer(cycle);
         m_model->far___05Fresponse = answer != nullptr;
         if (answer) {
 #define RING_LANE(lane) m_model->far___05Fanswer___05F##lane = (*answer)[lane];
@@ -252,12 +290,12 @@ private:
         const bool taken = m_model->far___05Fvalid && m_model->far___05Fready;
         if (taken && m_model->far___05Fwrite) {
 #define RING_LANE(lane) m_model->far___05Felements___05F##lane,
-            far.write(m_model->far___05Frow, {RING_EACH_FAR_LANE(RING_LANE)}, m_model->far___05Fkeep);
+            m_far.write(m_model->far___05Frow, {RING_EACH_FAR_LANE(RING_LANE)}, m_model->far___05Fkeep);
 #undef RING_LANE
         } else if (taken) {
-            far.read(cycle, m_model->far___05Frow);
+            m_far.read(cycle, m_model->far___05Frow);
         }
-        far.pass(cycle);
+        m_far.pass(cycle);
 #endif
     }
 
@@ -268,6 +306,14 @@ private:
 #undef RING_PORT
     }
 
+    HostQueue m_input;
+    HostQueue m_output;
+    uint64_t m_waits = 0;
+    uint64_t m_last_taken = 0;
+    uint64_t m_last_given = 0;
+#if RING_FAR_LANES
+    FarMemory<RING_FAR_LANES> m_far{std::size_t{1} << RING_FAR_ROW_BITS};
+#endif
     std::unique_ptr<Vnode> m_model;
     Links m_from;
     Links m_to;

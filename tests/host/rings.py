@@ -62,6 +62,16 @@ with mx5.registered():
     }
 
 
+#: Rings of nodes that differ, as the configuration of each node.
+MIXED = {
+    # Workers, and a node of another kind with other memories, planes, lanes and speed.
+    "relay": (NodeConfig(role="worker", gradient_words=4096, weight_words=4096, state_words=1024, state_planes=0,
+                         masking=False, error_feedback=False),) * 2
+             + (NodeConfig(lanes=8, gradient_words=2048, weight_words=8192, state_words=2048, update_interval=2,
+                           multiplier_dsps=2, masking=False, error_feedback=False),),
+}
+
+
 class Reference(reference.Reference):
     """The state that a ring must hold: weights, masters, the optimizer's state, and residuals."""
 
@@ -83,9 +93,10 @@ class Reference(reference.Reference):
             assert np.isfinite(found).all(), message
 
 
-def known_formats(config):
+def known_formats(*configs):
     """Has both registries know the format that tests add, for nodes that use it."""
-    return mx5.registered() if mx5.NAME in (config.weight_codec, config.gradient_codec) else contextlib.nullcontext()
+    used = any(mx5.NAME in (config.weight_codec, config.gradient_codec) for config in configs)
+    return mx5.registered() if used else contextlib.nullcontext()
 
 
 @functools.cache
@@ -96,19 +107,22 @@ def library(config):
 
 @contextlib.contextmanager
 def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True):
-    """Ring and simulation, whose links can be cut; without the host port, memories are reached directly."""
-    with known_formats(config), OpenRing(library(config), nodes=nodes, threads=threads) as opened:
+    """Ring and simulation, whose links can be cut; without the host port, memories are reached directly. Nodes are of
+    one configuration, or of one each."""
+    configs = [config] * nodes if isinstance(config, NodeConfig) else list(config)
+    libraries = [library(one) for one in configs]
+    with known_formats(*configs), OpenRing(libraries, nodes=nodes, threads=threads) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=latency, credit=latency)
         transports = opened.transports
         if not host_port:
             time = PortTime(lambda: opened.simulation.cycle)
-            transports = [BackdoorTransport(transport, opened.simulation, rank, config, time)
+            transports = [BackdoorTransport(transport, opened.simulation, rank, configs[rank], time)
                           for rank, transport in enumerate(transports)]
-        devices = [Device(transport, config, name=f"node {rank}") for rank, transport in enumerate(transports)]
+        devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if config.replay:  # the first command does not wait for the answer to the first word of each link
+        if configs[0].replay:  # the first command does not wait for the answer to the first word of each link
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 

@@ -40,8 +40,8 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
         link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
         link.set_rate(*choose.choice([(1, 1), (1, 1), (3, 4), (1, 2), (1, 5)]))
-    if simulation.far_lanes:
-        rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(simulation.far_lanes)])
+    if max(simulation.far_widths):
+        rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
     if ring.devices[0].config.replay:  # which begins anew on wires of another length
         ring.recover()
@@ -92,7 +92,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
                 if name in ring.devices[0].config.memories}
     for name, memory in memories.items():
         ring._write(name, list(memory))
-    for rank, row in enumerate(golden.far if simulation.far_lanes else ()):
+    for rank, row in enumerate(golden.far if max(simulation.far_widths) else ()):
         simulation.far_memory(rank)[0][:len(row)] = row
     ring.write_settings(case.settings)
     ring._write_register("WEIGHT_STRIDE", golden.weight_stride)
@@ -117,7 +117,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
             raise MismatchError("; ".join(
                 f"{space.title} of node {node}, element {element}: 0x{found[node, element]:08x} in place of "
                 f"0x{memory[node, element]:08x}" for node, element in wrong))
-    for rank, row in enumerate(golden.far if simulation.far_lanes else ()):
+    for rank, row in enumerate(golden.far if max(simulation.far_widths) else ()):
         if wrong := np.argwhere(simulation.far_memory(rank)[0][:len(row)] != row)[:4, 0].tolist():
             raise MismatchError(f"far memory of node {rank}, elements {wrong}")
     return sum(memory.size for memory in memories.values()), remotes

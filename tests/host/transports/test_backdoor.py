@@ -46,7 +46,7 @@ def test_every_space(config):
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
         spaces = [space for space in config.memories if space.name != "trace"]  # which can only be read, by the port
-        assert simulation.memories == len(spaces)
+        assert simulation.spaces == (len(spaces),) * simulation.nodes
         for space, capacity in ((space.number, space.words) for space in spaces):
             content = generator.integers(0, 1 << 15, capacity, dtype=np.uint32)
             direct.write_memory(space, 0, content)
@@ -175,7 +175,7 @@ def test_training(name, few):  # noqa: F811
             training = train(ring, task, run)
             assert training.bit_exact is True
             content = [simulation.memory(node, space).tobytes() for node in range(nodes)
-                       for space in range(simulation.memories)]
+                       for space in range(simulation.spaces[0])]
             outcomes.append((dataclasses.asdict(training), task.parameters.tobytes(), content,
                              time.now - begun))
             assert (time.cycles > 0) != host_port

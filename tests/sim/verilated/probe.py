@@ -20,12 +20,23 @@ class Probe(wiring.Component):
     host is given two words: the cycle in which it was on the wires, and its data. A packet's credit is returned when
     its last report is taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as
     streams allow. An assertion fails where words arrive faster than they are reported for too long.
+
+    Parameters
+    ----------
+    depth : int
+        Reports that wait at most.
+    mask : int
+        Bits of the data that change in a report.
     """
 
     host_i: In(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
     host_o: Out(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
     ring_i: In(wiring.Signature({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)}))
     ring_o: Out(wiring.Signature({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)}))
+
+    def __init__(self, *, depth=1024, mask=0):
+        self._depth, self._mask = depth, mask
+        super().__init__()
 
     def elaborate(self, platform):
         m = Module()
@@ -58,10 +69,10 @@ class Probe(wiring.Component):
                 with m.If(self.host_i.valid & self.host_i.ready & self.host_i.p.last):
                     m.next = "Rest"
 
-        m.submodules.reports = reports = fifo.SyncFIFOBuffered(width=65, depth=1024)
+        m.submodules.reports = reports = fifo.SyncFIFOBuffered(width=65, depth=self._depth)
         second = Signal()
         m.d.comb += [
-            reports.w_data.eq(Cat(cycle, self.ring_i.data, self.ring_i.last)),
+            reports.w_data.eq(Cat(cycle, self.ring_i.data ^ self._mask, self.ring_i.last)),
             reports.w_en.eq(self.ring_i.valid),
             Assert(~self.ring_i.valid | reports.w_rdy, "Reports are full"),
             self.host_o.valid.eq(reports.r_rdy),

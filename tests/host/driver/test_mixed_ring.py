@@ -1,0 +1,191 @@
+"""Rings of nodes of different configurations: bits, words and cycles, states, and what nodes must have alike."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.board import BOARDS
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation, Space
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.errors import ConfigurationError
+from host.driver.memory import Allocation
+from host.driver.nodes import ALIKE
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.transports.verilated import OpenRing, open_ring
+from sim.golden import ring as golden
+from sim.verilated.ring import VerilatedRing
+from tests.host import rings
+
+RELAY = rings.MIXED["relay"]
+WORKER, SERVER = RELAY[0], RELAY[-1]
+NODES = len(RELAY)
+SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.1)
+
+open_relay = functools.partial(rings.open_nodes, NODES, config=RELAY)
+
+
+def play(seed, *, threads, host_port, data=16, credit=16):
+    """Broadcasts, sums and updates on the relay, compared with the golden model; cycles, and the state at the end."""
+    message = f"seed {seed}, {threads} threads"
+    generator = np.random.default_rng(seed)
+    cycles = []
+    with open_relay(threads=threads, host_port=host_port) as (ring, simulation):
+        for link in simulation.links:
+            link.set_latency(data=data, credit=credit)
+        for root, length in ((0, 333), (NODES - 1, 2048), (1, 40)):
+            given = rings.random(generator, (NODES, length))
+            ring.write_weights_of(list(given))
+            cycles.append(ring.broadcast(length, root=root).cycles)
+            assert (ring.read_weights(length).view(np.uint32) == golden.bits(given[root])).all(), message
+
+            gradients = rings.random(generator, (NODES, length), density=0.6)
+            ring.write_gradients(list(gradients))
+            cycles.append(ring.all_reduce(length).cycles)
+            total, _ = golden.all_reduce(golden.bits(gradients))
+            assert (ring.read_gradients(length).view(np.uint32) == total).all(), message
+
+            ring.write_settings(SETTINGS)
+            ring.write_gradients(list(gradients))
+            ring.clear_counters()
+            cycles.append(ring.fused_update(length).cycles)
+            expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [], SETTINGS)
+            assert (ring.read_weights(length).view(np.uint32) == expected.weights).all(), message
+            counters = ring.counters()
+            assert [node["WORDS_SENT"] for node in counters] == expected.traffic.words.tolist(), message
+        return cycles, simulation.cycle, simulation.save()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_collectives(seed):
+    """Bits and words are those of the golden model; one, two and three threads have the same cycles and state."""
+    generator = np.random.default_rng(seed)
+    data, credit = (int(cycles) for cycles in generator.integers(1, 60, 2))
+    found = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
+    assert found[1:] == found[:1] * 2, f"seed {seed}"
+
+
+def test_host_port():
+    """Memories are reached through the port of each node; cycles of commands are the same."""
+    through, around = (play(7, threads=2, host_port=host_port) for host_port in (True, False))
+    assert through[0] == around[0]
+
+
+def test_memories():
+    """Each node has the memories of its own configuration, by their own numbers."""
+    with open_relay() as (ring, simulation):
+        assert simulation.spaces == tuple(len(config.memories) for config in RELAY) == (2, 2, 4)
+        assert simulation.far_widths == (0, 0, 0)
+        for rank, (device, config) in enumerate(zip(ring.devices, RELAY, strict=True)):
+            for space in config.memories:
+                words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
+                device.write_memory(space.number, 0, words)
+                assert (simulation.memory(rank, space.number) == words).all()
+        assert all(simulation.counters(rank)[0] for rank in range(NODES))
+        with pytest.raises(ValueError, match=r"^Memory space must be one of the 2 that the library knows, not 2$"):
+            simulation.memory(0, 2)
+        before = [simulation.memory(rank, Space.WEIGHT).copy() for rank in range(NODES)]
+        with pytest.raises(KeyError, match="Memory must be one of gradients, weights, not 'state_0'"):
+            ring.write_state(np.ones(300, np.float32))
+        assert all((simulation.memory(rank, Space.WEIGHT) == words).all() for rank, words in enumerate(before))
+        ring.clear_state(300)  # the server's block has 96 elements
+        for plane in range(2):
+            words = simulation.memory(NODES - 1, Space.STATE + plane)
+            assert not words[:96].any()
+            assert words[128:].all()
+
+
+def test_saved_in_mid_command():
+    """A state goes on in another ring with other threads, to the same end; a reset has every node as configured."""
+    libraries = [rings.library(config) for config in RELAY]
+    generator = np.random.default_rng(5)
+    with open_relay(threads=2, host_port=False) as (ring, simulation):
+        gradients = rings.random(generator, (NODES, 1500), density=0.6)
+        ring.write_settings(SETTINGS)
+        ring.write_weights(rings.random(generator, 1500))
+        ring.write_gradients(list(gradients))
+        pending = ring.submit(Operation.FUSED_UPDATE, 1500)
+        simulation.run(700)
+        state = simulation.save()
+        simulation.run(6000)
+        ended = simulation.save()
+        with OpenRing(libraries) as fresh:
+            fresh.simulation.restore(state)
+            fresh.simulation.run(6000)
+            assert fresh.simulation.save() == ended
+        assert pending.result().cycles
+        simulation.reset()
+        with VerilatedRing(libraries) as fresh:
+            assert simulation.save() == fresh.save()
+
+
+def test_built_by_configurations():
+    with open_ring(RELAY) as opened:
+        assert opened.simulation.nodes == NODES
+        assert set(opened.seconds) == {"Verilog"}
+        devices = [Device(transport, config, name="one")
+                   for transport, config in zip(opened.transports, RELAY[::-1], strict=True)]
+        with pytest.raises(ConfigurationError, match=f"^one: configuration hash must be 0x{SERVER.hash:08x}, that "):
+            Ring(devices).connect()
+    with pytest.raises(ValueError, match=r"^Ring must have between 1 and 2 nodes, not 3$"):
+        open_ring([WORKER, dataclasses.replace(SERVER, nodes_max=2), WORKER])
+
+
+def test_rule_that_some_nodes_lack():
+    with open_relay() as (ring, _):
+        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, momentum=0.5))
+        ring.write_weights(np.ones(100, np.float32))
+        with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
+            ring.fused_update(100)
+        assert [event.status for event in refused.value.events[:2]] == [EventStatus.BAD_RULE] * 2
+        ring.recover()
+        ring.all_gather(100)
+        assert (ring.read_weights(100) == 1).all()
+
+
+def ring_of(*configs):
+    """A ring on no transport: nothing can be sent."""
+    return Ring([Device(None, config) for config in configs])
+
+
+def test_room_is_that_of_the_smallest():
+    ring = ring_of(*RELAY)
+    assert [ring.allocator.room(space) for space in ("gradients", "weights")] == [2048, 4096]
+    with pytest.raises(ValueError, match=r"^Vector must have at most the 2,048 elements of a node's memories, not "
+                                         r"2,049: "):
+        ring.allocate(Allocation(length=2049))
+    with pytest.raises(ValueError, match=r"^Optimizer must need at most the 0 state planes of a node, not 1$"):
+        ring.allocate(Allocation(length=64, planes=1))
+    with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, not 'state'$"):
+        ring.allocator.room("state")
+    assert not ring.allocator.buffers
+    assert ring.allocate(Allocation(length=1024)).weights.base == 0
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same lanes, not 4 and 8$"):
+        assert ring.lanes
+
+
+#: Of a node that differs from the default in one parameter that all nodes of a ring must have alike.
+OTHERS = {"segment": {"segment": 128}, "weight_codec": {"weight_codec": "mx9"},
+          "gradient_codec": {"gradient_codec": "raw"}, "masters": {"masters": True},
+          "ingress_segments": {"ingress_segments": 2}, "replay": {"replay": True}, "queues": {"queues": 2}}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_must_be_alike(name):
+    other = NodeConfig(**OTHERS[name])
+    values = f"{getattr(NodeConfig(), name)!r} and {getattr(other, name)!r}"
+    with pytest.raises(ValueError, match=f"^Nodes of a ring must have the same {name}, not {values}$"):
+        ring_of(NodeConfig(), NodeConfig(), other)
+
+
+def test_elements_and_rounds_must_be_alike():
+    assert set(ALIKE) == {*OTHERS, "element", "rounds"}
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same element, not 'fp32' and 'int16'$"):
+        ring_of(NodeConfig(), BOARDS["icebreaker"].node)
+    rounds = NodeConfig(queues=2, replay=True, stand_in=True, rounds=True)
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same rounds, not True and False$"):
+        ring_of(rounds, dataclasses.replace(rounds, rounds=False))

@@ -1,0 +1,157 @@
+"""A ring whose nodes are of several libraries: each is as in a ring of its own kind."""
+
+import pytest
+
+from sim.verilated.build import build_ring
+from sim.verilated.native import Arithmetic
+from sim.verilated.ring import VerilatedRing
+from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
+from tests.sim.verilated.test_ring import load, outcome, reports
+from tests.sim.verilated.test_wave import HIERARCHY, blocks, unpack_lz4
+
+#: Of the nodes of the other kind.
+MASK = 0xA5A5_0F0F
+OTHERS = [(1,), (0, 3), (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def probe():
+    return build_ring(Probe())
+
+
+@pytest.fixture(scope="module")
+def masking():
+    return build_ring(Probe(depth=512, mask=MASK))
+
+
+def mixture(probe, masking, others, nodes=4):
+    return [masking if node in others else probe for node in range(nodes)]
+
+
+def unmasked(found, others):
+    """Packets, counters and links, as they are where no node has a mask."""
+    packets, text, links, _ = found
+    return [(node, [word ^ MASK if node in others and place % 2 else word for place, word in enumerate(packet)])
+            for node, packet in packets], text, links
+
+
+@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("seed", range(2))
+def test_each_node_is_of_its_kind(probe, masking, others, seed):
+    """All that a node does, and when, with any number of threads and any quantum."""
+    message = f"seed {seed}"
+    with VerilatedRing(probe) as ring:
+        load(ring, seed)
+        expected = outcome(ring, 4000)
+    found = []
+    for threads, quantum in [(1, 16), (2, 16), (3, 5), (4, 1)]:
+        with VerilatedRing(mixture(probe, masking, others), threads=threads) as ring:
+            assert ring.batched, message
+            ring.set_quantum(quantum)
+            load(ring, seed)
+            found.append(outcome(ring, 4000))
+    assert all(one == found[0] for one in found), message
+    assert unmasked(found[0], others) == expected[:3], message
+
+
+def test_nodes_evaluated_together_and_alone(probe):
+    """A library that evaluates its nodes one by one, beside one that does not."""
+    found = []
+    for library in (probe, [probe, build_ring(Probe(), batched=False)] * 2):
+        with VerilatedRing(library, nodes=4, threads=2) as ring:
+            assert ring.batched == (library is probe)
+            load(ring, 1)
+            found.append(outcome(ring, 4000)[:3])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_restored_state_goes_on_identically(probe, masking, others):
+    libraries = mixture(probe, masking, others)
+    with VerilatedRing(libraries) as ring, VerilatedRing(libraries, threads=2) as fresh:
+        load(ring, 1)
+        ring.run(137)
+        state = ring.save()
+        expected = outcome(ring, 3000)
+        fresh.restore(state)
+        assert outcome(fresh, 3000) == expected
+        ring.reset()
+        assert ring.cycle == 0
+        load(ring, 2)
+        with VerilatedRing(libraries) as new:
+            load(new, 2)
+            assert outcome(ring, 3000) == outcome(new, 3000)
+
+
+def test_state_of_other_places_is_refused(probe, masking):
+    libraries = [probe, masking, probe]
+    with VerilatedRing(libraries) as ring:
+        state = ring.save()
+    for others in ([masking, probe, probe], probe, [masking] * 3):
+        with VerilatedRing(others, nodes=3) as ring, \
+                pytest.raises(ValueError, match="^State must be one saved from a ring of the same library "):
+            ring.restore(state)
+
+
+def test_header_of_one_library(probe):
+    """A ring of one kind is the same however it is named."""
+    with VerilatedRing(probe, nodes=3) as one, VerilatedRing([probe] * 3) as other:
+        assert one.header == other.header
+        assert probe.digest.encode() in one.header
+
+
+def test_failed_assertion_names_the_node(probe, masking):
+    """Of either kind: the smaller memory of reports is full first."""
+    for libraries, failing in [([probe, masking, probe], 1), ([masking, probe, probe], 1)]:
+        with VerilatedRing(libraries) as ring:
+            ring.send(0, [1] * 4000)
+            with pytest.raises(RuntimeError, match=f"an assertion in the gateware of node {failing} failed before "):
+                ring.run(10_000)
+            reached = ring.cycle
+        assert (reached < 2000) == (libraries[failing] is masking)
+
+
+def test_wave_holds_all_nodes_and_changes_nothing(tmp_path):
+    libraries = [build_ring(Probe(), traced=True), build_ring(Probe(depth=512, mask=MASK), traced=True)]
+    found = []
+    for wave in (False, True):
+        with VerilatedRing(libraries, threads=2) as ring:
+            if wave:
+                ring.start_wave(tmp_path / "ring.fst")
+            ring.send(0, [STAMP] * 20)
+            ring.run(400)
+            if wave:
+                ring.stop_wave()
+            found.append(outcome(ring, 100)[:3])
+    assert found[0] == found[1]
+    hierarchy = dict(blocks((tmp_path / "ring.fst").read_bytes()))[HIERARCHY]
+    names = unpack_lz4(hierarchy[8:], int.from_bytes(hierarchy[:8], "big"))
+    assert b"node0" in names
+    assert b"node1" in names
+
+
+def test_words_arrive_in_their_cycles(probe, masking):
+    with VerilatedRing([probe, masking]) as ring:
+        ring.links[0].set_latency(data=40)
+        ring.send(0, [STAMP, 7])
+        ring.send(1, [STAMP, 7])
+        cycles, words = reports(ring, 1)
+        assert (cycles.tolist(), (words ^ MASK).tolist()) == ([41, 42], [1, 7])
+        cycles, words = reports(ring, 0)
+        assert (cycles.tolist(), words.tolist()) == ([17, 18], [1, 7])
+
+
+def test_errors(probe):
+    with pytest.raises(ValueError, match=r"^Libraries must be one for each of the 3 nodes, not 2$"):
+        VerilatedRing([probe] * 2, nodes=3)
+    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 16 nodes, not 0$"):
+        VerilatedRing([])
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of ports, not 1 with credits and 2 "
+                                         r"with replay$"):
+        VerilatedRing([probe, build_ring(TwoPorts())])
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have one arithmetic, not native and gateware$"):
+        VerilatedRing([build_ring(Probe(), arithmetic=Arithmetic.NATIVE), probe])
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of build, not untraced and traced$"):
+        VerilatedRing([probe, build_ring(Probe(), traced=True)])
+    with VerilatedRing([probe] * 2) as ring, pytest.raises(ValueError, match=r"^Node 1 must have a far memory$"):
+        ring.far_memory(1)
