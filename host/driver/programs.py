@@ -30,6 +30,9 @@ RUNS = (1 << int(RUN_BITS)) - 1
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
 
+#: Cycles that a look for events takes where nodes have different numbers of commands.
+_LOOK = 500
+
 #: Fields that the driver gives a command that it sends.
 _GIVEN = ("operation", "tag", "collective", "epoch")
 
@@ -208,11 +211,15 @@ class RingPrograms(LocalCommands):
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
             rank=rank, size=self.nodes, first=first))
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
+        # A node with fewer commands than others has no event for long, while these have no place for another one.
+        even = len({tuple(map(len, program)) for program in self._programs}) == 1
+        look, waited = patience if even else min(patience, _LOOK), 0
         missing = {rank: count for rank, program in enumerate(self._programs)
                    if (count := passes * sum(map(len, program)))}
         while missing:
             found = dict(zip(missing, self._all(
-                lambda rank, device: device.submit_pop_event(patience), missing), strict=True))
+                lambda rank, device: device.submit_pop_event(look), missing), strict=True))
+            waited = 0 if any(found.values()) else waited + look
             for rank, event in found.items():
                 if event is not None:
                     events[rank][event.queue].append(event)
@@ -220,7 +227,7 @@ class RingPrograms(LocalCommands):
                     on_event(rank, event)
                 elif not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]:
                     missing[rank] = 0  # the run was ended by a command that failed
-                elif not any(found.values()):
+                elif waited >= patience:
                     raise DeviceTimeoutError(f"{self._devices[rank].name}: no command of the program has ended in "
                                              f"{patience} cycles, and {missing[rank]} events are missing")
             missing = {rank: count for rank, count in missing.items() if count}
