@@ -35,6 +35,7 @@ from host.commands.memory import memory_command
 from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
+from host.commands.relay import relay_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, refuse_unused
 from host.commands.sweep import sweep_command
@@ -422,6 +423,7 @@ app.command("bench")(bench_command)
 app.command("sweep")(sweep_command)
 app.command("tiling")(tiling_command)
 app.command("memory")(memory_command)
+app.command("relay")(relay_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)
