@@ -108,6 +108,7 @@ SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMA
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
   $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(call option,COMPUTE_FORMATS,--compute-formats) \
   $(if $(filter 0 no,$(SYNTH)),--no-synth))
+RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epochs) $(call option,REPLAY,--replay))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
@@ -140,6 +141,9 @@ tiling: $(VENV)/.base $(VENV)/.tiling
 
 memory: $(VENV)/.base
 	$(BIN)/gradring memory
+
+relay: $(VENV)/.base
+	$(BIN)/gradring relay $(RELAY_OPTIONS)
 
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)

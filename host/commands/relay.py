@@ -30,7 +30,7 @@ def relay_command(
         help="Epochs of each run. [default: 16, and 8 of two layers and more]", show_default=False)] = None,
     replay: Annotated[Path | None, typer.Option(
         help="Log of edits to run again, without an assessor.", show_default=False)] = None,
-    output: Annotated[Path, typer.Option(help="Folder of relay.json, relay.png and edits.json. [default: build/relay]",
+    output: Annotated[Path, typer.Option(help="Folder of relay.json, relay.png, edits.json. [default: build/relay]",
                                           show_default=False)] = toolchain.BUILD / "relay",
 ) -> None:
     """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
@@ -124,8 +124,8 @@ def _stalls(rows: Sequence[dict[str, Any]]) -> Table:
     table = _table("stall in per cent by microbatches of a set, and words on a worker's chip: modelled", (
         "64 x 64 layers", *(str(count + 1) for count in range(len(rows[0]["stall"]))), "idle at 3", "words"))
     for row in rows:
-        table.add_row(str(row["layers"]), *(f"{100 * one:.1f}" for one in row["stall"]), f"{100 * row['idle'][2]:.1f}",
-                      f"{row['peak']:,}")
+        parts = [*row["stall"], row["idle"][2]]
+        table.add_row(str(row["layers"]), *(f"{100 * one:.1f}" for one in parts), f"{row['peak']:,}")
     return table
 
 

@@ -99,7 +99,7 @@ class Blind:
 
 
 class Together:
-    """Several assessors; as layers would have other numbers behind the changes of one, the first with any is heard."""
+    """Several assessors, of which the first with changes is heard: layers have other numbers behind these."""
 
     def __init__(self, *assessors: Assessor):
         self._assessors = assessors

@@ -1,4 +1,4 @@
-"""Experiments with relays on golden nodes: edits that an assessor makes, and deep perceptrons; and modelled timelines.
+"""Experiments with relays on golden nodes: edits of an assessor, and deep perceptrons; and modelled timelines.
 
 Nodes have the same bits, so accuracies stand for theirs; cycles are modelled.
 """

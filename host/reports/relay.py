@@ -28,8 +28,7 @@ def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
                 axes.barh(place, event.end - event.start, left=event.start, height=0.7, color=_KINDS[event.kind],
                           edgecolor="white", linewidth=0.4)
     axes.set(yticks=range(len(rows)), yticklabels=[f"{name}, {count}" for count, name in rows], xlabel="cycles",
-             title="A set of 4 layers (modelled)")
-    axes.invert_yaxis()
+             ylim=(len(rows) + 0.1, -0.6), title="A set of 4 layers (modelled)")
     axes.legend(handles=[axes.barh(0, 0, color=color, label=kind) for kind, color in _KINDS.items()], ncols=4,
                 loc="lower right", fontsize=7)
 
@@ -50,13 +49,14 @@ def draw(runs: Mapping[int, Run], stalls: Sequence[Mapping[str, Any]], rows: Seq
         for row, color in zip(stalls, (*_KINDS.values(), INK), strict=False):
             second.plot(range(1, len(row["stall"]) + 1), [100 * one for one in row["stall"]], marker="o", color=color,
                         label=f"{row['layers']} layers")
-        second.set(title="Stall (modelled)", xlabel="microbatches", ylabel="per cent", ylim=(0, None))
+        second.set(title="Stall (modelled)", xlabel="microbatches", ylabel="per cent", ylim=(0, None),
+                   xticks=range(1, len(stalls[0]["stall"]) + 1))
         second.legend()
-        edited = next((row for row in rows if row.beside and len(row.edits) > 1), None)
-        shown = [row for row in rows if edited is not None and row.name in (edited.name, edited.beside)]
-        for row, color in zip(shown, _KINDS.values(), strict=False):
-            means = np.convolve(row.losses, np.ones(_MEAN) / _MEAN, "valid")
-            third.plot(np.arange(len(means)) + _MEAN, means, color=color, label=row.name)
+        edited = next((one for one in rows if one.beside and len(one.edits) > 1), None)
+        shown = [one for one in rows if edited is not None and one.name in (edited.name, edited.beside)]
+        for case, color in zip(shown, _KINDS.values(), strict=False):
+            means = np.convolve(case.losses, np.ones(_MEAN) / _MEAN, "valid")
+            third.plot(np.arange(len(means)) + _MEAN, means, color=color, label=case.name)
         third.set(title=f"Mean loss of {_MEAN} sets (golden)", xlabel="set")
         if shown:
             third.legend()
