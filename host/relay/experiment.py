@@ -19,7 +19,8 @@ from host.relay.timeline import Costs, costs_of, microbatches, uniform
 from host.training.optimizers import SGD
 from sim.golden.relay import Unit
 
-__all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "replay_log", "start_of", "stalls"]
+__all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "replay_log", "row_of", "stalls",
+           "start_of"]
 
 #: Workers, examples of a microbatch, and microbatches of a set: 96 examples.
 WORKERS, MICROBATCH, COUNT = 4, 8, 3

@@ -88,7 +88,8 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
     widths = structure.widths
     model = perceptron(widths[0], widths[1:-1], widths[-1])
     model.initialize(seed)
-    units, masters, base = structure.plan.units, [], 0
+    units, base = structure.plan.units, 0
+    masters: list[Bits] = []
     for layer, numbers in _by_layer(units).items():
         length = (widths[layer - 1] + 1) * widths[layer]
         masters += _split(ring.bits(model.parameters[base:base + length]), [units[n] for n in numbers],
@@ -237,10 +238,10 @@ class RelayRun:
         settings = golden_settings(self._optimizer.settings(
             number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate))
         loss, _ = relay_set(self.server, shares, settings, microbatch=structure.microbatch, functions=functions)
-        found = [{layer: _together([counts[one] for one in numbers])
-                  for layer, numbers in _by_layer(self.server.units).items()}
-                 for counts in (self.server.fetched, self.server.pushed)]
-        return SetReport(number, loss, len(indices), *found, structure)
+        fetched, pushed = ({layer: _together([counts[one] for one in numbers])
+                            for layer, numbers in _by_layer(self.server.units).items()}
+                           for counts in (self.server.fetched, self.server.pushed))
+        return SetReport(number, loss, len(indices), fetched, pushed, structure)
 
     def run(self, sets: int, on_set: Callable[[SetReport], None] = lambda report: None) -> None:
         """Run sets."""

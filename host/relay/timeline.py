@@ -85,8 +85,8 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
 
 
 def microbatches(costs: Sequence[Costs]) -> int:
-    """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward, of
-    the unit that is longest on the link, as if those beside it were the same."""
+    """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward,
+    of the unit that is longest on the link, as if those beside it were the same."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
     one = max(costs, key=lambda cost: cost.fetch + cost.push)

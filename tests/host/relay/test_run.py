@@ -90,7 +90,8 @@ def test_a_choice_of_microbatches_is_in_the_log():
 def test_parts_of_layers_learn_the_same():
     """A layer in parts, with a layer added that is cut as well."""
     narrow = dataclasses.replace(WORKER, weight_words=2 * 672)
-    runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, (3, Kind.ADD, 16), (2, Kind.REMOVE, 0)))
+    changes = (3, Kind.ADD, 16), (2, Kind.REMOVE, 0)
+    runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, *changes))
             for worker in (WORKER, narrow)]
     for run in runs:
         run.run(4)
