@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep tiling centroids memory quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep tiling centroids memory relay quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -40,6 +40,8 @@ help:
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
 	@echo "            it goes on where an earlier run has ended"
+	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
+	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor)"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
 	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
@@ -106,6 +108,7 @@ SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMA
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
   $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(call option,COMPUTE_FORMATS,--compute-formats) \
   $(if $(filter 0 no,$(SYNTH)),--no-synth))
+RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epochs) $(call option,REPLAY,--replay))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
@@ -138,6 +141,9 @@ tiling: $(VENV)/.base $(VENV)/.tiling
 
 memory: $(VENV)/.base
 	$(BIN)/gradring memory
+
+relay: $(VENV)/.base
+	$(BIN)/gradring relay $(RELAY_OPTIONS)
 
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)

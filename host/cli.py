@@ -35,6 +35,7 @@ from host.commands.memory import memory_command
 from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
+from host.commands.relay import relay_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, refuse_unused
 from host.commands.sweep import sweep_command
@@ -418,15 +419,11 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
         config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
 
 
-app.command("bench")(bench_command)
-app.command("sweep")(sweep_command)
-app.command("tiling")(tiling_command)
-app.command("memory")(memory_command)
-app.command("quantize")(quantize_command)
-app.command("info")(info_command)
-app.command("wave")(wave_command)
-app.command("packets")(packets_command)
-app.command("examples")(examples_command)
+for _name, _command in (
+        ("bench", bench_command), ("sweep", sweep_command), ("tiling", tiling_command), ("memory", memory_command),
+        ("relay", relay_command), ("quantize", quantize_command), ("info", info_command), ("wave", wave_command),
+        ("packets", packets_command), ("examples", examples_command)):
+    app.command(_name)(_command)
 app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)
 app.add_typer(cache_app, name="cache")
 

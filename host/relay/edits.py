@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ class Kind(enum.Enum):
     """Kinds of edits.
 
     ``add`` puts a layer in front of the given one, with as many outputs as inputs, so ``value`` is their number.
-    ``remove`` takes such a layer out. ``format`` changes that of a layer's weights in FETCH, ``microbatches`` those of
-    a set, and ``rate`` the learning rate; of the last two the layer is 0.
+    ``remove`` takes such a layer out. ``format`` changes that of a layer's weights in FETCH, ``microbatches`` those
+    of a set, and ``rate`` the learning rate; of the last two the layer is 0.
     """
 
     ADD = "add"
@@ -104,6 +105,12 @@ class Structure:
         return {"widths": list(self.widths), "formats": list(self.formats), "microbatches": self.count,
                 "rate": self.rate, "microbatch": self.microbatch, "worker": dataclasses.asdict(self.worker),
                 "digest": self.digest}
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> "Structure":
+        """The program that a log begins with."""
+        return cls(widths=tuple(given["widths"]), formats=tuple(given["formats"]), count=given["microbatches"],
+                   rate=given["rate"], microbatch=given["microbatch"], worker=Worker(**given["worker"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +217,7 @@ def edited(structure: Structure, layer: int, kind: Kind, value: int | float | st
         raise RefusedError(str(error)) from error
 
 
-def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,  # noqa: A002
+def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,
               value: int | float | str) -> Edit:
     """An edit of a program, with the digest of what is behind it."""
     return Edit(number, set, layer, kind, value, edited(structure, layer, kind, value).digest)

@@ -19,9 +19,11 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.relay import Unit, accesses
 
-__all__ = ["Costs", "Event", "Run", "execution_cycles", "link_cycles", "microbatches", "relay_run", "uniform"]
+__all__ = ["Costs", "Event", "Run", "costs_of", "execution_cycles", "link_cycles", "microbatches", "relay_run",
+           "uniform"]
 
 #: Cycles of a word on the link with headers and masks, as a chain of nodes takes them; and of each FETCH and PUSH,
 #: beside those of each worker.
@@ -73,12 +75,22 @@ def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool 
     return cycles, (BACKWARD if recompute else BACKWARD - 1) * cycles
 
 
+def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int, state_words: int = 2,
+             rate: Fraction = Fraction(4)) -> list[Costs]:
+    """Modelled cycles of each unit; see :func:`link_cycles` and :func:`execution_cycles`."""
+    return [Costs(*link_cycles(unit.words, workers=workers, state_words=state_words, rate=rate,
+                               words_per_parameter=Fraction(WEIGHT_CODECS[unit.format].most_words(unit.words),
+                                                            unit.words)),
+                  *execution_cycles(unit, microbatch=microbatch, macs=macs)) for unit in units]
+
+
 def microbatches(costs: Sequence[Costs]) -> int:
-    """Smallest number of microbatches behind which the link is hidden in every unit: at least fetch / forward, and
-    (fetch + push) / backward."""
+    """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward,
+    of the unit that is longest on the link, as if those beside it were the same."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
-    return max(max(-(-one.fetch // one.forward), -(-(one.fetch + one.push) // one.backward)) for one in costs)
+    one = max(costs, key=lambda cost: cost.fetch + cost.push)
+    return max(-(-one.fetch // one.forward), -(-(one.fetch + one.push) // one.backward))
 
 
 @dataclasses.dataclass(frozen=True)

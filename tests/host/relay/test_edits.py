@@ -93,6 +93,7 @@ def test_edits_that_no_program_has(layer, kind, value, message):
 def test_logs():
     one = edit(structure(), Kind.FORMAT, "mx6", layer=1)
     assert Edit.parse(one.described()) == one
+    assert Structure.parse(structure().described()) == structure()
     assert one.line == "edit 1, from set 1 on: format of layer 1 mx6"
     for changes, message in [
             ({"kind": "grow"}, r"Edit must be one of add, remove, format, microbatches, rate, not 'grow'"),
@@ -143,13 +144,12 @@ def test_random_edits_hold_on_all_nodes_at_their_set():
     generator = random.Random(seed)
     ring = Ring(structure(), nodes=5)
     expected = {0: structure()}
-    sent, refused, waits, number = [], 0, 0, 0
+    sent, pending, refused, waits, number = [], [], 0, 0, 0
     while len(sent) < 1000 or number <= sent[-1].set:
         while not ring.may_begin(number):
             waits += 1
-            left = [(one, node) for one, node in pending if node not in {other for _, other in pending[:pending.index(
-                (one, node))]}]  # edits come to a node in order
-            one, node = generator.choice(left)
+            node = generator.choice(sorted({node for _, node in pending}))
+            one = next(one for one, other in pending if other == node)  # edits come to a node in order
             pending.remove((one, node))
             ring.deliver(one.number, node)
             for wrong in (one, dataclasses.replace(one, number=one.number + 1, set=number - 1),
@@ -163,7 +163,7 @@ def test_random_edits_hold_on_all_nodes_at_their_set():
         ring.begin(number)
         for node, bank in enumerate(ring.banks):
             assert bank.current == expected[number], f"seed {seed}, set {number}, node {node}"
-        base, pending = expected[number], []
+        base = expected[number]
         for _ in range(generator.randint(0, 3) if len(sent) < 1000 else 0):
             one = random_edit(base, generator, number=len(sent) + 1, set=number + 1)
             base = edited(base, one.layer, one.kind, one.value)

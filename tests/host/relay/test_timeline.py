@@ -1,18 +1,20 @@
 """Timelines of sets whose layers come from a server: host/relay/timeline.py."""
 
+import dataclasses
 from fractions import Fraction
 
 import pytest
 
 from host.relay.timeline import (
     Costs,
+    costs_of,
     execution_cycles,
     link_cycles,
     microbatches,
     relay_run,
     uniform,
 )
-from sim.golden.relay import Unit, accesses
+from sim.golden.relay import Unit, accesses, units_of
 
 #: A 64 x 64 layer, 16 units, microbatches of 8, and 4 workers.
 LAYER = Unit(1, 64, 64)
@@ -41,7 +43,8 @@ def test_stalls(layers, stalls, idle):
 
 @pytest.mark.parametrize(("microbatch", "options", "count"), [
     (8, {}, 3), (4, {}, 5), (16, {}, 2), (8, {"rate": Fraction(1)}, 3),
-    (8, {"rate": Fraction(1), "state_words": 4}, 4), (8, {"rate": Fraction(1), "state_words": 6}, 5), (8, {"words_per_parameter": Fraction(9, 32)}, 1)])
+    (8, {"rate": Fraction(1), "state_words": 4}, 4), (8, {"rate": Fraction(1), "state_words": 6}, 5),
+    (8, {"words_per_parameter": Fraction(9, 32)}, 1)])
 def test_choice_of_microbatches(microbatch, options, count):
     costs = Costs(*link_cycles(LAYER.length, workers=4, **options),
                   *execution_cycles(LAYER, microbatch=microbatch, macs=16))
@@ -49,6 +52,15 @@ def test_choice_of_microbatches(microbatch, options, count):
     assert uniform(8, costs, count).stall == 0
     if count > 1:
         assert uniform(8, costs, count - 1).stall > 0
+
+
+@pytest.mark.parametrize(("form", "count"), [("raw", 3), ("mx9", 1), ("mx4", 1)])
+def test_choice_for_a_classifier(form, count):
+    """With a small last layer, and weights that are coded in FETCH alone."""
+    units = [dataclasses.replace(unit, format=form) for unit in units_of([64] * 17 + [10])]
+    costs = costs_of(units, workers=4, microbatch=8, macs=16)
+    assert microbatches(costs) == count
+    assert relay_run(units, costs, count).stall == 0
 
 
 def test_recomputing_nothing_leaves_the_choice():

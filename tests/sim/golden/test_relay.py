@@ -68,6 +68,13 @@ def test_sums_beside_those_of_a_ring(workers, differs):
     assert np.any(update.total != push_sum(gradients)) == differs
 
 
+@pytest.mark.parametrize(("workers", "count"), [(2, 0), (3, 14_158), (4, 21_183)])
+def test_how_many_sums_differ(workers, count):
+    gradients = ring.bits(np.random.default_rng(0).normal(size=(4, 16 * 4160)))[:workers]
+    update = ring.fused_update(gradients, np.zeros(16 * 4160, np.uint32), [], settings())
+    assert np.count_nonzero(update.total != push_sum(gradients)) == count
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("layers", [4, 8, 16])

@@ -1,0 +1,138 @@
+"""The command `gradring relay`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from host.commands.console import Progress, make_console, shown
+from host.commands.run_options import check_range
+from host.output import prepare, write_json
+from sim.verilated import toolchain
+
+if TYPE_CHECKING:
+    from host.relay.experiment import Row
+
+__all__ = ["relay_command"]
+
+_FILES = ("relay.json", "relay.png", "edits.json")
+#: Characters that the tables need, also where a console has fewer.
+_WIDTH = 118
+
+
+def relay_command(
+    seeds: Annotated[int | None, typer.Option(
+        help="Seeds of each case. [default: 10, and 5 for the deep one]", show_default=False)] = None,
+    epochs: Annotated[int | None, typer.Option(
+        help="Epochs of each run. [default: 16, and 8 of two layers and more]", show_default=False)] = None,
+    replay: Annotated[Path | None, typer.Option(
+        help="Log of edits to run again, without an assessor.", show_default=False)] = None,
+    output: Annotated[Path, typer.Option(help="Folder of relay.json, relay.png, edits.json. [default: build/relay]",
+                                          show_default=False)] = toolchain.BUILD / "relay",
+) -> None:
+    """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
+    from host.models.digits import digits
+    from host.relay import experiment
+    from host.relay.timeline import costs_of, uniform
+    from host.reports import relay as picture
+    from sim.golden.relay import Unit
+
+    check_range("Seeds", seeds, 1, 1000)
+    check_range("Epochs", epochs, 1, 1000)
+    console = make_console()
+    console.width = max(_WIDTH, console.width)
+    data = digits()
+    if replay is not None:
+        log = _log(replay)
+        run = experiment.replay_log(data, log)
+        same = run.digest == log["digest"]
+        console.print(f"{shown(replay)}: {len(run.log)} edits, {len(run.reports)} sets, digest {run.digest[:16]}: "
+                      f"{'the same' if same else 'ANOTHER'} run", soft_wrap=True)
+        if not same:
+            raise typer.Exit(1)
+        return
+    prepare(output, files=_FILES)
+    rows = []
+    with Progress(console) as progress:
+        for case in experiment.CASES:
+            count = case.seeds if seeds is None else seeds
+            progress.stage(f"relay: {case.name}", count)
+            runs = []
+            for seed in range(count):
+                runs.append(experiment.learn(case, data, seed, epochs=epochs))
+                progress.advance(f"accuracy {runs[-1].accuracy:.2%}")
+            rows.append(experiment.row_of(case, runs))
+    stalls, choices = experiment.stalls(), experiment.choices()
+    console.print(_accuracies(rows))
+    console.print(_stalls(stalls))
+    console.print(_choices(choices))
+    console.print("accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled",
+                  soft_wrap=True)
+    costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
+                     macs=experiment.MACS)[0]
+    picture.draw({count: uniform(4, costs, count) for count in (1, 3)}, stalls, rows, output / "relay.png")
+    edited = next(row for row in rows if row.beside)
+    write_json(output / "edits.json", dict(edited.log))
+    write_json(output / "relay.json", {
+        "cases": [{"name": row.name, "beside": row.beside, "bar": row.bar, "mean": row.mean,
+                   "accuracies": list(row.accuracies), "edits": row.log["edits"]} for row in rows],
+        "stalls": stalls, "choices": choices})
+    console.print(" · ".join(shown(output / name) for name in _FILES), soft_wrap=True)
+    missed = experiment.failures(rows) if seeds is None and epochs is None else []
+    for failure in missed:
+        console.print(f"relay: {failure}", style="bold red", soft_wrap=True)
+    if missed:
+        raise typer.Exit(1)
+
+
+def _log(path: Path) -> dict[str, Any]:
+    """A log; ValueError if the file has none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"Log of edits must be a file that `gradring relay` has written, not {path}: "
+                         f"{error}") from error
+    names = ("start", "workers", "seed", "sets", "edits", "losses", "digest")
+    if not isinstance(found, dict) or not all(name in found for name in names):
+        raise ValueError(f"Log of edits must have {', '.join(names)}, and {path} has not")
+    return found
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _accuracies(rows: "Sequence[Row]") -> Table:
+    table = _table("test accuracy on golden nodes, mean of all seeds", (
+        "case", "mean, %", "gain", "bar", "least", "most", "edits"))
+    means = {row.name: row.mean for row in rows}
+    for row in rows:
+        gain = f"{row.mean - means[row.beside]:+.2f}" if row.beside else ""
+        bar = "" if not row.bar else f"{row.bar:+.1f}" if row.beside else f"{row.bar:.1f}"
+        table.add_row(row.name, f"{row.mean:.2f}", gain, bar, f"{min(row.accuracies):.2f}",
+                      f"{max(row.accuracies):.2f}", str(len(row.log["edits"])))
+    return table
+
+
+def _stalls(rows: Sequence[dict[str, Any]]) -> Table:
+    table = _table("stall in per cent by microbatches of a set, and words on a worker's chip: modelled", (
+        "64 x 64 layers", *(str(count + 1) for count in range(len(rows[0]["stall"]))), "idle at 3", "words"))
+    for row in rows:
+        parts = [*row["stall"], row["idle"][2]]
+        table.add_row(str(row["layers"]), *(f"{100 * one:.1f}" for one in parts), f"{row['peak']:,}")
+    return table
+
+
+def _choices(rows: Sequence[dict[str, Any]]) -> Table:
+    table = _table("chosen microbatches of a set: modelled", ("case", "fetch", "push", "forward", "backward",
+                                                              "microbatches"))
+    for row in rows:
+        table.add_row(row["case"], *(f"{row[name]:,}" for name in ("fetch", "push", "forward", "backward")),
+                      str(row["microbatches"]))
+    return table

@@ -1,0 +1,177 @@
+"""Experiments with relays on golden nodes: edits of an assessor, and deep perceptrons; and modelled timelines.
+
+Nodes have the same bits, so accuracies stand for theirs; cycles are modelled.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from host.models.digits import Dataset
+from host.relay.assessor import Blind, Plateau, Underflow
+from host.relay.edits import Kind, Structure
+from host.relay.plan import Worker, make_relay_plan
+from host.relay.run import Assessor, RelayRun, replayed
+from host.relay.timeline import Costs, costs_of, microbatches, uniform
+from host.training.optimizers import SGD
+from sim.golden.relay import Unit
+
+__all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "replay_log", "row_of", "stalls",
+           "start_of"]
+
+#: Workers, examples of a microbatch, and microbatches of a set: 96 examples.
+WORKERS, MICROBATCH, COUNT = 4, 8, 3
+#: Momentum of all runs.
+MOMENTUM = 0.9
+#: A worker with windows of 64 x 64 layers.
+WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 17)
+#: Multiply-adds per cycle of a worker, in modelled cycles.
+MACS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Runs with some seeds.
+
+    Members
+    -------
+    name : str
+    widths : tuple of int
+    format : str
+        First format of all layers in FETCH.
+    rate : float
+        First learning rate.
+    epochs, seeds : int
+    assessor : callable
+        Makes the assessor of a run; None for a run without.
+    beside : str
+        Name of the case that it is compared with, or nothing.
+    bar : float
+        Points of accuracy that it must gain, or without ``beside`` per cent that it must have; 0 for none.
+    """
+
+    name: str
+    widths: tuple[int, ...]
+    format: str
+    rate: float
+    epochs: int
+    seeds: int = 10
+    assessor: Callable[[], Assessor | None] = lambda: None
+    beside: str = ""
+    bar: float = 0.0
+
+
+#: Cases, each behind the one that it is compared with.
+CASES = (
+    Case("64-10", (64, 10), "raw", 0.1, 16),
+    Case("64-10, a plateau adds a layer", (64, 10), "raw", 0.1, 16, assessor=Plateau, beside="64-10", bar=0.7),
+    Case("64-64-10 in mx4", (64, 64, 10), "mx4", 0.1, 8),
+    Case("64-64-10 in mx4, underflow widens", (64, 64, 10), "mx4", 0.1, 8, assessor=Underflow,
+         beside="64-64-10 in mx4", bar=0.5),
+    Case("64-64-10 in mx4, widened blindly", (64, 64, 10), "mx4", 0.1, 8, assessor=Blind, beside="64-64-10 in mx4"),
+    Case("64-64x4-10", (64, 64, 64, 64, 64, 10), "raw", 0.05, 8, seeds=5, bar=93.0),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Outcome of a case.
+
+    Members
+    -------
+    name, beside : str
+    bar : float
+    accuracies : tuple of float
+        Of each seed, in per cent.
+    edits : tuple of str
+        Edits of the first seed, in lines.
+    losses : tuple of float
+        Mean loss of each set of the first seed.
+    log : dict
+        Log of the first seed.
+    """
+
+    name: str
+    beside: str
+    bar: float
+    accuracies: tuple[float, ...]
+    edits: tuple[str, ...]
+    losses: tuple[float, ...]
+    log: Mapping[str, Any]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy."""
+        return float(np.mean(self.accuracies))
+
+
+def start_of(case: Case) -> Structure:
+    """Program that a case begins with, before its number of microbatches is chosen."""
+    return Structure(case.widths, (case.format,) * (len(case.widths) - 1), 1, case.rate, MICROBATCH, WORKER)
+
+
+def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) -> RelayRun:
+    """Run a case with a seed. The first edit is the number of microbatches."""
+    start = start_of(case)
+    run = RelayRun(data, start, workers=WORKERS, optimizer=SGD(case.rate, momentum=MOMENTUM), seed=seed,
+                   assessor=case.assessor())
+    run.propose(0, Kind.MICROBATCHES, COUNT)
+    each = WORKERS * MICROBATCH * COUNT
+    run.run(-(-len(data.train_y) // each) * (case.epochs if epochs is None else epochs))
+    return run
+
+
+def replay_log(data: Dataset, log: Mapping[str, Any]) -> RelayRun:
+    """Run a log's edits without an assessor."""
+    start = Structure.parse(log["start"])
+    return replayed(data, start, log, optimizer=SGD(start.rate, momentum=MOMENTUM))
+
+
+def row_of(case: Case, runs: Sequence[RelayRun]) -> Row:
+    """Outcome of a case's runs."""
+    first = runs[0]
+    return Row(case.name, case.beside, case.bar, tuple(round(100 * run.accuracy, 4) for run in runs),
+               tuple(edit.line for edit in first.log), tuple(report.mean_loss for report in first.reports),
+               first.described())
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Bars that are missed."""
+    means = {row.name: row.mean for row in rows}
+    found = []
+    for row in rows:
+        gained = row.mean - means[row.beside] if row.beside else row.mean
+        if gained < row.bar:
+            what = "gain at least {:g} points" if row.beside else "have at least {:g} %"
+            found.append(f"{row.name} must {what.format(row.bar)}, not {gained:.2f}")
+    return found
+
+
+def _costs(**options: Any) -> Costs:
+    return costs_of([Unit(1, 64, 64, 0, options.pop("format", "raw"))],
+                    **{"workers": WORKERS, "microbatch": MICROBATCH, "macs": MACS, **options})[0]
+
+
+def stalls(most: int = 4) -> list[dict[str, Any]]:
+    """Modelled stalls and idle time of sets of 64 x 64 layers, and the words on a worker's chip."""
+    rows = []
+    for layers in (4, 8, 16):
+        runs = [uniform(layers, _costs(), count) for count in range(1, most + 1)]
+        plan = make_relay_plan([64] * layers + [10], worker=WORKER, count=COUNT, microbatch=MICROBATCH)
+        rows.append({"layers": layers, "stall": [run.stall for run in runs], "idle": [run.idle for run in runs],
+                     "cycles": [run.end for run in runs], "peak": plan.peak})
+    return rows
+
+
+def choices() -> list[dict[str, Any]]:
+    """Chosen microbatches of a set of 64 x 64 layers: modelled."""
+    given: list[tuple[str, dict[str, Any]]] = [
+        *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
+        *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})
+          for name, words in (("sgd", 2), ("momentum", 4), ("adam", 6))),
+        ("mx9 in FETCH", {"format": "mx9"})]
+    return [{"case": name, **dataclasses.asdict(_costs(**options)), "microbatches": microbatches([_costs(**options)])}
+            for name, options in given]

@@ -1,0 +1,292 @@
+"""Runs of a relay on golden nodes: sets, the assessor that edits the model, and logs by which a run is repeated.
+
+A set takes the next examples of a series of orders of all examples, so that every microbatch is full. No clock enters
+a decision: the first number of microbatches is the only one that comes from cycles, and it is in the log as an edit.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from host.models.digits import Dataset
+from host.models.layers import perceptron
+from host.relay.edits import Edit, Kind, Ring, Structure, edited, make_edit
+from host.training.golden_steps import golden_settings
+from host.training.optimizers import Optimizer
+from sim.arithmetic import functions
+from sim.golden import ring
+from sim.golden.relay import Counts, Server, Share, Unit, relay_set
+
+__all__ = ["Assessor", "Change", "RelayRun", "SetReport", "accuracy_of", "first_weights", "replayed"]
+
+Bits = npt.NDArray[np.uint32]
+#: Layer, kind and value of an edit.
+Change = tuple[int, Kind, int | float | str]
+
+
+@dataclasses.dataclass(frozen=True)
+class SetReport:
+    """What a set has left, which is all that the assessor knows.
+
+    Members
+    -------
+    number : int
+        Number of the set, from 0.
+    loss : int
+        Loss summed over its examples, as a bit pattern.
+    examples : int
+    fetched, pushed : mapping of int to Counts
+        By layer, from 1: elements, zeros and saturations of weights in FETCH, and of gradients in PUSH.
+    structure : Structure
+        Program of the set.
+    """
+
+    number: int
+    loss: int
+    examples: int
+    fetched: Mapping[int, Counts]
+    pushed: Mapping[int, Counts]
+    structure: Structure
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of an example."""
+        return float(np.uint32(self.loss).view(np.float32)) / self.examples
+
+
+class Assessor(Protocol):
+    """Reader of reports, one set after the other."""
+
+    def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
+        """Changes to the program of the next set but one, ``following`` being that of the next one."""
+        ...
+
+
+def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
+    """Masters of the units of a layer with ``width`` outputs, from its weights and biases."""
+    inputs = units[0].inputs
+    weights, biases = vector[:inputs * width].reshape(width, inputs), vector[inputs * width:][:width]
+    for unit in units:
+        part = slice(unit.first, unit.first + unit.outputs)
+        mine = np.concatenate([weights[part].ravel(), biases[part]])
+        yield np.concatenate([mine, np.zeros(unit.length - unit.words, np.uint32)])
+
+
+def _by_layer(units: Sequence[Unit]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for number, unit in enumerate(units):
+        found.setdefault(unit.layer, []).append(number)
+    return found
+
+
+def first_weights(structure: Structure, seed: int) -> list[Bits]:
+    """First masters of all units, those of the host's perceptron."""
+    widths = structure.widths
+    model = perceptron(widths[0], widths[1:-1], widths[-1])
+    model.initialize(seed)
+    units, base = structure.plan.units, 0
+    masters: list[Bits] = []
+    for layer, numbers in _by_layer(units).items():
+        length = (widths[layer - 1] + 1) * widths[layer]
+        masters += _split(ring.bits(model.parameters[base:base + length]), [units[n] for n in numbers],
+                          widths[layer])
+        base += length
+    return masters
+
+
+def _identity(units: Sequence[Unit], width: int) -> Iterator[Bits]:
+    return _split(ring.bits(np.concatenate([np.eye(width).ravel(), np.zeros(width)])), units, width)
+
+
+def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
+    """Carry an edit out on the server's masters and state, and return the program behind it.
+
+    A layer that is added is an identity, its bias and state are zeros: a function that changes no finite number of
+    zero or more, as outputs of a ReLU are.
+    """
+    new = edited(old, edit.layer, edit.kind, edit.value)
+    units, layers = list(new.plan.units), _by_layer(new.plan.units)
+    before = _by_layer(old.plan.units)
+    masters: list[Bits] = []
+    state: list[list[Bits]] = []
+    planes = len(server.state[0])
+    for layer, numbers in layers.items():
+        source = layer
+        if edit.kind is Kind.ADD and layer == edit.layer:
+            masters += _identity([units[number] for number in numbers], new.widths[layer])
+            state += [[np.zeros(units[number].length, np.uint32) for _ in range(planes)] for number in numbers]
+            continue
+        if edit.kind is Kind.ADD and layer > edit.layer:
+            source = layer - 1
+        elif edit.kind is Kind.REMOVE and layer >= edit.layer:
+            source = layer + 1
+        masters += [server.masters[number] for number in before[source]]
+        state += [server.state[number] for number in before[source]]
+    server.units, server.masters, server.state = units, masters, state
+    return new
+
+
+def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
+    """Part of examples whose label has the largest score, with weights as workers have them."""
+    for layer, numbers in _by_layer(server.units).items():
+        made = []
+        for number in numbers:
+            unit, vector = server.units[number], ring.floats(server.decoded(number))
+            weights = vector[:unit.inputs * unit.outputs].reshape(unit.outputs, unit.inputs)
+            biases = vector[unit.inputs * unit.outputs:][:unit.outputs]
+            made.append(functions.product(x, weights.T, np.broadcast_to(biases, (len(x), unit.outputs))))
+        x = np.concatenate(made, axis=1)
+        if layer < server.units[-1].layer:
+            x = np.where(x <= 0, np.float32(0), x)
+    return float((x.argmax(axis=1) == labels).mean())
+
+
+class _Examples:
+    """Examples in orders of a seed, as many as are asked for."""
+
+    def __init__(self, count: int, seed: int):
+        self._count = count
+        self._generator = np.random.default_rng((seed, 1))
+        self._left = np.empty(0, np.intp)
+
+    def take(self, count: int) -> npt.NDArray[np.intp]:
+        while len(self._left) < count:
+            self._left = np.concatenate([self._left, self._generator.permutation(self._count)])
+        found, self._left = self._left[:count], self._left[count:]
+        return found
+
+
+class RelayRun:
+    """Run of a relay on golden nodes.
+
+    Parameters
+    ----------
+    data : Dataset
+    structure : Structure
+        Program of set 0.
+    workers : int
+    optimizer : Optimizer
+        Its learning rate is the program's.
+    seed : int
+    assessor : Assessor, optional
+    edits : sequence of Edit
+        Edits that are sent in the set before theirs, as those of a log; of set 0, before the first set.
+
+    Members
+    -------
+    server : Server
+    reports : list of SetReport
+    log : list of Edit
+        All edits, in order.
+    """
+
+    def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
+                 assessor: Assessor | None = None, edits: Sequence[Edit] = ()):
+        self._data, self._workers, self._optimizer, self._seed = data, workers, optimizer, seed
+        self._assessor, self._given = assessor, list(edits)
+        self._start, self._structure = structure, structure
+        self._examples = _Examples(len(data.train_y), seed)
+        self._ring = Ring(structure, nodes=workers + 1)
+        self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
+        self.reports: list[SetReport] = []
+        self.log: list[Edit] = []
+        self._pending: list[Edit] = []
+        for edit in (one for one in self._given if one.set == 0):
+            self._send(edit)
+
+    def propose(self, layer: int, kind: Kind, value: int | float | str) -> Edit:
+        """Edit of the next set's program, with the next number: before the first set, that of the choice of
+        microbatches."""
+        edit = make_edit(self._ring.banks[-1].following, number=len(self.log) + 1, set=len(self.reports), layer=layer,
+                         kind=kind, value=value)
+        self._send(edit)
+        return edit
+
+    def _send(self, edit: Edit) -> None:
+        self._ring.send(edit)
+        self._ring.deliver_all()
+        self.log.append(edit)
+        self._pending.append(edit)
+
+    def step(self) -> SetReport:
+        """Run the next set; the assessor's changes to what the set before has left travel meanwhile."""
+        number = len(self.reports)
+        structure = self._ring.begin(number)
+        for edit in self._pending:
+            self._structure = edit_server(self.server, self._structure, edit)
+        self._pending = []
+        assert self._structure == structure
+        for edit in (one for one in self._given if one.set == number + 1):
+            self._send(edit)
+        if self._assessor is not None and self.reports:
+            for layer, kind, value in self._assessor.assess(self.reports[-1], self._ring.banks[-1].following):
+                self._send(make_edit(self._ring.banks[-1].following, number=len(self.log) + 1, set=number + 1,
+                                     layer=layer, kind=kind, value=value))
+        report = self._execute(number, structure)
+        self.reports.append(report)
+        return report
+
+    def _execute(self, number: int, structure: Structure) -> SetReport:
+        each = structure.count * structure.microbatch
+        indices = self._examples.take(each * self._workers)
+        shares: list[Share] = [(self._data.train_x[mine], self._data.train_y[mine])
+                               for mine in indices.reshape(self._workers, each)]
+        settings = golden_settings(self._optimizer.settings(
+            number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate))
+        loss, _ = relay_set(self.server, shares, settings, microbatch=structure.microbatch, functions=functions)
+        fetched, pushed = ({layer: _together([counts[one] for one in numbers])
+                            for layer, numbers in _by_layer(self.server.units).items()}
+                           for counts in (self.server.fetched, self.server.pushed))
+        return SetReport(number, loss, len(indices), fetched, pushed, structure)
+
+    def run(self, sets: int, on_set: Callable[[SetReport], None] = lambda report: None) -> None:
+        """Run sets."""
+        for _ in range(sets):
+            on_set(self.step())
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy."""
+        return accuracy_of(self.server, self._data.test_x, self._data.test_y)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all losses, masters and state."""
+        found = hashlib.sha256(np.array([report.loss for report in self.reports], np.uint32).tobytes())
+        for master, planes in zip(self.server.masters, self.server.state, strict=True):
+            for vector in (master, *planes):
+                found.update(vector.tobytes())
+        return found.hexdigest()
+
+    def described(self) -> dict[str, Any]:
+        """Log of the run."""
+        return {"start": self._start.described(), "workers": self._workers, "seed": self._seed,
+                "sets": len(self.reports), "edits": [edit.described() for edit in self.log],
+                "losses": [f"{report.loss:08x}" for report in self.reports], "digest": self.digest}
+
+
+def _together(counts: Sequence[Counts]) -> Counts:
+    return Counts(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(Counts)))
+
+
+def replayed(data: Dataset, structure: Structure, log: Mapping[str, Any], *, optimizer: Optimizer) -> RelayRun:
+    """Run with the edits of a log, and without an assessor.
+
+    Raises
+    ------
+    ValueError
+        The log is that of another program.
+    RefusedError
+        Nodes refuse an edit.
+    """
+    if log["start"]["digest"] != structure.digest:
+        raise ValueError(f"Log must be of a run that begins with the program {structure.digest}, not "
+                         f"{log['start']['digest']}")
+    run = RelayRun(data, structure, workers=log["workers"], optimizer=optimizer, seed=log["seed"],
+                   edits=[Edit.parse(one) for one in log["edits"]])
+    run.run(log["sets"])
+    return run

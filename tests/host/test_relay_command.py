@@ -1,0 +1,39 @@
+"""The command `gradring relay`."""
+
+import json
+
+import pytest
+
+
+
+
+def test_results_and_replay(run, tmp_path):
+    code, out, err = run("relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
+    assert (code, err) == (0, "")
+    assert "accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled\n" in out
+    found = json.loads((tmp_path / "relay.json").read_text())
+    assert [row["stall"][2] for row in found["stalls"]] == [0, 0, 0]
+    assert len(found["cases"]) == 6
+    assert (tmp_path / "relay.png").stat().st_size > 10_000
+    log = tmp_path / "edits.json"
+    code, out, _ = run("relay", "--replay", log)
+    assert code == 0
+    assert out.endswith("the same run\n")
+    changed = json.loads(log.read_text())
+    log.write_text(json.dumps({**changed, "digest": "0"}))
+    code, out, _ = run("relay", "--replay", log)
+    assert code == 1
+    assert out.endswith("ANOTHER run\n")
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "Log of edits must be a file that `gradring relay` has written, not "),
+    ("{", "Log of edits must be a file that `gradring relay` has written, not "),
+    ("{}", "Log of edits must have start, workers, seed, sets, edits, losses, digest, and ")])
+def test_wrong_logs(run, tmp_path, content, message):
+    path = tmp_path / "edits.json"
+    if content is not None:
+        path.write_text(content)
+    code, _, err = run("relay", "--replay", path)
+    assert code == 1
+    assert err.startswith(f"error: {message}")
