@@ -129,7 +129,8 @@ def test_silence(nodes):
 def test_slow_is_not_silent():
     """On a ring of one a command may last longer than the time-out, as long as rows move."""
     generator = np.random.default_rng(5)
-    with open_nodes(1, host_port=False, timeout=300) as (ring, simulation):
-        simulation.set_far_speed(latency=100, rate=Fraction(1, 8))
+    with open_nodes(1, host_port=False) as (ring, simulation):
+        simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
+        ring._write_register("TIMEOUT", 300)
         reference = begun(ring, generator, 500)
         rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message="slow")
