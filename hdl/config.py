@@ -135,7 +135,7 @@ class NodeConfig:
         has two queues, replay and the stand-in, and gradients that are added as they are.
     role : str
         ``node``, or in a relay (docs/relay.md) ``worker`` or ``server``. Workers give their gradients to the server
-        by PUSH. A server has its weights and its state in its far memory, and does not compute.
+        by PUSH. A server has its weights and its state in its far memory, and does not compute, mask or infer.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.

@@ -221,11 +221,14 @@ class RingPrograms(LocalCommands):
                 lambda rank, device: device.submit_pop_event(look), missing), strict=True))
             waited = 0 if any(found.values()) else waited + look
             for rank, event in found.items():
+                stopped = event is None and not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]
+                if stopped:  # it may have come since
+                    event = self._devices[rank].pop_event(0)
                 if event is not None:
                     events[rank][event.queue].append(event)
                     missing[rank] -= 1
                     on_event(rank, event)
-                elif not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]:
+                elif stopped:
                     missing[rank] = 0  # the run was ended by a command that failed
                 elif waited >= patience:
                     raise DeviceTimeoutError(f"{self._devices[rank].name}: no command of the program has ended in "

@@ -1,5 +1,6 @@
 """Rings of nodes with weights and state in their far memories: bits, cycles, resets in mid-command, and silence."""
 
+import dataclasses
 import functools
 from fractions import Fraction
 
@@ -129,7 +130,37 @@ def test_silence(nodes):
 def test_slow_is_not_silent():
     """On a ring of one a command may last longer than the time-out, as long as rows move."""
     generator = np.random.default_rng(5)
-    with open_nodes(1, host_port=False, timeout=300) as (ring, simulation):
-        simulation.set_far_speed(latency=100, rate=Fraction(1, 8))
+    with open_nodes(1, host_port=False) as (ring, simulation):
+        simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
+        ring._write_register("TIMEOUT", 300)
         reference = begun(ring, generator, 500)
         rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message="slow")
+
+
+def cycles(config, generator, speed=None):
+    """Cycles of a broadcast of 4,160 elements on two nodes, and of an update by each rule."""
+    length = 4160
+    with rings.open_nodes(2, config=config, host_port=False, timeout=20_000) as (ring, simulation):
+        if speed is not None:
+            simulation.set_far_speed(latency=speed[0], rate=speed[1])
+        ring.write_weights(rings.random(generator, length))
+        found = {"broadcast": ring.broadcast(length, root=0).cycles}
+        for rule in (Rule.SGD, Rule.MOMENTUM, Rule.ADAM):
+            ring.write_settings(dataclasses.replace(SETTINGS, rule=rule))
+            ring.write_gradients(list(rings.random(generator, (2, length), density=0.6)))
+            found[rule.name] = ring.fused_update(length).cycles
+        return found
+
+
+def test_cycles():
+    """A far memory of a row per cycle costs a broadcast 30 cycles and an update none but for its words; one of a word
+    per cycle is busy in all cycles of an update."""
+    generator = np.random.default_rng(1)
+    inside = cycles(rings.CONFIGS["default"], generator)
+    fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
+    assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
+    for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
+        moved = 2080 * (words + 1)  # the own block's, and the other block's weights
+        if moved <= 4 * inside[rule]:
+            assert fast[rule] <= inside[rule] + 30, rule
+        assert moved <= slow[rule] <= moved + 30, rule
