@@ -24,7 +24,8 @@ from tests.host import rings
 RELAY = rings.MIXED["relay"]
 WORKER, SERVER = RELAY[0], RELAY[-1]
 NODES = len(RELAY)
-SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.1)
+RATES = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
+SETTINGS = Settings(**RATES)
 
 open_relay = functools.partial(rings.open_nodes, NODES, config=RELAY)
 
@@ -53,7 +54,8 @@ def play(seed, *, threads, host_port, data=16, credit=16):
             ring.write_gradients(list(gradients))
             ring.clear_counters()
             cycles.append(ring.fused_update(length).cycles)
-            expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [], SETTINGS)
+            expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [],
+                                           golden.settings(**RATES))
             assert (ring.read_weights(length).view(np.uint32) == expected.weights).all(), message
             counters = ring.counters()
             assert [node["WORDS_SENT"] for node in counters] == expected.traffic.words.tolist(), message
@@ -137,7 +139,7 @@ def test_built_by_configurations():
 
 def test_rule_that_some_nodes_lack():
     with open_relay() as (ring, _):
-        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, momentum=0.5))
+        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5))
         ring.write_weights(np.ones(100, np.float32))
         with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
             ring.fused_update(100)
