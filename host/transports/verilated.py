@@ -148,8 +148,8 @@ def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = 
     size = len(configs) if nodes is None else nodes
     for one in configs:
         one.check_ring(size)
-    libraries = {one: build_ring(node_of(one), traced=wave is not None, identity=f"Node({one})", arithmetic=arithmetic,
-                                 announce=announce) for one in dict.fromkeys(configs)}
+    libraries = {one: build_ring(node_of(one), traced=wave is not None, identity=f"Node({one})",
+                                 arithmetic=arithmetic, announce=announce) for one in dict.fromkeys(configs)}
     ring = OpenRing(libraries[config] if isinstance(config, NodeConfig) else [libraries[one] for one in configs],
                     nodes=size, threads=threads, wiring=wiring)
     if wave is not None:

@@ -1,6 +1,6 @@
 """The ring of Verilated nodes as a shared library, built when its sources change.
 
-A library serves rings of any size, since every node of a ring is the same module. It stands complete in
+A library serves rings of any size, and nodes of several libraries form one ring. It stands complete in
 ``verilated/ring-<digest>`` of the cache, the digest being of all it depends on: Verilog, harness, flags and versions.
 """
 

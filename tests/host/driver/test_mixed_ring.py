@@ -24,7 +24,8 @@ from tests.host import rings
 RELAY = rings.MIXED["relay"]
 WORKER, SERVER = RELAY[0], RELAY[-1]
 NODES = len(RELAY)
-SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.1)
+RATES = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
+SETTINGS = Settings(**RATES)
 
 open_relay = functools.partial(rings.open_nodes, NODES, config=RELAY)
 
@@ -53,7 +54,8 @@ def play(seed, *, threads, host_port, data=16, credit=16):
             ring.write_gradients(list(gradients))
             ring.clear_counters()
             cycles.append(ring.fused_update(length).cycles)
-            expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [], SETTINGS)
+            expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [],
+                                           golden.settings(**RATES))
             assert (ring.read_weights(length).view(np.uint32) == expected.weights).all(), message
             counters = ring.counters()
             assert [node["WORDS_SENT"] for node in counters] == expected.traffic.words.tolist(), message
@@ -79,11 +81,12 @@ def test_memories():
     """Each node has the memories of its own configuration, by their own numbers."""
     with open_relay() as (ring, simulation):
         assert simulation.spaces == tuple(len(config.memories) for config in RELAY) == (2, 2, 4)
-        assert simulation.far_widths == (0, 0, 0)
+        assert simulation.far_widths == tuple(config.lanes if config.far_words else 0 for config in RELAY)
         for rank, (device, config) in enumerate(zip(ring.devices, RELAY, strict=True)):
             for space in config.memories:
                 words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
                 device.write_memory(space.number, 0, words)
+                simulation.run(100)  # until it is in a far memory
                 assert (simulation.memory(rank, space.number) == words).all()
         assert all(simulation.counters(rank)[0] for rank in range(NODES))
         with pytest.raises(ValueError, match=r"^Memory space must be one of the 2 that the library knows, not 2$"):
@@ -93,6 +96,7 @@ def test_memories():
             ring.write_state(np.ones(300, np.float32))
         assert all((simulation.memory(rank, Space.WEIGHT) == words).all() for rank, words in enumerate(before))
         ring.clear_state(300)  # the server's block has 96 elements
+        simulation.run(100)
         for plane in range(2):
             words = simulation.memory(NODES - 1, Space.STATE + plane)
             assert not words[:96].any()
@@ -111,11 +115,11 @@ def test_saved_in_mid_command():
         pending = ring.submit(Operation.FUSED_UPDATE, 1500)
         simulation.run(700)
         state = simulation.save()
-        simulation.run(6000)
+        simulation.run(9000)
         ended = simulation.save()
         with OpenRing(libraries) as fresh:
             fresh.simulation.restore(state)
-            fresh.simulation.run(6000)
+            fresh.simulation.run(9000)
             assert fresh.simulation.save() == ended
         assert pending.result().cycles
         simulation.reset()
@@ -137,7 +141,7 @@ def test_built_by_configurations():
 
 def test_rule_that_some_nodes_lack():
     with open_relay() as (ring, _):
-        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, momentum=0.5))
+        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5))
         ring.write_weights(np.ones(100, np.float32))
         with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
             ring.fused_update(100)
@@ -153,7 +157,8 @@ def ring_of(*configs):
 
 
 def test_room_is_that_of_the_smallest():
-    ring = ring_of(*RELAY)
+    other = dataclasses.replace(WORKER, lanes=8, gradient_words=2048, state_planes=2)
+    ring = ring_of(WORKER, other, WORKER)
     assert [ring.allocator.room(space) for space in ("gradients", "weights")] == [2048, 4096]
     with pytest.raises(ValueError, match=r"^Vector must have at most the 2,048 elements of a node's memories, not "
                                          r"2,049: "):

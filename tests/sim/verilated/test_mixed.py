@@ -89,7 +89,7 @@ def test_state_of_other_places_is_refused(probe, masking):
         state = ring.save()
     for others in ([masking, probe, probe], probe, [masking] * 3):
         with VerilatedRing(others, nodes=3) as ring, \
-                pytest.raises(ValueError, match="^State must be one saved from a ring of the same library "):
+                pytest.raises(ValueError, match=r"^State must be one saved from a ring of the same library and "):
             ring.restore(state)
 
 
