@@ -55,8 +55,9 @@ with mx5.registered():
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
                              multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True,
                              ring_ports=2),
-        # Weights and state in the far memory, with all that the default has beside that.
-        "server": NodeConfig(role="server", far_words=32768, masking=False, error_feedback=False),
+        # The server of a relay: weights and state in the far memory, and an optimizer as wide as rows.
+        "server": NodeConfig(role="server", far_words=49152, state_words=16384, update_lanes=4, queues=3,
+                             masking=False, error_feedback=False, program_depth=256),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }
@@ -64,11 +65,10 @@ with mx5.registered():
 
 #: Rings of nodes that differ, as the configuration of each node.
 MIXED = {
-    # Workers, and a node of another kind with other memories, planes, lanes and speed.
-    "relay": (NodeConfig(role="worker", gradient_words=4096, weight_words=4096, state_words=1024, state_planes=0,
-                         masking=False, error_feedback=False),) * 2
-             + (NodeConfig(lanes=8, gradient_words=2048, weight_words=8192, state_words=2048, update_interval=2,
-                           multiplier_dsps=2, masking=False, error_feedback=False),),
+    # Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server.
+    "relay": (NodeConfig(role="worker", compute=4, queues=3, gradient_words=8320, weight_words=8320, state_words=1024,
+                         state_planes=0, masking=False, error_feedback=False, far_words=1 << 16,
+                         program_depth=256),) * 2 + (CONFIGS["server"],),
 }
 
 

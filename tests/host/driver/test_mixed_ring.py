@@ -80,17 +80,18 @@ def test_host_port():
 def test_memories():
     """Each node has the memories of its own configuration, by their own numbers."""
     with open_relay() as (ring, simulation):
-        assert simulation.spaces == tuple(len(config.memories) for config in RELAY) == (2, 2, 4)
+        spaces = [[space for space in config.memories if space.name != "trace"] for config in RELAY]
+        assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 4)
         assert simulation.far_widths == tuple(config.lanes if config.far_words else 0 for config in RELAY)
-        for rank, (device, config) in enumerate(zip(ring.devices, RELAY, strict=True)):
-            for space in config.memories:
+        for rank, device in enumerate(ring.devices):
+            for space in spaces[rank]:
                 words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
                 device.write_memory(space.number, 0, words)
                 simulation.run(100)  # until it is in a far memory
                 assert (simulation.memory(rank, space.number) == words).all()
         assert all(simulation.counters(rank)[0] for rank in range(NODES))
-        with pytest.raises(ValueError, match=r"^Memory space must be one of the 2 that the library knows, not 2$"):
-            simulation.memory(0, 2)
+        with pytest.raises(ValueError, match=r"^Memory space must be one of the 3 that the library knows, not 3$"):
+            simulation.memory(0, 3)
         before = [simulation.memory(rank, Space.WEIGHT).copy() for rank in range(NODES)]
         with pytest.raises(KeyError, match="Memory must be one of gradients, weights, not 'state_0'"):
             ring.write_state(np.ones(300, np.float32))
@@ -159,7 +160,7 @@ def ring_of(*configs):
 def test_room_is_that_of_the_smallest():
     other = dataclasses.replace(WORKER, lanes=8, gradient_words=2048, state_planes=2)
     ring = ring_of(WORKER, other, WORKER)
-    assert [ring.allocator.room(space) for space in ("gradients", "weights")] == [2048, 4096]
+    assert [ring.allocator.room(space) for space in ("gradients", "weights")] == [2048, 8320]
     with pytest.raises(ValueError, match=r"^Vector must have at most the 2,048 elements of a node's memories, not "
                                          r"2,049: "):
         ring.allocate(Allocation(length=2049))
