@@ -49,8 +49,9 @@ class ListCycles:
         match instruction:
             case Gemm():
                 fields.pop("scale_mask")
-                job = GemmJob(**{name: Matrix(**one) if isinstance(one, dict) else one
-                                 for name, one in fields.items()})
+                given: dict[str, Any] = {name: Matrix(**one) if isinstance(one, dict) else one
+                                         for name, one in fields.items()}
+                job = GemmJob(**given)
                 key = tuple((name, one.stride > 0 if isinstance(one, Matrix) else one, getattr(one, "place", 0))
                             for name, one in vars(job).items())
                 if key not in self._known:
@@ -65,9 +66,9 @@ class ListCycles:
         strides = {f"stride_{name}": one["stride"] for name, one in fields.items()
                    if isinstance(one, dict) and "stride" in one}
         known = {one.name for one in dataclasses.fields(row_unit.Job)}
-        made = row_unit.Job(**strides, **{
-            name: (one["place"], one["row"]) if isinstance(one, dict) else one
-            for name, one in fields.items() if name in known})
+        operands: dict[str, Any] = {name: (one["place"], one["row"]) if isinstance(one, dict) else one
+                                    for name, one in fields.items() if name in known}
+        made = row_unit.Job(**strides, **operands)
         return "rows", self._function.job(made, row_unit.run(made, self._memories(instruction)).blocks)
 
     def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:

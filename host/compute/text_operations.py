@@ -23,11 +23,11 @@ from hdl.compute.layer_list import (
 )
 from hdl.group import GROUP
 from host.compute.factors import Array
-from host.compute.instructions import Words, ended
+from host.compute.instructions import Words
 from host.compute.list_cycles import ListCycles
 from host.compute.text_lists import TextLists, engine_of
 from host.memory.chain import Chain
-from host.memory.lists import Room, rooms_of
+from host.memory.lists import rooms_of
 from host.memory.saved import AGAIN, Saved
 from sim.golden.compute import Gemm, Instruction, Operand, sources
 
@@ -100,6 +100,11 @@ class TextOperations:
     def words(self, name: str) -> int:
         """Words of a buffer."""
         return self._rooms[name].words
+
+    def plain(self, name: str) -> str:
+        """Name of a buffer of forward that has the same bits."""
+        other = name.removesuffix(AGAIN)
+        return other if other in self._rooms else name
 
     def _taken_apart(self, array: Array, number: int) -> list[Operation]:
         program = self.lists.programs[number]

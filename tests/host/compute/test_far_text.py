@@ -1,0 +1,106 @@
+"""Lists and moves of the text model whose maps do not all stay near: golden nodes come to the model's gradients."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.compute.layer_list import PADDING, Place
+from host.compute.factors import Array
+from host.compute.far_text import compile_far_text, fit_text
+from host.compute.text_lists import compile_text, engine_of
+from host.compute.text_operations import TextOperations
+from host.memory.chain import Policy
+from host.memory.plan import PlanError
+from host.memory.policy_search import KINDS, decide
+from host.models.text import collate
+from host.models.transformer import Transformer, TransformerConfig
+from sim.golden.program_nodes import Nodes
+from sim.golden.row_owners import RowOwners
+from tests.host.compute.test_text_lists import NAN, SMALL, TEXT, model_of, sequences_of
+
+ARRAY = Array(rows=4, lanes=4)
+WORDS, FAR = 16_384, 8192
+
+
+@functools.cache
+def operations_of(config=TEXT, array=ARRAY):
+    return TextOperations(compile_text(config, array=array, sequences=1, words=1 << 16, scaled_again=True), array)
+
+
+class Owned(Nodes):
+    """Nodes with row owners, which note the words of the buffers that are written."""
+
+    def __init__(self, lists, **options):
+        super().__init__(1, **options)
+        self.lists, self.top, self.owners = lists, 0, RowOwners(WORDS // self._engine.lanes)
+
+    def execute(self, command, ranks, *, odd=0):
+        fields, memory = command.fields[0], self.activations[0]
+        if command.operation != "LAYERS":
+            super().execute(command, ranks, odd=odd)
+            if command.operation == "MOVE_IN":
+                rows = np.arange(fields["weight_base"], fields["weight_base"] + fields["length"]) // 4
+                self.owners.write(rows)
+            return
+        before = memory.copy()
+        memories = {Place.GRADIENTS: self.gradients[0], Place.WEIGHTS: self.weights[0], Place.ACTIVATIONS: memory}
+        outcome = self._engine.run(memories, base=fields["weight_base"], length=fields["length"],
+                                   offset=fields["state_base"], owners=self.owners)
+        assert outcome.status.name == "OK", outcome
+        written = np.flatnonzero(memory != before)
+        self.top = max(self.top, *written[written < self.lists.data] + 1, 0)
+
+
+def run(lists, model, sequences, seed, array=ARRAY):
+    """Run sequences on a node, in an order of commands that the seed chooses; the node, and losses."""
+    nodes = Owned(lists, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
+                  engine=engine_of(array), activation_words=WORDS, far_words=FAR)
+    nodes.activations[:] = NAN
+    memory = nodes.activations[0]
+    memory[lists.base:lists.end] = lists.words
+    programs = [lists.program(further=further) for further in (False, True)]
+    for number, sequence in enumerate(sequences):
+        given = np.array([0, PADDING], np.uint32).repeat(lists.context)
+        given[:len(sequence) - 1] = sequence[:-1]
+        given[lists.context:lists.context + len(sequence) - 1] = sequence[1:]
+        place = lists.data + number * lists.stride
+        memory[place:place + len(given)] = given
+        queues = programs[number > 0].placed(1)
+        for queue in queues:
+            for command in queue:
+                if command.operation == "LAYERS":
+                    command.fields[0]["state_base"] = number * lists.stride
+        nodes.run(queues, seed=seed)
+    places = lists.data + lists.stride * np.arange(len(sequences)) + 2 * lists.context
+    return nodes, memory[places].view(np.float32)
+
+
+def check_bits(lists, config, lengths, seeds, array=ARRAY):
+    model, sequences = model_of(config, 3), sequences_of(config, lengths)
+    loss, gradient = model.differentiate(collate(sequences))
+    for seed in range(seeds):
+        nodes, losses = run(lists, model, sequences, seed, array)
+        assert float(sum(losses, np.float32(0))) == loss
+        np.testing.assert_array_equal(nodes.gradients[0], gradient.view(np.uint32))
+        assert nodes.top <= lists.base
+    for further in (False, True):
+        moved = sum(task.fields["length"] for task in lists.program(further=further).tasks if task.queue == 2)
+        assert moved == lists.decision.run.far_words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("share", "rate"), [(0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4)])
+def test_are_the_model(kind, share, rate):
+    """Losses and gradients of two sequences under all policies, in orders that queues and waits allow; no row is read
+    as another buffer's."""
+    operations = operations_of()
+    chain = operations.chain(further=True)
+    budget = chain.words if kind == "keep" else int(share * chain.words)
+    decision = decide(chain, budget=budget, rate=rate, kind=kind)
+    lists = compile_far_text(operations, chain=chain, decision=decision, budget=budget, sequences=2, words=WORDS,
+                             far_words=FAR)
+    assert decision.run.peak <= budget
+    check_bits(lists, TEXT, (16, 7), 2)
+    again = sum(one.multiplications for one in lists.commands[0] if one.name.startswith("remake"))
+    assert again == decision.run.multiplications
