@@ -23,7 +23,7 @@ from host.compute.far_lists import Versions, far_places, move_of
 from host.compute.instructions import Words, ended
 from host.compute.text_operations import TextOperations
 from host.driver.command import Command
-from host.memory.chain import Chain, Event
+from host.memory.chain import Chain, Event, run
 from host.memory.plan import PlanError, peak, search
 from host.memory.policy_search import Decision, decide
 from host.memory.profile import Lifetime
@@ -60,6 +60,8 @@ class FarText:
         Words of far memory that are used.
     multiplications : int
         Multiply-adds of a sequence whose maps are all kept.
+    cycles : (int, int)
+        Modelled cycles of the first sequence of a share, and of each other one.
     steps : dict
         Operations of each event that computes, by the name of its first command.
     """
@@ -76,6 +78,7 @@ class FarText:
     budget: int
     far: int
     multiplications: int
+    cycles: tuple[int, int]
     steps: Mapping[str, tuple[int, ...]]
 
     @property
@@ -86,13 +89,13 @@ class FarText:
     @property
     def line(self) -> str:
         """The plan in a line."""
-        run = self.decision.run
+        found = self.decision.run
         policies = ", ".join(f"{one.name} {policy.name.lower()}" for one, policy in
                              zip(self.chain.maps, self.decision.policies, strict=True) if policy)
-        return (f"activations: planned, {self.base:,} words, {run.peak:,} of them for maps of {self.chain.words:,}; "
-                f"{policies or 'all kept'}; moved {run.far_words:,} words and {run.multiplications:,} more "
-                f"multiply-adds a sequence; modelled {run.cycles:,} cycles, {run.cycles / self.chain.cycles:.3f} of "
-                f"all kept")
+        return (f"activations: planned, {self.base:,} words, at most {found.peak:,} for {self.chain.words:,} of "
+                f"saved maps; {policies or 'all kept'}; moved {found.far_words:,} words and {found.multiplications:,} "
+                f"more multiply-adds a sequence; modelled {found.cycles:,} cycles, "
+                f"{found.cycles / self.chain.cycles:.3f} of all kept")
 
     def program(self, *, further: bool) -> CompiledProgram:
         """Program of a sequence, without the number of it."""
@@ -244,8 +247,8 @@ class _Placed:
                 for number, start in enumerate(starts)]
 
 
-def compile_far_text(operations: TextOperations, *, chain: Chain, decision: Decision, budget: int, sequences: int,
-                     words: int, far_words: int) -> FarText:
+def compile_far_text(operations: TextOperations, *, chain: Chain, decision: Decision, budget: int, rate: float,
+                     sequences: int, words: int, far_words: int) -> FarText:
     """Make the lists and the moves of the text model, by a plan of its maps.
 
     Parameters
@@ -256,6 +259,8 @@ def compile_far_text(operations: TextOperations, *, chain: Chain, decision: Deci
     decision : Decision
     budget : int
         Words of the maps that are in the activation memory at a time.
+    rate : float
+        Words per cycle from and to the far memory.
     sequences : int
         Most sequences of a node in a step.
     words, far_words : int
@@ -267,11 +272,11 @@ def compile_far_text(operations: TextOperations, *, chain: Chain, decision: Deci
         Maps, other buffers, lists, or what is swapped, have no room.
     """
     return _compiled(operations, _Placed(operations, chain, decision), chain=chain, decision=decision,
-                     budget=budget, sequences=sequences, words=words, far_words=far_words)
+                     budget=budget, rate=rate, sequences=sequences, words=words, far_words=far_words)
 
 
 def _compiled(operations: TextOperations, placed: _Placed, *, chain: Chain, decision: Decision, budget: int,
-              sequences: int, words: int, far_words: int) -> FarText:
+              rate: float, sequences: int, words: int, far_words: int) -> FarText:
     far, used = far_places(chain, decision, far_words)
 
     def lists_of(data: int) -> dict[tuple[str, bool], list[Words]]:
@@ -296,12 +301,14 @@ def _compiled(operations: TextOperations, placed: _Placed, *, chain: Chain, deci
             else:
                 part = next(parts)
                 works += placed.works(part, starts.get((part.name, bool(further)), starts[part.name, False]))
+    timelines = (run(operations.chain(further=further), decision.policies, budget=budget, rate=rate) or decision.run
+                 for further in (False, True))
     stride = operations.lists.stride
     made = FarText(
         chain=chain, decision=decision, commands=commands, base=placed.end, data=data, far=used, budget=budget,
         words=np.concatenate([*itertools.chain(*lists.values()), np.zeros(sequences * stride, np.uint32)]),
         stride=stride, context=operations.lists.context, sequences=sequences,
-        multiplications=operations.lists.multiplications,
+        multiplications=operations.lists.multiplications, cycles=(next(timelines).cycles, next(timelines).cycles),
         steps={part.name: tuple(part.numbers) for part in placed.parts})
     if made.end > words:
         raise PlanError(f"{sequences} sequences of nodes that compute need {made.end:,} elements of the activation "
@@ -337,8 +344,8 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
     while (decision := decide(chain, budget=budget, rate=rate, kind=kind)) is not None:
         placed = _Placed(operations, chain, decision)
         if placed.end <= activations:
-            return _compiled(operations, placed, chain=chain, decision=decision, budget=budget, sequences=sequences,
-                             words=words, far_words=far_words)
+            return _compiled(operations, placed, chain=chain, decision=decision, budget=budget, rate=rate,
+                             sequences=sequences, words=words, far_words=far_words)
         ends.append(placed.end)
         budget = decision.run.peak - 1
     raise PlanError(f"Activations must be at least {min(ends):,} words for a plan of kind {kind}, not "

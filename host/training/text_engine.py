@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hdl.compute.layer_list import PADDING
 from hdl.config import NodeConfig
 from host.compute.factors import Array as Units
+from host.compute.far_text import FarText
 from host.compute.text_lists import TextLists, compile_text
 from host.driver.ring import Ring
 from host.models.text import Characters
@@ -20,10 +21,46 @@ from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, TrainingConfig
 from host.training.workloads import CharacterModel
 
-__all__ = ["TextComputer", "check_text", "text_lists", "text_node"]
+__all__ = ["SequenceComputer", "TextComputer", "check_sequences", "check_text", "text_lists", "text_node"]
 
 
-class TextComputer(Differentiator):
+class SequenceComputer(Differentiator):
+    """Sequences that the nodes of a ring have been given, each behind the other.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes with functions of sequences.
+    lists : TextLists or FarText
+    """
+
+    def __init__(self, ring: Ring, lists: TextLists | FarText):
+        self.lengths = [0] * ring.nodes
+        self._ring = ring
+        self._data, self._stride, self._context = lists.data, lists.stride, lists.context
+
+    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+        self._ring.write_activations([self._words(share) for share in shares], self._data)
+        self.lengths = [len(share) for share in shares]
+
+    def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
+        """Characters and labels of a node's sequences; of one that is all padding for a node without a share."""
+        context = self._context
+        words = np.zeros((max(1, len(share)), self._stride), np.uint32)
+        words[:, context:2 * context] = PADDING
+        for mine, sequence in zip(words, share, strict=False):
+            mine[:len(sequence) - 1] = sequence[:-1]
+            mine[context:context + len(sequence) - 1] = sequence[1:]
+        return words.ravel()
+
+    def losses(self) -> list[float]:
+        rows = self._ring.read_activations(self._data, max(1, *self.lengths) * self._stride)
+        found = rows.reshape(len(rows), -1, self._stride)[:, :, 2 * self._context]
+        # One after the other, as each is rounded.
+        return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]
+
+
+class TextComputer(SequenceComputer):
     """Sequences that the nodes of a ring differentiate.
 
     Parameters
@@ -34,27 +71,12 @@ class TextComputer(Differentiator):
     """
 
     def __init__(self, ring: Ring, lists: TextLists):
+        super().__init__(ring, lists)
         self.notes = [lists.plan.line]
-        self.lengths = [0] * ring.nodes
-        self._ring = ring
         self._lists = lists
 
     def prepare(self) -> None:
         self._ring.write_lists(self._lists.programs, self._lists.plan)
-
-    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
-        self._ring.write_activations([self._words(share) for share in shares], self._lists.data)
-        self.lengths = [len(share) for share in shares]
-
-    def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
-        """Characters and labels of a node's sequences; of one that is all padding for a node without a share."""
-        context = self._lists.context
-        words = np.zeros((max(1, len(share)), self._lists.stride), np.uint32)
-        words[:, context:2 * context] = PADDING
-        for mine, sequence in zip(words, share, strict=False):
-            mine[:len(sequence) - 1] = sequence[:-1]
-            mine[context:context + len(sequence) - 1] = sequence[1:]
-        return words.ravel()
 
     def run(self) -> int:
         lists = self._lists
@@ -65,13 +87,6 @@ class TextComputer(Differentiator):
             cycles += sum(one.cycles for one in self._ring.run_layers(
                 (*lists.forward, *backward), lengths, offset=number * lists.stride, patience=lists.multiplications))
         return cycles
-
-    def losses(self) -> list[float]:
-        lists = self._lists
-        rows = self._ring.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
-        found = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
-        # One after the other, as each is rounded.
-        return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]
 
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
@@ -97,8 +112,13 @@ def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfi
     ValueError
         They cannot; the message says why.
     """
+    check_sequences(node, config)
+    text_lists(workload, config, node, nodes, node.activation_words)
+
+
+def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
+    """Check that nodes have functions of sequences, and that a run asks for nothing that is not for text."""
     if not (node.scale_mask and node.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
     if config.tiling != DEFAULT:
         raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
-    text_lists(workload, config, node, nodes, node.activation_words)

@@ -98,8 +98,8 @@ def test_are_the_model(kind, share, rate):
     chain = operations.chain(further=True)
     budget = chain.words if kind == "keep" else int(share * chain.words)
     decision = decide(chain, budget=budget, rate=rate, kind=kind)
-    lists = compile_far_text(operations, chain=chain, decision=decision, budget=budget, sequences=2, words=WORDS,
-                             far_words=FAR)
+    lists = compile_far_text(operations, chain=chain, decision=decision, budget=budget, rate=rate, sequences=2,
+                             words=WORDS, far_words=FAR)
     assert decision.run.peak <= budget
     check_bits(lists, TEXT, (16, 7), 2)
     again = sum(one.multiplications for one in lists.commands[0] if one.name.startswith("remake"))
