@@ -14,7 +14,7 @@ from host.transports.session import TransportName
 __all__ = ["Activations", "Far", "Memory", "far_memory"]
 
 Activations = Annotated[int | None, typer.Option(
-    help="Words of each node's activation memory that a sequence of text may take, lists left out; saved maps that do "
+    help="Words of each node's activation memory that a sequence of text may take, without lists; saved maps that do "
          "not fit are swapped or made again, by a plan. [default: as many as all maps need]", show_default=False)]
 Far = Annotated[str | None, typer.Option(
     help=f"Words per cycle of each node's far memory, as 1/4. [default: 1/{1 / FarMemory.rate:.0f}]",

@@ -93,7 +93,7 @@ class FarText:
         policies = ", ".join(f"{one.name} {policy.name.lower()}" for one, policy in
                              zip(self.chain.maps, self.decision.policies, strict=True) if policy)
         return (f"activations: planned, {self.base:,} words, at most {found.peak:,} for {self.chain.words:,} of "
-                f"saved maps; {policies or 'all kept'}; moved {found.far_words:,} words and {found.multiplications:,} "
+                f"saved maps; {policies or 'all kept'}; moved {found.far_words:,} words, {found.multiplications:,} "
                 f"more multiply-adds a sequence; modelled {found.cycles:,} cycles, "
                 f"{found.cycles / self.chain.cycles:.3f} of all kept")
 

@@ -35,6 +35,8 @@ class FarTextComputer(SequenceComputer):
     lists : FarText
     """
 
+    programmed = True
+
     def __init__(self, ring: Ring, lists: FarText):
         super().__init__(ring, lists)
         self.notes = [lists.line]
