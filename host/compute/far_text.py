@@ -27,7 +27,7 @@ from host.memory.chain import Chain, Event, run
 from host.memory.plan import PlanError, peak, search
 from host.memory.policy_search import Decision, decide
 from host.memory.profile import Lifetime
-from host.program.program import DEPTH, CompiledProgram, Program, Queue
+from host.program.program import CompiledProgram, Program, Queue
 from host.program.region import Region
 from host.program.schedules import Work
 
@@ -99,9 +99,8 @@ class FarText:
 
     def program(self, *, further: bool) -> CompiledProgram:
         """Program of a sequence, without the number of it."""
-        commands = self.commands[further]
-        program = Program(queues=3, depth=max(DEPTH, len(commands)))
-        for one in commands:
+        program = Program(queues=3)
+        for one in self.commands[further]:
             length = {} if one.queue is not Queue.COMPUTE else {"length": self.context}
             program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads, writes=one.writes,
                         duration=one.duration or 0, fields={**one.fields, **length, "duration": one.duration or 0})
@@ -125,6 +124,7 @@ class _Span(Lifetime):
     begin, behind : int
         Begin of the first list, and end of the last one, that touches it.
     moved : bool
+        Whether it is moved.
     """
 
     begin: int = 0

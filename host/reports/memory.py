@@ -62,7 +62,7 @@ _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("t
 #: Budgets and rates of steps on a simulated node, of the second perceptron.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
 #: The same of the text model.
-_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.6, 1 / 2))
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))
 #: Part of the cycles of a timeline by which those of a node may differ.
 _NEAR = 0.03
 

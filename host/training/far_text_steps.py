@@ -103,9 +103,10 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: 
     computer.give([[sequence]] * ring.nodes)
     works = lists.commands[0]
     outcomes = ring.run_layers([one.fields["weight_base"] for one in works], [lists.context] * ring.nodes)
-    cycles: collections.Counter[tuple[int, ...]] = collections.Counter()
+    taken: collections.Counter[str] = collections.Counter()
     for work, outcome in zip(works, outcomes, strict=True):
-        cycles[lists.steps[work.name.split(",")[0]]] += outcome.cycles
+        taken[work.name.split(",", maxsplit=1)[0]] += outcome.cycles
+    cycles = {lists.steps[name]: found for name, found in taken.items()} | {(): 0}
     return operations.chain(further=False, cycles=lambda numbers: cycles[tuple(numbers)])
 
 
