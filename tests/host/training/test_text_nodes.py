@@ -8,10 +8,8 @@ import pytest
 from hdl.compute.layer_list import Place
 from hdl.config import NodeConfig
 from host.compute.factors import Array
-from host.memory.chain import Policy
 from host.models.text import Text, topics
 from host.training.engine import engine_node
-from host.training.far_text_steps import run_text_policies
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
 from host.training.run_check import check_run
@@ -37,7 +35,11 @@ def text():
 
 @pytest.fixture(scope="module")
 def node(text):
-    """A node with room for all maps, which has a third queue and a far memory as well."""
+    return node_of(text)
+
+
+def node_of(text):
+    """A node with room for runs, which has a third queue and a far memory as well."""
     task = CharacterModel(text)
     return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 
@@ -82,35 +84,3 @@ def test_activations_and_gradients(text, node, nodes):
         np.testing.assert_array_equal(mine, memories[Place.ACTIVATIONS][:lists.data])
         np.testing.assert_array_equal(gradient, memories[Place.GRADIENTS])
     assert cycles < 2 * 71_000
-
-
-def test_policies(text, node):
-    """A sequence whose maps are all kept, and by a plan that moves some and makes others again: loss and gradient of
-    the host, moved words of the plan, and cycles of the timeline."""
-    task = CharacterModel(text)
-    task.initialize(2)
-    with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
-        keep, mixed = run_text_policies(ring, simulation, task.model, text.train[0], share=0.5, rate=1 / 4,
-                                        kinds=("keep", "mixed"))
-    assert {*mixed.policies} == {*Policy}
-    for one in (keep, mixed):
-        assert one.same, one
-        assert one.far_words == one.planned, one
-        assert one.peak <= one.budget, one
-        assert abs(one.cycles / one.timeline - 1) <= 0.03, one
-    assert 1 < mixed.cycles / keep.cycles < 1.06
-
-
-def test_far_memory(text, node):
-    """A step of two nodes by a plan, shares of three sequences and two: the bits of a host that computes, and cycles
-    near those that were modelled before the first pass."""
-    config = dataclasses.replace(FAR, batch=5)
-    check_run(node, CharacterModel(text), config, nodes=2)
-    other = GoldenRing(2)
-    train(other, CharacterModel(text), dataclasses.replace(config, compute="host", far=None))
-    with rings.open_nodes(2, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
-        simulation.set_far_speed(latency=40, rate=config.far.rate)
-        training = train(ring, CharacterModel(text), config)
-        np.testing.assert_array_equal(ring.read_weights(len(other.master)).view(np.uint32), other.weights)
-    assert training.bit_exact
-    assert 0.97 < float(training.search[1].split(" cycles, ")[1].split()[0]) < 1.03
