@@ -21,6 +21,7 @@ from hdl.compute.layer_list import MOST_INSTRUCTIONS
 from hdl.control.protocol import Operation as Code
 from host.compute.far_lists import Versions, far_places, move_of
 from host.compute.instructions import Words, ended
+from host.compute.text_lists import TextLists
 from host.compute.text_operations import TextOperations
 from host.driver.command import Command
 from host.memory.chain import Chain, Event, run
@@ -52,14 +53,12 @@ class FarText:
         All lists, and zeros in the place of the sequences' characters, labels and losses.
     base : int
         Address of the first list: words of all buffers.
-    data, context, stride, sequences : int
-        As those of :class:`~host.compute.text_lists.TextLists`.
+    whole : TextLists
+        Lists that were cut, with the sequences in their place.
     budget : int
         Words of the maps that are in the activation memory at a time, at the most.
     far : int
         Words of far memory that are used.
-    multiplications : int
-        Multiply-adds of a sequence whose maps are all kept.
     cycles : (int, int)
         Modelled cycles of the first sequence of a share, and of each other one.
     steps : dict
@@ -71,13 +70,9 @@ class FarText:
     commands: tuple[list[Work], list[Work]]
     words: Words
     base: int
-    data: int
-    context: int
-    stride: int
-    sequences: int
+    whole: TextLists
     budget: int
     far: int
-    multiplications: int
     cycles: tuple[int, int]
     steps: Mapping[str, tuple[int, ...]]
 
@@ -101,14 +96,14 @@ class FarText:
         """Program of a sequence, without the number of it."""
         program = Program(queues=3)
         for one in self.commands[further]:
-            length = {} if one.queue is not Queue.COMPUTE else {"length": self.context}
+            length = {} if one.queue is not Queue.COMPUTE else {"length": self.whole.context}
             program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads, writes=one.writes,
                         duration=one.duration or 0, fields={**one.fields, **length, "duration": one.duration or 0})
         return program.compile()
 
     def node_program(self, program: CompiledProgram, number: int, rank: int, nodes: int) -> list[list[Command]]:
         """Commands of each queue of a node for the sequence of a number."""
-        return [[dataclasses.replace(one, state_base=number * self.stride) if one.operation is Code.LAYERS else one
+        return [[dataclasses.replace(one, state_base=number * self.whole.stride) if one.operation is Code.LAYERS else one
                  for one in queue] for queue in program.commands(rank, nodes)]
 
 
@@ -303,12 +298,11 @@ def _compiled(operations: TextOperations, placed: _Placed, *, chain: Chain, deci
                 works += placed.works(part, starts.get((part.name, bool(further)), starts[part.name, False]))
     timelines = (run(operations.chain(further=further), decision.policies, budget=budget, rate=rate) or decision.run
                  for further in (False, True))
-    stride = operations.lists.stride
+    whole = dataclasses.replace(operations.lists, data=data, sequences=sequences)
     made = FarText(
-        chain=chain, decision=decision, commands=commands, base=placed.end, data=data, far=used, budget=budget,
-        words=np.concatenate([*itertools.chain(*lists.values()), np.zeros(sequences * stride, np.uint32)]),
-        stride=stride, context=operations.lists.context, sequences=sequences,
-        multiplications=operations.lists.multiplications, cycles=(next(timelines).cycles, next(timelines).cycles),
+        chain=chain, decision=decision, commands=commands, base=placed.end, whole=whole, far=used, budget=budget,
+        words=np.concatenate([*itertools.chain(*lists.values()), np.zeros(sequences * whole.stride, np.uint32)]),
+        cycles=(next(timelines).cycles, next(timelines).cycles),
         steps={part.name: tuple(part.numbers) for part in placed.parts})
     if made.end > words:
         raise PlanError(f"{sequences} sequences of nodes that compute need {made.end:,} elements of the activation "

@@ -19,13 +19,13 @@ from host.driver.ring import Ring
 from host.models.text import Characters
 from host.models.transformer import TransformerConfig
 from host.training.record import TrainingConfig
-from host.training.text_engine import SequenceComputer, check_sequences
+from host.training.text_engine import TextComputer, check_sequences
 from host.training.workloads import CharacterModel
 
 __all__ = ["FarTextComputer", "check_far_text", "far_text_lists", "far_text_node", "operations_of"]
 
 
-class FarTextComputer(SequenceComputer):
+class FarTextComputer(TextComputer):
     """Sequences that the nodes of a ring differentiate by programs.
 
     Parameters
@@ -38,7 +38,7 @@ class FarTextComputer(SequenceComputer):
     programmed = True
 
     def __init__(self, ring: Ring, lists: FarText):
-        super().__init__(ring, lists)
+        super().__init__(ring, lists.whole)
         self.notes = [lists.line]
         self._far = lists
         self._programs = [lists.program(further=further) for further in (False, True)]

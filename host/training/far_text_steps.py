@@ -102,7 +102,7 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: 
     computer.prepare()
     computer.give([[sequence]] * ring.nodes)
     works = lists.commands[0]
-    outcomes = ring.run_layers([one.fields["weight_base"] for one in works], [lists.context] * ring.nodes)
+    outcomes = ring.run_layers([one.fields["weight_base"] for one in works], [lists.whole.context] * ring.nodes)
     taken: collections.Counter[str] = collections.Counter()
     for work, outcome in zip(works, outcomes, strict=True):
         taken[work.name.split(",", maxsplit=1)[0]] += outcome.cycles

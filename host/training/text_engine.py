@@ -13,7 +13,6 @@ import numpy.typing as npt
 from hdl.compute.layer_list import PADDING
 from hdl.config import NodeConfig
 from host.compute.factors import Array as Units
-from host.compute.far_text import FarText
 from host.compute.text_lists import TextLists, compile_text
 from host.driver.ring import Ring
 from host.models.text import Characters
@@ -21,46 +20,10 @@ from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, TrainingConfig
 from host.training.workloads import CharacterModel
 
-__all__ = ["SequenceComputer", "TextComputer", "check_sequences", "check_text", "text_lists", "text_node"]
+__all__ = ["TextComputer", "check_sequences", "check_text", "text_lists", "text_node"]
 
 
-class SequenceComputer(Differentiator):
-    """Sequences that the nodes of a ring have been given, each behind the other.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes with functions of sequences.
-    lists : TextLists or FarText
-    """
-
-    def __init__(self, ring: Ring, lists: TextLists | FarText):
-        self.lengths = [0] * ring.nodes
-        self._ring = ring
-        self._data, self._stride, self._context = lists.data, lists.stride, lists.context
-
-    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
-        self._ring.write_activations([self._words(share) for share in shares], self._data)
-        self.lengths = [len(share) for share in shares]
-
-    def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
-        """Characters and labels of a node's sequences; of one that is all padding for a node without a share."""
-        context = self._context
-        words = np.zeros((max(1, len(share)), self._stride), np.uint32)
-        words[:, context:2 * context] = PADDING
-        for mine, sequence in zip(words, share, strict=False):
-            mine[:len(sequence) - 1] = sequence[:-1]
-            mine[context:context + len(sequence) - 1] = sequence[1:]
-        return words.ravel()
-
-    def losses(self) -> list[float]:
-        rows = self._ring.read_activations(self._data, max(1, *self.lengths) * self._stride)
-        found = rows.reshape(len(rows), -1, self._stride)[:, :, 2 * self._context]
-        # One after the other, as each is rounded.
-        return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]
-
-
-class TextComputer(SequenceComputer):
+class TextComputer(Differentiator):
     """Sequences that the nodes of a ring differentiate.
 
     Parameters
@@ -71,12 +34,27 @@ class TextComputer(SequenceComputer):
     """
 
     def __init__(self, ring: Ring, lists: TextLists):
-        super().__init__(ring, lists)
         self.notes = [lists.plan.line]
+        self.lengths = [0] * ring.nodes
+        self._ring = ring
         self._lists = lists
 
     def prepare(self) -> None:
         self._ring.write_lists(self._lists.programs, self._lists.plan)
+
+    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+        self._ring.write_activations([self._words(share) for share in shares], self._lists.data)
+        self.lengths = [len(share) for share in shares]
+
+    def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
+        """Characters and labels of a node's sequences; of one that is all padding for a node without a share."""
+        context = self._lists.context
+        words = np.zeros((max(1, len(share)), self._lists.stride), np.uint32)
+        words[:, context:2 * context] = PADDING
+        for mine, sequence in zip(words, share, strict=False):
+            mine[:len(sequence) - 1] = sequence[:-1]
+            mine[context:context + len(sequence) - 1] = sequence[1:]
+        return words.ravel()
 
     def run(self) -> int:
         lists = self._lists
@@ -87,6 +65,13 @@ class TextComputer(SequenceComputer):
             cycles += sum(one.cycles for one in self._ring.run_layers(
                 (*lists.forward, *backward), lengths, offset=number * lists.stride, patience=lists.multiplications))
         return cycles
+
+    def losses(self) -> list[float]:
+        lists = self._lists
+        rows = self._ring.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
+        found = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
+        # One after the other, as each is rounded.
+        return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]
 
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,

@@ -49,7 +49,7 @@ class Owned(Nodes):
                                    offset=fields["state_base"], owners=self.owners)
         assert outcome.status.name == "OK", outcome
         written = np.flatnonzero(memory != before)
-        self.top = max(self.top, *written[written < self.lists.data] + 1, 0)
+        self.top = max(self.top, *written[written < self.lists.whole.data] + 1, 0)
 
 
 def run(lists, model, sequences, seed, array=ARRAY):
@@ -61,18 +61,18 @@ def run(lists, model, sequences, seed, array=ARRAY):
     memory[lists.base:lists.end] = lists.words
     programs = [lists.program(further=further) for further in (False, True)]
     for number, sequence in enumerate(sequences):
-        given = np.array([0, PADDING], np.uint32).repeat(lists.context)
+        given = np.array([0, PADDING], np.uint32).repeat(lists.whole.context)
         given[:len(sequence) - 1] = sequence[:-1]
-        given[lists.context:lists.context + len(sequence) - 1] = sequence[1:]
-        place = lists.data + number * lists.stride
+        given[lists.whole.context:lists.whole.context + len(sequence) - 1] = sequence[1:]
+        place = lists.whole.data + number * lists.whole.stride
         memory[place:place + len(given)] = given
         queues = programs[number > 0].placed(1)
         for queue in queues:
             for command in queue:
                 if command.operation == "LAYERS":
-                    command.fields[0]["state_base"] = number * lists.stride
+                    command.fields[0]["state_base"] = number * lists.whole.stride
         nodes.run(queues, seed=seed)
-    places = lists.data + lists.stride * np.arange(len(sequences)) + 2 * lists.context
+    places = lists.whole.data + lists.whole.stride * np.arange(len(sequences)) + 2 * lists.whole.context
     return nodes, memory[places].view(np.float32)
 
 
