@@ -103,8 +103,9 @@ class FarText:
 
     def node_program(self, program: CompiledProgram, number: int, rank: int, nodes: int) -> list[list[Command]]:
         """Commands of each queue of a node for the sequence of a number."""
-        return [[dataclasses.replace(one, state_base=number * self.whole.stride) if one.operation is Code.LAYERS else one
-                 for one in queue] for queue in program.commands(rank, nodes)]
+        place = number * self.whole.stride
+        return [[dataclasses.replace(one, state_base=place) if one.operation is Code.LAYERS else one for one in queue]
+                for queue in program.commands(rank, nodes)]
 
 
 @dataclasses.dataclass(frozen=True)
