@@ -35,8 +35,7 @@ __all__ = ["far_text_steps", "run_text_policies"]
 
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
-                      share: float, rate: float, chain: Chain | None = None,
-                      kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
+                      share: float, rate: float, kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
     """Differentiate a sequence on all nodes under each policy for which there is a plan.
 
     Parameters
@@ -51,8 +50,6 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
         Part of the saved words that the activation memory has room for.
     rate : float
         Words per cycle from and to the far memory of each node.
-    chain : Chain, optional
-        Chain of the lists, by default with the cycles that they take on the nodes.
     kinds : sequence of str
     """
     config = ring.devices[0].config
@@ -65,15 +62,11 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
         return compile_far_text(operations, chain=chain, decision=decision, budget=budget, rate=rate, sequences=1,
                                 words=config.activation_words, far_words=config.far_words)
 
-    def measured() -> Chain:
-        """Chain with the cycles of lists that run by themselves."""
-        modelled = operations.chain(further=False)
-        policies, budget = (Policy.REMAKE,) * len(modelled.maps), 2 * modelled.words
-        found = run(modelled, policies, budget=budget)
-        assert found is not None
-        return _measured(ring, operations, lists_of(modelled, Decision(policies, found), budget), sequence)
-
-    chain = chain or measured()
+    modelled = operations.chain(further=False)
+    policies = (Policy.REMAKE,) * len(modelled.maps)
+    found = run(modelled, policies, budget=2 * modelled.words)
+    assert found is not None
+    chain = _measured(ring, operations, lists_of(modelled, Decision(policies, found), 2 * modelled.words), sequence)
     steps = []
     for kind in kinds:
         budget = chain.words if kind == "keep" else int(share * chain.words)
@@ -110,7 +103,7 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: 
     return operations.chain(further=False, cycles=lambda numbers: cycles[tuple(numbers)])
 
 
-def text_far_node(model: Transformer) -> NodeConfig:
+def _node(model: Transformer) -> NodeConfig:
     """A node of four by four units with room for a sequence of the text model, of which all maps can be moved."""
     size = -(-model.size // GROUP) * GROUP
     return NodeConfig(compute=4, queues=3, masking=False, error_feedback=False, state_planes=0, nodes_max=1,
@@ -124,7 +117,7 @@ def far_text_steps(*, share: float, rate: float, arithmetic: Arithmetic = Arithm
     model = Transformer(CONFIG)
     model.initialize(0)
     sequence = np.random.default_rng(0).integers(1, CONFIG.characters, CONFIG.context + 1)
-    config = text_far_node(model)
+    config = _node(model)
     with open_ring(config, nodes=1, arithmetic=arithmetic) as opened:
         time = PortTime(lambda: opened.simulation.cycle)
         device = Device(BackdoorTransport(opened.transports[0], opened.simulation, 0, config, time), config,
