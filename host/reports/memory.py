@@ -63,8 +63,8 @@ _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("t
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
 #: The same of the text model.
 _TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))
-#: Part of the cycles of a timeline by which those of a node may differ.
-_NEAR = 0.03
+#: Parts of cycles by which those of a node may differ from a timeline, and those of two steps that are as fast.
+_NEAR, _EVEN = 0.03, 0.001
 
 
 def _name(widths: tuple[int, ...]) -> str:
@@ -283,7 +283,8 @@ class Results:
                 row["far_words"] != row["planned"] or row["peak"] > row["budget"]
                 or abs(row["cycles"] - row["timeline"]) > _NEAR * row["timeline"] for row in steps),
             "a mixed step on a node that is slower than another": any(
-                kind == "mixed" and found > min(cycles.get((*which, other), found) for other in ("swap", "recompute"))
+                kind == "mixed" and found > (1 + _EVEN) * min(
+                    cycles.get((*which, other), found) for other in ("swap", "recompute"))
                 for (*which, kind), found in cycles.items()),
             "greedy plans that are not those of an exhaustive search": (
                 sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
