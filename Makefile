@@ -25,6 +25,8 @@ help:
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
+	@echo "            ACTIVATIONS=6144 FAR=1/4 MEMORY=mixed, swap, recompute or keep for text on nodes whose saved maps do"
+	@echo "            not all fit and are moved to a far memory or made again,"
 	@echo "            TOPOLOGY=2x4 for a grid of nodes with two ports, DISABLE=card1@40,node5@120,link5:0@60 ENABLE=card1@80"
 	@echo "            for parts that leave and come after so many steps, SHAPE=flat or grid for its rings,"
 	@echo "            STRAGGLER=3:4.5 QUORUM=3 LATE=fold, wait or drop LAMBDA= DEADLINE= SKEW=0.9 CYCLES= SWITCH_OUT=1 for slow workers"
@@ -38,8 +40,8 @@ help:
 	@echo "            products on nodes that compute, SYNTH=no to place nothing); it goes on where an earlier one has ended"
 	@echo "make tiling  searches for the factors of matrix products, by cycles that a node counts (FULL=1 for all states of"
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
-	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
-	@echo "            it goes on where an earlier run has ended"
+	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled,"
+	@echo "            and measured on a simulated node; it goes on where an earlier run has ended"
 	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
 	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor)"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
@@ -94,6 +96,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
   $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) \
+  $(call option,ACTIVATIONS,--activations) $(call option,FAR,--far) $(call option,MEMORY,--memory) \
   $(call option,TOPOLOGY,--topology) $(call option,DISABLE,--disable) $(call option,ENABLE,--enable) \
   $(call option,SHAPE,--shape) \
   $(call option,STRAGGLER,--straggler) $(call option,QUORUM,--quorum) $(call option,LATE,--late) \

@@ -12,7 +12,7 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
-from host.commands import late_options
+from host.commands import far_options, late_options
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
 from host.commands.console import (
@@ -37,7 +37,7 @@ from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
 from host.commands.relay import relay_command
 from host.commands.run_files import advice, identity_of, space
-from host.commands.run_options import COUNT, ComputeFormat, check_range, refuse_unused
+from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
 from host.commands.sweep import sweep_command
 from host.commands.tiling import tiling_command
 from host.commands.topology_options import (
@@ -70,7 +70,7 @@ from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
 from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
-from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.training.optimizers import LEARNING_RATES, OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError
 from host.training.run_check import check_run
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
@@ -201,6 +201,9 @@ def train_command(
         help="Links that repeat damaged words, and damage: the part of all cycles in which a wire of a link changes, "
              "at random. [default: links without either]", metavar="RATE", show_default=False)] = None,
     fault_seed: Annotated[int, typer.Option(help="Seed of --faults.")] = RandomFaults.seed,
+    activations: far_options.Activations = None,
+    far: far_options.Far = None,
+    memory: far_options.Memory = None,
     topology: TopologyOption = None,
     disable: DisableOption = None,
     enable: EnableOption = None,
@@ -276,7 +279,7 @@ def train_command(
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
         hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
         overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs, tiling=tiling,
-        compute_format=compute_format,
+        compute_format=compute_format, far=far_options.far_memory(context.params, given),
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
@@ -297,7 +300,7 @@ def train_command(
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
                     task = Classifier(data, (), align=config.align, operands=config.compute_format)
-        plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
+        plain = None if overlap is not None else compared(config, optimizer, text=text, asked=compare)
         if board is None:
             node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one],
                           nodes=nodes if course is None else course.fewest, planes=state_planes)
@@ -332,6 +335,7 @@ def train_command(
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, arithmetic=arithmetic,
                           host_port=host_port, latency=link_latency, faults=damage,
+                          far_rate=None if config.far is None else config.far.rate,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           grid=None if course is None else (course.rows, course.columns),
@@ -401,22 +405,6 @@ def train_command(
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
     console.print(" · ".join(map(shown, (written, picture, page, trained_weights, *timelines))), soft_wrap=True)
-
-
-def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:
-    """The configuration of the run that it is compared with, if there is one."""
-    if config.density is not None:
-        return None if asked is False else dataclasses.replace(config, density=None)
-    if text and asked:
-        raise ValueError("Workload to be compared with sgd must be digits, not text")
-    if asked is None:
-        asked = not text and name in (OptimizerName.ADAM, OptimizerName.ADAMW)
-    if not asked:
-        return None
-    if name is OptimizerName.SGD:
-        raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
-    return dataclasses.replace(
-        config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
 
 
 for _name, _command in (

@@ -31,7 +31,8 @@ def memory_command(
         for name in results.complete():
             progress.stage(f"memory: {name}")
     console.width = max(_WIDTH, console.width)
-    for table in (_programs(results.parts["programs"]), _far(results.parts["far"]), _nodes(results.parts["nodes"])):
+    for table in (_programs(results.parts["programs"]), _far(results.parts["far"]), _nodes(results.parts["nodes"]),
+                  _nodes(results.parts["text nodes"])):
         console.print(table)
     checks, bits, ratios = results.parts["checks"], results.parts["bits"], results.ratios
     console.print(f"overlaps: of {checks['injected']} put into plans, {checks['overlaps']} found by lifetimes and "

@@ -1,5 +1,6 @@
-"""Checks of options before work begins: which apply to a run, and which are in range."""
+"""Options before work begins: which apply to a run, which are in range, and what a run is compared with."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Annotated
@@ -9,12 +10,12 @@ import typer
 from hdl.board import BOARDS
 from hdl.compute.operands import OPERANDS
 from hdl.config import FP32
-from host.training.optimizers import OptimizerName
-from host.training.record import HOST, NODE
+from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName
+from host.training.record import HOST, NODE, TrainingConfig
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-__all__ = ["COUNT", "ComputeFormat", "check_range", "refuse_unused"]
+__all__ = ["COUNT", "ComputeFormat", "check_range", "compared", "refuse_unused"]
 
 ComputeFormat = Annotated[str, typer.Option(
     help=f"Format that factors of matrix products are rounded to, on the host or on nodes: {', '.join(OPERANDS)}.")]
@@ -92,3 +93,20 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
     for name, (wrong, reason) in refused.items():
         if wrong and given(name):
             raise ValueError(f"Option --{name.replace('_', '-')} {reason}: leave it out")
+
+
+def compared(config: TrainingConfig, name: OptimizerName, *, text: bool,
+             asked: bool | None) -> TrainingConfig | None:
+    """The configuration of the run that it is compared with, if there is one."""
+    if config.density is not None:
+        return None if asked is False else dataclasses.replace(config, density=None)
+    if text and asked:
+        raise ValueError("Workload to be compared with sgd must be digits, not text")
+    if asked is None:
+        asked = not text and name in (OptimizerName.ADAM, OptimizerName.ADAMW)
+    if not asked:
+        return None
+    if name is OptimizerName.SGD:
+        raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
+    return dataclasses.replace(
+        config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)

@@ -30,10 +30,10 @@ from host.program.program import Queue
 from host.program.region import Region
 from host.program.schedules import Copies, Dense, Work
 
-__all__ = ["FarLists", "compile_far", "layers_chain_of"]
+__all__ = ["FarLists", "Versions", "compile_far", "far_places", "layers_chain_of", "move_of"]
 
 Words = npt.NDArray[np.uint32]
-#: A version of a map: 0 for the first, 1 for the one that is moved back or made again.
+#: Number of a map, and its version: 0 for the first, 1 for the one that is moved back or made again.
 _Version = tuple[int, int]
 
 
@@ -106,11 +106,25 @@ class FarLists:
         return self.places.lists + len(self.words)
 
 
-class _Versions:
-    """Versions of maps, when they live, and their places."""
+class Versions:
+    """Versions of maps, when they live, and their places.
+
+    Parameters
+    ----------
+    chain : Chain
+    decision : Decision
+
+    Members
+    -------
+    lifetimes : dict
+        Lifetime of each version, in cycles of the timeline.
+    swapped : set of int
+        Numbers of the maps that are moved.
+    """
 
     def __init__(self, chain: Chain, decision: Decision):
         self._policies = decision.policies
+        self.swapped = {number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP}
         self._times = {(event.kind, event.number): event for event in decision.run.events}
         self.lifetimes: dict[_Version, Lifetime] = {}
         for number, one in enumerate(chain.maps):
@@ -172,15 +186,10 @@ def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: 
     PlanError
         Maps, or what is swapped, have no room.
     """
-    versions = _Versions(chain, decision)
+    versions = Versions(chain, decision)
     placed = versions.places(budget)
     fixed = _fixed(layers, examples, array.lanes, -(-budget // GROUP) * GROUP)
-    swapped = [number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP]
-    ends = list(itertools.accumulate((chain.maps[one].words for one in swapped), initial=0))
-    far, used = dict(zip(swapped, ends, strict=False)), ends[-1]
-    if used > far_words:
-        raise PlanError(f"Maps that are swapped must fit into the {far_words:,} words of the far memory, not take "
-                        f"{used:,}")
+    far, used = far_places(chain, decision, far_words)
 
     def activations(*there: _Version) -> Activations:
         """Places, with those of some versions of maps; of others they mean nothing."""
@@ -216,7 +225,7 @@ def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: 
                 if number == 0:
                     listed("backward 1", layers[0], compiler.backward, 0)
             case kind:
-                commands.append(_move(kind, number, chain.maps[number].words, duration, far[number],
+                commands.append(move_of(kind, number, chain.maps[number].words, duration, far[number],
                                       placed[number, int(kind == "back")]))
     lists = FarLists(chain=chain, decision=decision, places=places, words=np.concatenate(compiler.words),
                      commands=commands, budget=budget, far=used)
@@ -226,7 +235,23 @@ def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: 
     return lists
 
 
-def _move(kind: str, number: int, words: int, duration: int, far: int, near: int) -> Work:
+def far_places(chain: Chain, decision: Decision, far_words: int) -> tuple[dict[int, int], int]:
+    """Places of swapped maps in the far memory, by number, and the words that they take.
+
+    Raises
+    ------
+    PlanError
+        There are fewer words.
+    """
+    swapped = [number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP]
+    ends = list(itertools.accumulate((chain.maps[one].words for one in swapped), initial=0))
+    if ends[-1] > far_words:
+        raise PlanError(f"Maps that are swapped must fit into the {far_words:,} words of the far memory, not take "
+                        f"{ends[-1]:,}")
+    return dict(zip(swapped, ends, strict=False)), ends[-1]
+
+
+def move_of(kind: str, number: int, words: int, duration: int, far: int, near: int) -> Work:
     """A move of a map, out or back."""
     places = [Region("activations", near, words), Region("far", far, words)]
     if kind == "back":

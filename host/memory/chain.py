@@ -70,11 +70,14 @@ class Chain:
     maps : tuple of Map
     loss : int
         Cycles between the last forward and the first backward.
+    loss_reads : tuple of int, optional
+        Numbers of the maps that the loss reads; by default the last one.
     """
 
     name: str
     maps: tuple[Map, ...]
     loss: int = 0
+    loss_reads: tuple[int, ...] | None = None
 
     @property
     def words(self) -> int:
@@ -100,9 +103,12 @@ class Chain:
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last reader of a map before backward: a forward, or the loss."""
-        readers = [later for later, one in enumerate(self.maps) if number in _before(later, one.sources)]
-        return ("forward", max(readers)) if readers else ("loss", len(self.maps) - 1)
+        """Last reader of a map before backward: a forward, its own if there is no other, or the loss."""
+        last = len(self.maps) - 1
+        if number in ((last,) if self.loss_reads is None else self.loss_reads):
+            return "loss", last
+        return "forward", max((later for later, one in enumerate(self.maps)
+                               if number in _before(later, one.sources)), default=number)
 
 
 @dataclasses.dataclass(frozen=True)

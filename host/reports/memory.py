@@ -1,7 +1,7 @@
 """Findings of the planner and of the timeline of memory, in parts that are kept: the results of `make memory`.
 
 Words and plans are those of programs. Cycles are modelled (:mod:`host.memory.chain`, :mod:`host.memory.steps`), but
-for those of part ``nodes``, which a simulated node takes.
+for those of parts ``nodes`` and ``text nodes``, which a simulated node takes.
 """
 
 import contextlib
@@ -32,11 +32,12 @@ from host.models.text_steps import CONFIG, text_chain, text_program
 from host.models.transformer import Transformer
 from host.output import write_json
 from host.program.schedules import layers_of
-from host.training.far_steps import far_steps
+from host.training.far_steps import FarStep, far_steps
+from host.training.far_text_steps import far_text_steps
 from sim.arithmetic.functions import column_sums
 
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Results", "bits", "chains", "checks", "differentiated", "far",
-           "nodes", "programs"]
+           "nodes", "programs", "text_nodes"]
 
 #: Overlaps that are put into plans, passes of plans that are right, and random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
@@ -60,8 +61,10 @@ _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("t
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
 #: Budgets and rates of steps on a simulated node, of the second perceptron.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
-#: Part of the cycles of a timeline by which those of a node may differ.
-_NEAR = 0.03
+#: The same of the text model.
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))
+#: Parts of cycles by which those of a node may differ from a timeline, and those of two steps that are as fast.
+_NEAR, _EVEN = 0.03, 0.001
 
 
 def _name(widths: tuple[int, ...]) -> str:
@@ -172,13 +175,21 @@ def far() -> list[dict[str, Any]]:
 
 def nodes() -> list[dict[str, Any]]:
     """Steps of a perceptron on a simulated node with a far memory, under each policy."""
-    rows: list[dict[str, Any]] = []
-    for share, rate in _NODES:
-        steps = far_steps(_WIDTHS[1], examples=_EXAMPLES, share=share, rate=rate)
-        rows += [{"chain": _name(_WIDTHS[1]), "share": share, "rate": rate, **dataclasses.asdict(step),
-                  "policies": [policy.name.lower() for policy in step.policies],
-                  "factor": step.cycles / steps[0].cycles} for step in steps]
-    return rows
+    return [row for share, rate in _NODES for row in _steps(
+        _name(_WIDTHS[1]), share, rate, far_steps(_WIDTHS[1], examples=_EXAMPLES, share=share, rate=rate))]
+
+
+def text_nodes() -> list[dict[str, Any]]:
+    """A sequence of the text model on a simulated node with a far memory, under each policy."""
+    return [row for share, rate in _TEXT_NODES
+            for row in _steps("text", share, rate, far_text_steps(share=share, rate=rate))]
+
+
+def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
+    """Rows of steps, with their cycles in terms of those of the first one, which keeps all maps."""
+    return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
+             "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
+            for step in steps]
 
 
 def chains(seed: int) -> list[float]:
@@ -196,13 +207,14 @@ def chains(seed: int) -> list[float]:
 #: Parts of the results, by name.
 PARTS: Mapping[str, Callable[[], Any]] = {
     "programs": programs, "checks": checks, "bits": bits, "far": far, "nodes": nodes,
+    "text nodes": text_nodes,
     **{f"chains {seed}": functools.partial(chains, seed) for seed in range(CHAINS // _CHAINS)}}
 
 
 def _digest() -> str:
     """SHA-256 of the modules whose results are kept."""
     folder = Path(__file__).parents[1]
-    files = [Path(__file__), folder / "training" / "far_steps.py",
+    files = [Path(__file__), *sorted((folder / "training").glob("far_*.py")),
              *(path for name in ("memory", "compute", "models") for path in sorted((folder / name).glob("*.py")))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -248,7 +260,8 @@ class Results:
         checks, ratios = self.parts["checks"], self.ratios
         rows = {row["program"]: row for row in self.parts["programs"]}
         again = [rows[name] for name in ("text, normals scaled again", "lists of text, normals scaled again")]
-        lists = rows["lists of text"]
+        lists, steps = rows["lists of text"], self.parts["nodes"] + self.parts["text nodes"]
+        cycles = {(row["chain"], row["share"], row["rate"], row["kind"]): row["cycles"] for row in steps}
         found = {
             "a plan with an overlap": any(row["wrong"] for row in self.parts["programs"]),
             "a search above the words that are alive": any(
@@ -265,10 +278,14 @@ class Results:
                 for row in self.parts["far"]),
             "a plan above its budget": any(row[kind]["peak"] > row["budget"] for row in self.parts["far"]
                                            for kind in ("swap", "recompute", "mixed") if row[kind]),
-            "a step on a node with other bits than the host's": any(not row["same"] for row in self.parts["nodes"]),
+            "a step on a node with other bits than the host's": any(not row["same"] for row in steps),
             "a step on a node that is not its plan": any(
                 row["far_words"] != row["planned"] or row["peak"] > row["budget"]
-                or abs(row["cycles"] - row["timeline"]) > _NEAR * row["timeline"] for row in self.parts["nodes"]),
+                or abs(row["cycles"] - row["timeline"]) > _NEAR * row["timeline"] for row in steps),
+            "a mixed step on a node that is slower than another": any(
+                kind == "mixed" and found > (1 + _EVEN) * min(
+                    cycles.get((*which, other), found) for other in ("swap", "recompute"))
+                for (*which, kind), found in cycles.items()),
             "greedy plans that are not those of an exhaustive search": (
                 sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
         return [name for name, failed in found.items() if failed]

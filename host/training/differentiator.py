@@ -18,11 +18,14 @@ class Differentiator(abc.ABC):
         Examples that each node has been given.
     multiplications : int
         Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
+    programmed : bool
+        Whether :meth:`run` gives nodes programs, in place of those that they had.
     """
 
     notes: list[str]
     lengths: list[int]
     multiplications: int = 0
+    programmed: bool = False
 
     @abc.abstractmethod
     def prepare(self) -> None:

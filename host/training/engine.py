@@ -24,6 +24,7 @@ from host.models.layers import Array, Labels
 from host.program.schedules import Copies, Schedule
 from host.tiling.searched import SearchedFactors
 from host.training.differentiator import Differentiator
+from host.training.far_text import FarTextComputer, check_far_text, far_text_lists, far_text_node
 from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.text_engine import TextComputer, check_text, text_lists, text_node
 from host.training.workloads import CharacterModel, Classifier, Workload
@@ -139,7 +140,10 @@ def differentiator_of(ring: Ring, workload: Workload, config: TrainingConfig) ->
     """Computation of the nodes of a ring in a run; None if the host computes."""
     if config.compute == NODE and isinstance(workload, CharacterModel):
         node = ring.devices[0].config
-        return TextComputer(ring, text_lists(workload, config, node, ring.nodes, node.activation_words))
+        given = workload, config, node, ring.nodes, node.activation_words
+        if config.far is not None:
+            return FarTextComputer(ring, far_text_lists(*given))
+        return TextComputer(ring, text_lists(*given))
     return computer_of(ring, workload, config)
 
 
@@ -172,7 +176,7 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
                          f"{config.macs!r}")
     node = dataclasses.replace(node, compute=rows, queues=max(node.queues, 2), row_owners=True)
     if isinstance(workload, CharacterModel):
-        return text_node(node, workload, config, nodes=nodes)
+        return (text_node if config.far is None else far_text_node)(node, workload, config, nodes=nodes)
     assert isinstance(workload, Classifier)
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
     found = dataclasses.replace(node, operands=config.compute_format, centroids=max(tables, default=node.centroids))
@@ -199,7 +203,7 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     if node.operands != config.compute_format:
         raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.operands}")
     if isinstance(workload, CharacterModel):
-        check_text(node, workload, config, nodes=nodes)
+        (check_text if config.far is None else check_far_text)(node, workload, config, nodes=nodes)
     else:
         assert isinstance(workload, Classifier)
         _check_layers(node, workload, config, nodes=nodes)
@@ -214,6 +218,8 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
 
 def _check_layers(node: NodeConfig, task: Classifier, config: TrainingConfig, *, nodes: int) -> None:
     """Check that nodes have tables, room and parameters of the layers of a perceptron."""
+    if config.far is not None:
+        raise ValueError("Workload of a far memory must be text, not digits")
     for layer in task.layers:
         if isinstance(layer, Shared) and layer.centroids != node.centroids:
             raise ValueError(f"Nodes must have tables of {layer.centroids} centroids to compute, not "

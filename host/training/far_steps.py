@@ -24,14 +24,12 @@ from host.models.layers import Labels, Model, perceptron
 from host.program.estimate import Costs
 from host.program.schedules import Dense, Kind, Schedule, build, layers_of
 from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.session import FAR_LATENCY
 from host.transports.verilated import open_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
 __all__ = ["FarStep", "far_node", "far_steps", "run_policies"]
-
-#: Cycles from a request to the answer of far memories.
-LATENCY = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +89,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     """
     config, examples = ring.devices[0].config, len(shares[0][1])
     array = Array(rows=config.compute, lanes=config.lanes, operands=config.operands)
-    simulation.set_far_speed(latency=LATENCY, rate=rate)
+    simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
     ring.write_weights(model.parameters)
 
     def lists_of(kind: str, chain: Chain) -> FarLists | None:

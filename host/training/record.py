@@ -5,13 +5,14 @@ from typing import Any
 
 from hdl.group import GROUP
 from host.driver.memory import Allocation
+from host.memory.policy_search import KINDS
 from host.program.estimate import MACS
 from host.program.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 from sim.golden.operands import FP32, operands_of
 
-__all__ = ["DEFAULT", "HOST", "NODE", "SEARCHED", "Change", "DivergenceError", "Step", "Training", "TrainingConfig",
-           "TrainingError"]
+__all__ = ["DEFAULT", "HOST", "NODE", "SEARCHED", "Change", "DivergenceError", "FarMemory", "Step", "Training",
+           "TrainingConfig", "TrainingError"]
 
 #: Who differentiates: the host, or the nodes.
 HOST, NODE = "host", "node"
@@ -33,6 +34,33 @@ class DivergenceError(TrainingError):
 
 #: Largest number of epochs, steps or examples.
 _MOST = 1_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FarMemory:
+    """Far memory of nodes that compute, and how it is used.
+
+    Parameters
+    ----------
+    activations : int
+        Words of the activation memory that buffers may take.
+    rate : float
+        Words per cycle from and to the far memory.
+    kind : str
+        What may be done with maps that do not fit: one of :data:`host.memory.policy_search.KINDS`.
+    """
+
+    activations: int
+    rate: float = 1 / 4
+    kind: str = "mixed"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.activations <= _MOST:
+            raise ValueError(f"Activations must be between 1 and {_MOST:,} words, not {self.activations!r}")
+        if not 1 / 1024 <= self.rate <= 1:
+            raise ValueError(f"Rate of far memory must be between 1/1024 and 1 words per cycle, not {self.rate:g}")
+        if self.kind not in KINDS:
+            raise ValueError(f"Memory must be one of {', '.join(KINDS)}, not {self.kind!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +104,8 @@ class TrainingConfig:
     tiling : str
         ``searched`` for factors of matrix products that are searched on a node first, ``default`` for those of a
         model; of nodes that compute.
+    far : FarMemory, optional
+        Far memory of nodes that compute text; by default all saved maps are kept.
     check : bool
         Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
         taken at their word.
@@ -96,6 +126,7 @@ class TrainingConfig:
     compute_format: str = FP32
     macs: int = MACS
     tiling: str = DEFAULT
+    far: FarMemory | None = None
     check: bool = True
 
     def __post_init__(self) -> None:
@@ -116,6 +147,8 @@ class TrainingConfig:
         operands_of(self.compute_format)
         if self.tiling not in (DEFAULT, SEARCHED):
             raise ValueError(f"Tiling must be {DEFAULT} or {SEARCHED}, not {self.tiling!r}")
+        if self.far is not None and self.compute != NODE:
+            raise ValueError(f"Compute must be {NODE} for a far memory, not {self.compute}")
         if not 1 <= self.macs <= _MOST:
             raise ValueError(f"Multiply-adds per cycle must be between 1 and {_MOST:,}, not {self.macs!r}")
         if not 0 <= self.seed < 1 << 63:

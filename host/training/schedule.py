@@ -158,6 +158,8 @@ class Execution:
         self.computer.give(shares)
         if self._asked is None:
             self.compute_cycles = self.computer.run()
+            if self.computer.programmed:
+                self._loaded = None
 
     def update(self) -> Outcome:
         """Have the nodes sum the gradients and update the weights."""

@@ -20,7 +20,7 @@ from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, TrainingConfig
 from host.training.workloads import CharacterModel
 
-__all__ = ["TextComputer", "check_text", "text_lists", "text_node"]
+__all__ = ["TextComputer", "check_sequences", "check_text", "text_lists", "text_node"]
 
 
 class TextComputer(Differentiator):
@@ -97,8 +97,13 @@ def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfi
     ValueError
         They cannot; the message says why.
     """
+    check_sequences(node, config)
+    text_lists(workload, config, node, nodes, node.activation_words)
+
+
+def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
+    """Check that nodes have functions of sequences, and that a run asks for nothing that is not for text."""
     if not (node.scale_mask and node.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
     if config.tiling != DEFAULT:
         raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
-    text_lists(workload, config, node, nodes, node.activation_words)

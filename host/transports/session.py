@@ -21,10 +21,13 @@ from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
-__all__ = ["LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "open_session"]
+__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
+
+#: Cycles from a request to the answer of far memories.
+FAR_LATENCY = 40
 
 #: Most cycles of a link that repeats words: the answer to START comes before the third one is sent.
 LONGEST_REPLAYED = 480
@@ -143,7 +146,7 @@ class Session:
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
-                 wave: Path | None = None, grid: tuple[int, int] | None = None,
+                 far_rate: float | None = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
@@ -169,6 +172,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
     faults : RandomFaults, optional
         Random faults of all links, of transports verilated and pysim.
+    far_rate : float, optional
+        Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; Verilated only. By
+        default those of a simulation that was just made.
     wave : Path, optional
         Write all signals to this file; Verilated only.
     grid : tuple of int, optional
@@ -202,6 +208,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
     if grid is not None and transport is TransportName.SERIAL:
         raise ValueError(f"Transport must be that of a simulation for a grid, not {transport.value}")
+    if far_rate is not None and transport is not TransportName.VERILATED:
+        raise ValueError(f"Transport must be verilated for a far memory, not {transport.value}")
     wiring = None if grid is None else GridTopology(*grid).wiring
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
@@ -219,6 +227,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
             opened.simulation.set_faults(faults)
+            if far_rate is not None:
+                opened.simulation.set_far_speed(latency=FAR_LATENCY, rate=far_rate)
             transports, seconds = list(opened.transports), opened.seconds
 
             def cycle() -> int:

@@ -21,6 +21,9 @@ from tests import mx5
 from tests.sim.verilated.modes import hostile
 from tests.tensorboard_events import scalars
 
+#: Options of a run of text on nodes with far memories.
+FAR = ("--workload", "text", "--compute", "node", "--activations", 6144)
+
 
 class TestTrain:
     def test_on_the_verilated_ring(self, run, tmp_path):
@@ -240,6 +243,20 @@ class TestTrain:
                                   "with n of at least 1, or 0 of stale, not 'chunks'\n"),
         (["--overlap", "layers", "--workload", "text"],
          "error: Workload of a schedule must be digits, not text\n"),
+        (["--far", "1/4"], "error: Option --far is for a run with --activations: leave it out\n"),
+        (["--memory", "swap"], "error: Option --memory is for a run with --activations: leave it out\n"),
+        (["--activations", 6144],
+         "error: Option --activations is for text on nodes that compute, which --workload text --compute node ask "
+         "for: leave it out\n"),
+        ([*FAR, "--transport", "pysim"], "error: Option --activations is for transport verilated, and nodes that no "
+                                         "board stands for: leave it out\n"),
+        ([*FAR, "--far", "1/0"],
+         "error: Rate of far memory must be a number or a fraction, as 1/4, not '1/0'\n"),
+        ([*FAR, "--far", "2"],
+         "error: Rate of far memory must be between 1/1024 and 1 words per cycle, not 2\n"),
+        ([*FAR, "--memory", "drop"], "error: Memory must be one of keep, swap, recompute, mixed, not 'drop'\n"),
+        ([*FAR, "--memory", "keep"],
+         "error: Activations must be at least 7,776 words for a plan of kind keep, not 6,144\n"),
         (["--link-latency", 0], "error: Link latency must be between 1 and 1,000,000, not 0\n"),
     ])
     def test_errors_in_one_line(self, run, arguments, message):

@@ -9,11 +9,17 @@ import pytest
 
 from host import cli
 from host.transports.session import Elapsed
-from tests.host.training.engine_ring import EngineRing
+from tests.host.training.engine_ring import EngineRing, FarRing
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def rates():
+    """Rates of far memories that nodes were opened with."""
+    return []
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path, rates):
     """Train on golden nodes with options, and return the nodes' configuration, the output and the report."""
     def run(*options):
         made = []
@@ -21,7 +27,9 @@ def run(monkeypatch, capsys, tmp_path):
         @contextlib.contextmanager
         def session(config, *, nodes, **given):
             made.append(config)
-            ring = EngineRing(nodes, words=config.activation_words, sequences=config.sequences)
+            rates.append(given.get("far_rate"))
+            ring = (FarRing(nodes, words=config.activation_words, far_words=config.far_words) if config.far_words else
+                    EngineRing(nodes, words=config.activation_words, sequences=config.sequences))
             yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
         monkeypatch.setattr(cli, "open_session", session)
@@ -72,3 +80,18 @@ def test_text(run):
     assert line in out
     assert (result["compute"], result["workload"], result["bit_exact"]) == ("engine", "text", True)
     assert result["loss_per_interval"][0] > result["below_bigram"]
+
+
+def test_text_with_far_memory(run, rates):
+    """Nodes have a far memory of the rate that was asked for; the report has the plan, and the cycles of sequences in
+    terms of it."""
+    node, out, result = run("--workload", "text", "--steps", 1, "--nodes", 2, "--batch", 4, "--activations", 6144,
+                            "--far", "1/8", "--memory", "mixed")
+    assert (node.queues, node.far_words, node.activation_words, rates) == (3, 8192, 8192, [1 / 8])
+    assert result["training"]["far"] == {"activations": 6144, "rate": 1 / 8, "kind": "mixed"}
+    plan, sequences = result["notes"]
+    assert plan.startswith("activations: planned, 5,")
+    assert sequences.startswith("sequences: 2, one behind the other, in ")
+    assert plan in out
+    assert sequences in out
+    assert result["bit_exact"]

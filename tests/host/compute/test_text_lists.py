@@ -10,6 +10,7 @@ import pytest
 from hdl.compute.layer_list import PADDING, Place, RowFunction
 from hdl.control.protocol import EventStatus
 from host.compute.factors import Array
+from host.compute.list_cycles import ListCycles
 from host.compute.text_lists import compile_text, engine_of
 from host.memory.checker import dead_reads, overlaps
 from host.memory.lists import rooms_of
@@ -17,13 +18,8 @@ from host.memory.plan import planned
 from host.models.text import collate, encode
 from host.models.text_steps import text_program
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden import layer_list, row_unit
-from sim.golden.compute import Gemm, Vector
-from sim.golden.gemm import GemmJob, Matrix
-from sim.golden.gemm_cycles import GemmCycles
-from sim.golden.row_cycles import RowCycles
+from sim.golden.compute import Gemm
 from sim.golden.row_instruction import Rows
-from sim.golden.vector_cycles import VectorCycles
 
 WORDS = 16_384
 NAN = 0x7FC0_0001
@@ -162,31 +158,13 @@ def test_multiplications():
 def cycles_of(lists, bases):
     """Modelled cycles of lists, by unit: sums of columns are apart from other products. Characters are those of a
     piece in which some repeat."""
-    memories = [np.zeros((WORDS // 4, 4), np.uint32) for _ in range(3)]
-    memories[2].ravel()[lists.data:][:16] = encode("the first of all")
-    products, vectors = GemmCycles(rows=4, lanes=4, scale_mask=True), VectorCycles()
+    model = ListCycles(ARRAY, length=16, words=WORDS, characters=encode("the first of all"))
     cycles = collections.Counter()
     for instructions, words in instructions_of(lists, bases):
-        cycles["lists"] += layer_list.command_cycles(list(words), 16, lanes=4, answer=5)
+        cycles["lists"] += model.walks(words)
         for instruction in instructions:
-            fields = layer_list.job(instruction, lanes=4, memory_rows=WORDS // 4)
-            if isinstance(instruction, Gemm):
-                fields.pop("scale_mask")
-                job = GemmJob(**{name: Matrix(**one) if isinstance(one, dict) else one
-                                 for name, one in fields.items()})
-                cycles["products" if job.a.place != Place.ONES else "sums"] += products.cycles(job)
-            elif isinstance(instruction, Vector):
-                softmax = instruction.labels is None
-                cycles["softmax" if softmax else "loss"] += vectors.job(
-                    instruction.source.rows, instruction.source.columns, softmax=softmax)
-            else:
-                strides = {f"stride_{name}": one["stride"] for name, one in fields.items()
-                           if isinstance(one, dict) and "stride" in one}
-                known = {one.name for one in dataclasses.fields(row_unit.Job)}
-                job = row_unit.Job(**strides, **{
-                    name: (one["place"], one["row"]) if isinstance(one, dict) else one
-                    for name, one in fields.items() if name in known})
-                cycles["rows"] += RowCycles().job(job, row_unit.run(job, memories).blocks)
+            unit, taken = model.instruction(instruction)
+            cycles[unit] += taken
     return cycles
 
 

@@ -60,6 +60,16 @@ def test_maps_that_name_others():
     assert found.peak == 300
 
 
+@pytest.mark.parametrize(("loss_reads", "budget"), [((0,), 3), ((1,), 2), ((), 2), (None, 2)])
+def test_maps_that_nobody_reads(loss_reads, budget):
+    """A map that neither the loss nor a later forward reads leaves as soon as it is written."""
+    chain = Chain("two", (Map(1, 5, 7), Map(2, 3, 4, sources=(), reads=())), loss=2, loss_reads=loss_reads)
+    assert run(chain, [REMAKE, KEEP], budget=budget - 1) is None
+    assert run(chain, [REMAKE, KEEP], budget=budget) is not None
+    assert chain.reader(0) == (("loss", 1) if loss_reads == (0,) else ("forward", 0))
+    assert chain.reader(1) == (("loss", 1) if loss_reads in ((1,), None) else ("forward", 1))
+
+
 def test_no_room():
     assert run(FOUR, [KEEP] * 4, budget=399) is None
     assert run(FOUR, [SWAP] * 4, budget=199) is None

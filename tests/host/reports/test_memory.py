@@ -22,17 +22,18 @@ def few(monkeypatch):
         monkeypatch.setattr(memory, name, value)
     monkeypatch.setattr(memory, "EXHAUSTIVE", 5)
     monkeypatch.setattr(memory, "PARTS", {**{name: memory.PARTS[name] for name in (
-        "programs", "checks", "bits", "far", "chains 0")}, "nodes": lambda: [{**NODE, "factor": 1.25}]})
+        "programs", "checks", "bits", "far", "chains 0")}, "nodes": lambda: [{**NODE, "factor": 1.25}],
+        "text nodes": lambda: [{**NODE, "chain": "text", "factor": 1.375}]})
 
 
 def test_command(few, tmp_path):
-    """Three tables and a line for each other result; the second run prints the same and computes nothing."""
+    """Four tables and a line for each other result; the second run prints the same and computes nothing."""
     runs = [CliRunner().invoke(app, ["memory", "--output", str(tmp_path)]) for _ in range(2)]
     for run in runs:
         assert run.exit_code == 0, run.output
         lines = run.output.splitlines()
-        for words in ("27,024 │ 13,888 (-48.6%) │", "9,344 (-65.4%) │", "│ swap │ sk │", "1.250 │", "1.0300 │",
-                      "28,560 │ 14,400 (-49.6%) │", "7,808 (-72.7%) │", "1.105 │", "1.182 │", "1.069 │"):
+        for words in ("27,024 │ 13,888 (-48.6%) │", "9,344 (-65.4%) │", "│ swap │ sk │", "1.250 │", "1.375 │",
+                      "1.0300 │", "28,560 │ 14,400 (-49.6%) │", "7,808 (-72.7%) │", "1.105 │", "1.182 │", "1.069 │"):
             assert any(words in line for line in lines), words
         assert "overlaps: of 3 put into plans, 3 found by lifetimes and 3 by owners of words; 0 alarms" in run.output
         assert run.output.count("16 of 16 lengths with the host's bits") == 4
@@ -79,6 +80,9 @@ def test_parts_are_kept(monkeypatch, tmp_path):
     (lambda parts: parts["far"][0]["mixed"].update(cycles=12), "a mixed plan that is slower than another"),
     (lambda parts: parts["far"][0]["swap"].update(peak=101), "a plan above its budget"),
     (lambda parts: parts["nodes"][0].update(same=False), "a step on a node with other bits than the host's"),
+    (lambda parts: parts["text nodes"][0].update(same=False), "a step on a node with other bits than the host's"),
+    (lambda parts: parts["text nodes"].append({**NODE, "chain": "text", "kind": "mixed", "cycles": 1030}),
+     "a mixed step on a node that is slower than another"),
     *((lambda parts, change=change: parts["nodes"][0].update(change), "a step on a node that is not its plan")
       for change in ({"far_words": 63}, {"peak": 101}, {"cycles": 1031}, {"cycles": 969})),
     (lambda parts: parts["chains 0"].extend([1.01] * 5),
@@ -96,7 +100,7 @@ def test_failures(tmp_path, change, failure):
         "checks": {"injected": 100, "overlaps": 100, "dead_reads": 100, "alarms": 0},
         "bits": [{"lengths": 16, "same": 16}],
         "far": [{"budget": 100, "swap": dict(run), "recompute": None, "mixed": dict(run)}],
-        "nodes": [dict(NODE)],
+        "nodes": [dict(NODE)], "text nodes": [{**NODE, "chain": "text", "cycles": 1000}],
         "chains 0": [1.0] * 95 + [1.06] * 5}
     assert results.failures() == []
     change(results.parts)

@@ -1,5 +1,6 @@
 """A ring of golden models that compute: tests of training on nodes need no gateware."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ from hdl.compute.layer_list import MULTIPLIED_BIT, Place
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.programs import Passes
+from host.driver.results import Outcome
 from host.driver.ring_layers import ListsOutcome
 from host.driver.trace import TraceRecord
 from sim.golden import ring as golden
@@ -101,3 +103,56 @@ class EngineRing(GoldenRing):
 
     def bits(self):
         return golden.bits(self.master)
+
+
+class FarRing(EngineRing):
+    """A ring whose nodes have three queues and a far memory, too.
+
+    Commands of a program follow each other in an order that a seed chooses among those that waits allow.
+
+    Members
+    -------
+    moved, runs : int
+        Words that all nodes have moved, and programs that they have run.
+    """
+
+    def __init__(self, nodes, *, words=8192, far_words=8192, seed=0, **options):
+        super().__init__(nodes, words=words, sequences=True, **options)
+        config = dataclasses.replace(self.devices[0].config, queues=3, far_words=far_words)
+        self.devices = [SimpleNamespace(config=config)] * nodes
+        self.far = np.full((nodes, far_words), 0x7FC0_0003, np.uint32)
+        self.generator = np.random.default_rng(seed)
+        self.moved = self.runs = 0
+
+    def run_programs(self, *, collectives):
+        if collectives:
+            return super().run_programs(collectives=collectives)
+        self.runs += 1
+        for rank, queues in enumerate(self.programs):
+            done = [0] * len(queues)
+            while ready := [queue for queue in range(len(queues)) if self._may_start(queues, done, queue)]:
+                queue = self.generator.choice(ready)
+                self._carry_out(rank, queues[queue][done[queue]])
+                done[queue] += 1
+            assert done == [len(queue) for queue in queues]
+        return Passes(events=[], traces=[], outcome=Outcome(cycles=CYCLES * sum(map(len, queues))))
+
+    def _may_start(self, queues, done, queue):
+        if done[queue] == len(queues[queue]):
+            return False
+        command = queues[queue][done[queue]]
+        others = [other for other in range(len(queues)) if other != queue]
+        return all(done[other] >= after for other, after in zip(others, (command.after_0, command.after_1),
+                                                                strict=True))
+
+    def _carry_out(self, rank, command):
+        near, far = (slice(base, base + command.length) for base in (command.weight_base, command.state_base))
+        if command.operation is Operation.LAYERS:
+            self._compute(rank, command.weight_base, command.length, command.state_base)
+            return
+        self.moved += command.length
+        if command.operation is Operation.MOVE_OUT:
+            self.far[rank, far] = self.activations[rank, near]
+        else:
+            self.activations[rank, near] = self.far[rank, far]
+            self.owners[rank].write(np.arange(near.start, near.stop) // self.lanes)

@@ -11,7 +11,7 @@ from host.compute.factors import Array
 from host.models.text import Text, topics
 from host.training.engine import engine_node
 from host.training.optimizers import Adam
-from host.training.record import TrainingConfig
+from host.training.record import FarMemory, TrainingConfig
 from host.training.run_check import check_run
 from host.training.text_engine import TextComputer, text_lists
 from host.training.trainer import train
@@ -22,6 +22,7 @@ from tests.host.compute.test_text_lists import run as run_lists
 from tests.host.training.golden_ring import GoldenRing
 
 CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimizer=Adam(learning_rate=0.02))
+FAR = dataclasses.replace(CONFIG, max_steps=1, interval=1, far=FarMemory(activations=6144, rate=1 / 8))
 #: Cycles that a list may take beside its own.
 TIMEOUT = 40_000
 
@@ -34,7 +35,13 @@ def text():
 
 @pytest.fixture(scope="module")
 def node(text):
-    return engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
+    return node_of(text)
+
+
+def node_of(text):
+    """A node with room for runs, which has a third queue and a far memory as well."""
+    task = CharacterModel(text)
+    return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 
 
 def test_same_bits(text, node):

@@ -199,8 +199,10 @@ class TestSession:
         assert direct.since(through).plus(through) == direct
 
     @pytest.mark.parametrize("transport", [TransportName.PYSIM, TransportName.BOARD])
-    def test_other_transports(self, transport):
-        message = rf"^Transport must be verilated to go round the host port, not {transport.value}$"
+    @pytest.mark.parametrize(("options", "what"), [({"host_port": False}, "to go round the host port"),
+                                                   ({"far_rate": 1 / 4}, "for a far memory")], ids=["port", "far"])
+    def test_other_transports(self, transport, options, what):
+        message = rf"^Transport must be verilated {what}, not {transport.value}$"
         with (pytest.raises(ValueError, match=message),
-              open_session(DEFAULT, nodes=2, transport=transport, host_port=False)):
+              open_session(DEFAULT, nodes=2, transport=transport, **options)):
             pass

@@ -1,0 +1,111 @@
+"""The text model on nodes with far memories, whose saved maps are kept, moved or made again.
+
+Each sequence is a program of three queues (:mod:`host.compute.far_text`), which all nodes are given in front of it: a
+node whose share has no further sequence runs it with one of padding, which adds zeros to its gradients.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host.compute.factors import Array as Units
+from host.compute.far_text import FarText, fit_text
+from host.compute.text_lists import compile_text
+from host.compute.text_operations import TextOperations
+from host.driver.ring import Ring
+from host.models.text import Characters
+from host.models.transformer import TransformerConfig
+from host.training.record import TrainingConfig
+from host.training.text_engine import TextComputer, check_sequences
+from host.training.workloads import CharacterModel
+
+__all__ = ["FarTextComputer", "check_far_text", "far_text_lists", "far_text_node", "operations_of"]
+
+
+class FarTextComputer(TextComputer):
+    """Sequences that the nodes of a ring differentiate by programs.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes that :func:`far_text_node` has made.
+    lists : FarText
+    """
+
+    programmed = True
+
+    def __init__(self, ring: Ring, lists: FarText):
+        super().__init__(ring, lists.whole)
+        self.notes = [lists.line]
+        self._far = lists
+        self._programs = [lists.program(further=further) for further in (False, True)]
+
+    def prepare(self) -> None:
+        """Write the lists."""
+        self._ring.write_activations([self._far.words] * self._ring.nodes, self._far.base)
+
+    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+        most = max(map(len, shares))
+        empty = np.zeros(1, np.int64)  # of no character: all padding
+        super().give([[*share, *[empty] * (most - len(share))] for share in shares])
+        self.lengths = [len(share) for share in shares]
+
+    def run(self) -> int:
+        nodes, cycles, planned = self._ring.nodes, 0, 0
+        for number in range(max(self.lengths)):
+            program = self._programs[number > 0]
+            self._ring.load_programs([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
+            cycles += self._ring.run_programs(collectives=0).outcome.cycles
+            planned += self._far.cycles[number > 0]
+        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other, in {cycles:,} cycles, "
+                                      f"{cycles / planned:.4f} of their timelines"]
+        return cycles
+
+
+@functools.cache
+def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
+    """Operations of a sequence of a model."""
+    return TextOperations(compile_text(config, array=units, sequences=1, words=1 << 24, scaled_again=True), units)
+
+
+def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
+                   words: int) -> FarText:
+    """Lists of a run, by a plan that is made before the first pass.
+
+    Raises
+    ------
+    PlanError
+        Buffers, or lists, have no room.
+    """
+    assert config.far is not None
+    return fit_text(operations_of(workload.model.config, Units(rows=node.compute, lanes=node.lanes)),
+                    activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
+                    sequences=-(-config.largest(workload.examples) // nodes), words=words, far_words=node.far_words)
+
+
+def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node with functions of sequences, three queues, and room for a run in its activation memory; and with
+    a far memory that has room for all maps."""
+    operations = operations_of(workload.model.config, Units(rows=node.compute, lanes=node.lanes))
+    maps = sum(map(operations.words, operations.saved.maps))
+    found = dataclasses.replace(node, scale_mask=True, sequences=True, masking=False, queues=3,
+                                far_words=1 << (maps - 1).bit_length())
+    end = far_text_lists(workload, config, found, nodes, 1 << 24).end
+    return dataclasses.replace(found, activation_words=max(node.activation_words, 1 << (end - 1).bit_length()))
+
+
+def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes can compute a run of the text model by its plan.
+
+    Raises
+    ------
+    ValueError
+        They cannot; the message says why.
+    """
+    check_sequences(node, config)
+    if node.queues != 3 or not node.far_words:
+        raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
+    far_text_lists(workload, config, node, nodes, node.activation_words)
