@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from host.commands.console import Progress, make_console, shown
+from host.commands.console import Progress, make_console, new_table, shown
 from host.output import prepare
 from sim.verilated import toolchain
 
@@ -53,16 +53,9 @@ def memory_command(
         raise typer.Exit(1)
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
-
-
 def _programs(rows: Sequence[dict[str, Any]]) -> Table:
     """Words of programs by each rule, and how many fewer than naive."""
-    table = _table("words of the activation memory", (
+    table = new_table("words of the activation memory", (
         "program", "naive", "strict", "shared", "lowest fit", "search", "live"))
     for row in rows:
         words = row["words"]
@@ -77,7 +70,7 @@ def _programs(rows: Sequence[dict[str, Any]]) -> Table:
 def _far(rows: Sequence[dict[str, Any]]) -> Table:
     """Modelled cycles of each kind of plan, and what the mixed one does with each map."""
     kinds = ("swap", "recompute", "mixed")
-    table = _table("modelled cycles, of a step that keeps all maps; what is right of mixed belongs to it", (
+    table = new_table("modelled cycles, of a step that keeps all maps; what is right of mixed belongs to it", (
         "chain", "budget", "rate", *kinds, "plan", "moved words", "more products"))
     for row in rows:
         factors = [f"{row[kind]['factor']:.3f}" if row[kind] else "no room" for kind in kinds]
@@ -91,7 +84,7 @@ def _far(rows: Sequence[dict[str, Any]]) -> Table:
 def _nodes(rows: Sequence[dict[str, Any]]) -> Table:
     """Steps on a simulated node."""
     names = ", ".join(dict.fromkeys(row["chain"] for row in rows))
-    table = _table(f"steps on a simulated node, and the timelines of their plans: {names}", (
+    table = new_table(f"steps on a simulated node, and the timelines of their plans: {names}", (
         "plan", "", "budget", "rate", "cycles", "of keep", "of timeline", "moved words", "more products", "bits"))
     for row in rows:
         plan = "".join(policy[0] for policy in row["policies"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from host.commands.console import Progress, make_console, shown
+from host.commands.console import Progress, make_console, new_table, shown
 from host.commands.run_options import check_range
 from host.output import prepare, write_json
 from sim.verilated import toolchain
@@ -101,15 +101,8 @@ def _log(path: Path) -> dict[str, Any]:
     return found
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
-
-
 def _accuracies(rows: "Sequence[Row]") -> Table:
-    table = _table("test accuracy on golden nodes, mean of all seeds", (
+    table = new_table("test accuracy on golden nodes, mean of all seeds", (
         "case", "mean, %", "gain", "bar", "least", "most", "edits"))
     means = {row.name: row.mean for row in rows}
     for row in rows:
@@ -121,7 +114,7 @@ def _accuracies(rows: "Sequence[Row]") -> Table:
 
 
 def _stalls(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table("stall in per cent by microbatches of a set, and words on a worker's chip: modelled", (
+    table = new_table("stall in per cent by microbatches of a set, and words on a worker's chip: modelled", (
         "64 x 64 layers", *(str(count + 1) for count in range(len(rows[0]["stall"]))), "idle at 3", "words"))
     for row in rows:
         parts = [*row["stall"], row["idle"][2]]
@@ -130,7 +123,7 @@ def _stalls(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _choices(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table("chosen microbatches of a set: modelled", ("case", "fetch", "push", "forward", "backward",
+    table = new_table("chosen microbatches of a set: modelled", ("case", "fetch", "push", "forward", "backward",
                                                               "microbatches"))
     for row in rows:
         table.add_row(row["case"], *(f"{row[name]:,}" for name in ("fetch", "push", "forward", "backward")),

@@ -5,8 +5,6 @@ import json
 import pytest
 
 
-
-
 def test_results_and_replay(run, tmp_path):
     code, out, err = run("relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
     assert (code, err) == (0, "")
