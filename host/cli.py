@@ -36,6 +36,7 @@ from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
 from host.commands.relay import relay_command
+from host.commands.relay_nodes import relay_nodes_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
 from host.commands.sweep import sweep_command
@@ -409,7 +410,7 @@ def train_command(
 
 for _name, _command in (
         ("bench", bench_command), ("sweep", sweep_command), ("tiling", tiling_command), ("memory", memory_command),
-        ("relay", relay_command), ("quantize", quantize_command), ("info", info_command), ("wave", wave_command),
+        ("relay", relay_command), ("relay-nodes", relay_nodes_command), ("quantize", quantize_command), ("info", info_command), ("wave", wave_command),
         ("packets", packets_command), ("examples", examples_command)):
     app.command(_name)(_command)
 app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)

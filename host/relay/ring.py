@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import Operation
-from host.driver.command import Command
-from host.driver.optimizer_settings import Settings
-from host.driver.programs import Passes
+from host.driver.command import Command, Event
 from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
+from host.program.compiled import Task
 from host.program.program import CompiledProgram, Queue
 from host.program.region import Region
 from host.relay.lists import RelayLists, relay_program
@@ -25,6 +25,8 @@ from host.relay.lists import RelayLists, relay_program
 __all__ = ["RelayRing", "SetOutcome", "node_programs"]
 
 Bits = npt.NDArray[np.uint32]
+#: Commands of a worker after which its trace is read.
+_READ_AFTER = 40
 #: Inputs and labels of a worker in a set.
 Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
 
@@ -46,17 +48,15 @@ class SetOutcome:
     -------
     losses : array of uint32, of shape (workers, microbatches)
         Loss of each microbatch, summed over its examples, as bits.
-    passes : Passes
-        Events and traces of all nodes.
+    records : list of TraceRecord
+        Starts and ends of the commands of the first worker; empty unless they were asked for.
+    tasks : sequence of Task
+        Commands of the program, by their tags.
     """
 
     losses: Bits
-    passes: Passes
-
-    def executions(self) -> list[int]:
-        """Cycles that the lists of each worker took."""
-        return [sum(event.cycles for event in mine if event.queue == Queue.COMPUTE)
-                for mine in self.passes.events[:-1]]
+    records: list[TraceRecord]
+    tasks: Sequence[Task]
 
 
 class RelayRing:
@@ -82,26 +82,28 @@ class RelayRing:
         self._workers = ring.devices[:-1]
         self._server = ring.devices[-1]
         self._lengths: list[list[int]] | None = None
-        self._collectives = 0
+        self._program: CompiledProgram
         self._bases = list(itertools.accumulate((unit.length for unit in self._plan.units), initial=0))
         for device in self._workers:
             device.write_memory(device.config.memories["activations"].number, self._plan.lists, lists.words)
 
-    def serve(self, masters: Sequence[Bits], settings: Settings) -> None:
-        """Give the server weights of all units, zeros as state, and settings."""
-        self._ring.write_settings(settings)
+    def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
+        """Give the server weights and state planes of all units."""
         weights = np.concatenate(list(masters))
         if len(weights) != self._bases[-1]:
             raise ValueError(f"Weights must be {self._bases[-1]:,}, those of all units, not {len(weights):,}")
         memories = self._server.config.memories
         self._server.write_memory(memories["weights"].number, 0, weights)
-        for plane in range(self._server.config.state_planes):
-            self._server.write_memory(memories[f"state_{plane}"].number, 0, np.zeros_like(weights))
+        for plane, words in enumerate(zip(*state, strict=True)):
+            self._server.write_memory(memories[f"state_{plane}"].number, 0, np.concatenate(words))
 
-    def served(self) -> list[Bits]:
-        """Weights of the units, as the server has them."""
-        weights = self._server.read_memory(self._server.config.memories["weights"].number, 0, self._bases[-1])
-        return np.split(weights.view(np.uint32), self._bases[1:-1])
+    def served(self, planes: int = 0) -> tuple[list[Bits], list[list[Bits]]]:
+        """Weights of the units, and as many state planes of them, as the server has them."""
+        def of(name: str) -> list[Bits]:
+            words = self._server.read_memory(self._server.config.memories[name].number, 0, self._bases[-1])
+            return np.split(words.view(np.uint32), self._bases[1:-1])
+
+        return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
 
     def run_set(self, shares: Sequence[Share], *, traced: bool = False) -> SetOutcome:
         """Carry out a set and wait for it.
@@ -111,17 +113,29 @@ class RelayRing:
         shares : sequence of (array, array)
             Inputs and labels of each worker: ``count`` microbatches, each full but for the last one.
         traced : bool
-            Whether to read traces, which hold 256 records of a node.
+            Whether to read the trace of the first worker, in parts while the set runs: a node keeps 256 records.
         """
         plan = self._plan
         lengths = [[len(labels[first:first + plan.microbatch]) for first in self._firsts] for _, labels in shares]
         if lengths != self._lengths:
             program = relay_program(self._lists, lengths=lengths, depth=self._workers[0].config.program_depth)
             self._ring.load_programs(node_programs(program, self._ring.nodes))
-            self._lengths, self._collectives = lengths, program.collectives
+            self._lengths, self._program = lengths, program
         self._give(shares)
-        passes = self._ring.run_programs(collectives=self._collectives, traced=traced)
-        return SetOutcome(losses=self._losses(), passes=passes)
+        records: list[TraceRecord] = []
+        device, counted = self._workers[0], itertools.count(1)
+        begun = int(device.read_register("TRACE_POINTER")) if traced else 0
+
+        def read(rank: int, event: Event) -> None:
+            if rank == 0 and next(counted) % _READ_AFTER == 0:
+                records.extend(device.trace(begun + len(records)))
+
+        if traced:
+            self._ring.run_programs(collectives=self._program.collectives, traced=False, on_event=read)
+            records += device.trace(begun + len(records))
+        else:
+            self._ring.run_programs(collectives=self._program.collectives, traced=False)
+        return SetOutcome(losses=self._losses(), records=records, tasks=self._program.tasks)
 
     @property
     def _firsts(self) -> range:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset
 from host.models.layers import perceptron
 from host.relay.edits import Edit, Kind, Ring, Structure, edited, make_edit
@@ -235,13 +236,18 @@ class RelayRun:
         indices = self._examples.take(each * self._workers)
         shares: list[Share] = [(self._data.train_x[mine], self._data.train_y[mine])
                                for mine in indices.reshape(self._workers, each)]
-        settings = golden_settings(self._optimizer.settings(
-            number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate))
-        loss, _ = relay_set(self.server, shares, settings, microbatch=structure.microbatch, functions=functions)
+        loss = self._carry_out(shares, self._optimizer.settings(
+            number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate), structure)
         fetched, pushed = ({layer: _together([counts[one] for one in numbers])
                             for layer, numbers in _by_layer(self.server.units).items()}
                            for counts in (self.server.fetched, self.server.pushed))
         return SetReport(number, loss, len(indices), fetched, pushed, structure)
+
+    def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
+        """Carry a set out on golden nodes, and return its loss as a bit pattern."""
+        loss, _ = relay_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
+                            functions=functions)
+        return loss
 
     def run(self, sets: int, on_set: Callable[[SetReport], None] = lambda report: None) -> None:
         """Run sets."""

@@ -228,7 +228,7 @@ def _cut(share: Share, microbatch: int) -> Iterator[Share]:
         yield share[0][first:first + microbatch], share[1][first:first + microbatch]
 
 
-def _total(losses: Sequence[Sequence[Bits]]) -> Bits:
+def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
     """Loss of a set, from those of each worker's microbatches."""
     total = np.zeros(1, np.uint32)
     for mine in losses:
@@ -266,7 +266,7 @@ def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Se
                                                                ups.get(layer - 1))
     for number in backward:
         server.push(number, [mine[number] for mine in gradients], settings)
-    return int(_total(losses)[0])
+    return int(total_loss(losses)[0])
 
 
 @dataclasses.dataclass
@@ -367,4 +367,4 @@ def relay_set(server: Server, shares: Sequence[Share], settings: optimizer.Setti
                 waiting.append(number)
         while waiting:
             push()
-    return int(_total([worker.losses for worker in workers])[0]), [worker.moved for worker in workers]
+    return int(total_loss([worker.losses for worker in workers])[0]), [worker.moved for worker in workers]

@@ -1,0 +1,152 @@
+"""The command `gradring relay-nodes`: what `make sim RELAY=1` runs."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from host.commands.console import Progress, make_console, shown
+from host.commands.run_options import check_range
+from host.output import prepare, write_json
+from sim.verilated import toolchain
+from sim.verilated.native import Arithmetic
+
+if TYPE_CHECKING:
+    from host.relay.measured import SetTimes
+    from host.relay.node_run import NodeRun
+
+__all__ = ["hidden_of", "relay_nodes_command"]
+
+_FILES = ("relay-nodes.json",)
+#: Elements that server memories are made of, so that similar models share a library.
+_STEP = 1 << 14
+#: Commands of a program, and elements of a worker's memories.
+_DEPTH, _ACTIVATIONS, _FAR = 1024, 8192, 1 << 17
+
+
+def hidden_of(text: str) -> list[int]:
+    """Widths of hidden layers: ``64x16`` is 16 of 64, and commas join more of them."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", part.strip())
+        if match is None:
+            raise ValueError(f"Hidden layers must be widths such as 64x16 or 64,32, not {text!r}")
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+def relay_nodes_command(
+    hidden: Annotated[str, typer.Option(help="Hidden layers: 64x16 is 16 of 64.")] = "64x4",
+    nodes: Annotated[int, typer.Option(help="Workers.")] = 4,
+    microbatch: Annotated[int | None, typer.Option(
+        help="Examples of a microbatch. [default: the most that fit]", show_default=False)] = None,
+    microbatches: Annotated[int | None, typer.Option(
+        help="Microbatches of a set. [default: chosen by what the first set takes]", show_default=False)] = None,
+    sets: Annotated[int, typer.Option(help="Sets.")] = 6,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
+    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
+    far: Annotated[str, typer.Option(help="Words per cycle of the server's far memory.")] = "4",
+    window: Annotated[int, typer.Option(help="Elements of a window, and of an accumulator.")] = 4160,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    threads: Annotated[int, typer.Option(help="Threads of the simulation.")] = 2,
+    arithmetic: Annotated[Arithmetic, typer.Option(help="Float units of the simulation.")] = Arithmetic.GATEWARE,
+    output: Annotated[Path, typer.Option(help="Folder of relay-nodes.json. [default: build/relay]",
+                                         show_default=False)] = toolchain.BUILD / "relay",
+) -> None:
+    """Train layer by layer from a server, on simulated nodes, and compare them with golden ones."""
+    from host.driver.device import Device
+    from host.driver.ring import Ring
+    from host.models.digits import digits
+    from host.relay import node_run
+    from host.relay.edits import Structure
+    from host.relay.plan import make_relay_plan
+    from host.training.optimizers import SGD
+    from host.transports.backdoor import BackdoorTransport, PortTime
+    from host.transports.verilated import open_ring
+
+    check_range("Workers", nodes, 1, 15)
+    check_range("Sets", sets, 1, 100_000)
+    check_range("Microbatches", microbatches, 1, 64)
+    try:
+        speed = Fraction(far)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not "
+                         f"{far!r}") from None
+    if not 0 < speed <= 4:
+        raise ValueError(f"Rate of the server's far memory must be above 0 and at most 4 words per cycle, not {far!r}")
+    data, optimizer = digits(), SGD(rate, momentum=momentum)
+    widths = (data.train_x.shape[1], *hidden_of(hidden), data.classes)
+    worker = node_run.worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH)
+    most = len(data.train_y) // nodes
+    plan = make_relay_plan(widths, worker=node_run.worker_of(worker), count=microbatches or 1, microbatch=microbatch,
+                           most=most)
+    structure = Structure(widths, ("raw",) * (len(widths) - 1), microbatches or 1, rate, plan.microbatch,
+                          node_run.worker_of(worker))
+    words = sum(unit.length for unit in plan.units)
+    server = node_run.server_node(words=-(-words // _STEP) * _STEP, planes=optimizer.planes, depth=_DEPTH)
+    prepare(output, files=_FILES)
+    console = make_console()
+    console.print(plan.line, soft_wrap=True)
+    configs = [worker] * nodes + [server]
+    with Progress(console) as progress:
+        progress.stage("build", 1)
+        with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
+            simulation = opened.simulation
+            for rank in range(nodes):
+                simulation.set_far_speed(latency=16, rate=1, node=rank)
+            simulation.set_far_speed(latency=16, rate=speed, node=nodes)
+            time = PortTime(lambda: simulation.cycle)
+            ring = Ring([Device(BackdoorTransport(transport, simulation, rank, config, time), config,
+                                name=f"worker {rank}" if rank < nodes else "server")
+                         for rank, (transport, config) in enumerate(zip(opened.transports, configs, strict=True))])
+            ring.connect()
+            run = node_run.NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True)
+            progress.stage("relay", sets)
+            rows = []
+            for number in range(sets):
+                before = simulation.cycle
+                report = run.step()
+                rows.append(_row(run, number, simulation.cycle - before, speed=speed))
+                progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
+                if number == 0 and microbatches is None:
+                    run.choose(rows[0]["chosen"])
+            same = run.compare()
+    console.print(_table(rows))
+    console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
+                  f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}",
+                  soft_wrap=True)
+    write_json(output / _FILES[0], {
+        "widths": widths, "workers": nodes, "microbatch": plan.microbatch, "peak": plan.peak, "same": same,
+        "accuracy": run.accuracy, "digest": run.digest, "sets": rows, **run.described()})
+    console.print(shown(output / _FILES[0]), soft_wrap=True)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction) -> dict[str, Any]:
+    """Figures of a set, beside those of its timeline."""
+    from host.relay.timeline import microbatches, relay_run
+
+    times: SetTimes = run.times[number]
+    costs = run.costs(times, rate=speed)
+    count = run.reports[number].structure.count
+    timeline = relay_run(run.reports[number].structure.plan.units, costs, count)
+    return {"set": number, "microbatches": count, "loss": run.reports[number].mean_loss, "cycles": times.cycles,
+            "with_host": cycles, "stall": times.stall, "idle": times.idle, "modelled_stall": timeline.stall,
+            "modelled_idle": timeline.idle, "forward": costs[0].forward, "backward": costs[0].backward,
+            "fetch": costs[0].fetch, "push": costs[0].push, "chosen": microbatches(costs)}
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="sets on nodes, the first and the last ones; the timeline is a model with measured executions",
+                  title_justify="left")
+    for name in ("set", "microbatches", "loss", "cycles", "stall, %", "timeline, %", "idle, %", "timeline, % "):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]]:
+        table.add_row(*(str(row[name]) for name in ("set", "microbatches")), f"{row['loss']:.4f}",
+                      f"{row['cycles']:,}", *(f"{100 * row[name]:.2f}" for name in (
+                          "stall", "modelled_stall", "idle", "modelled_idle")))
+    return table
