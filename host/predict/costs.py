@@ -1,0 +1,131 @@
+"""Costs of packets: elements, words and positions of each segment of each block at each hop.
+
+They are those of :mod:`sim.golden.ring`, in closed form where the words of a codec follow from the elements, and
+expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a ring of
+any size has its costs segment by segment.
+"""
+
+import dataclasses
+import enum
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.codecs import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, Codec
+from sim.golden.ring import GROUP
+
+__all__ = ["Costs", "Format", "Segment", "Zeros"]
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+class Zeros(enum.Enum):
+    """Places of the zeros among gradients."""
+
+    TOGETHER = "together"
+    """The same on all nodes, so that sums have as many."""
+    APART = "apart"
+    """Each node has its own, at random, so that sums have fewer at every hop."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format:
+    """Form in which gradients and weights travel.
+
+    Parameters
+    ----------
+    gradients, weights : str
+        Names of codecs.
+    density : float
+        Part of all gradients that are not zero, on each node.
+    zeros : Zeros
+        Places of the others.
+    """
+
+    gradients: str = ZERO_VALUE
+    weights: str = RAW
+    density: float = 1.0
+    zeros: Zeros = Zeros.TOGETHER
+
+    def __post_init__(self) -> None:
+        if self.gradients not in GRADIENT_CODECS:
+            raise ValueError(f"Codec of gradients must be one of {', '.join(GRADIENT_CODECS)}, not "
+                             f"{self.gradients!r}")
+        if self.weights not in WEIGHT_CODECS:
+            raise ValueError(f"Codec of weights must be one of {', '.join(WEIGHT_CODECS)}, not {self.weights!r}")
+        if not 0 <= self.density <= 1:
+            raise ValueError(f"Density must be from 0 to 1, not {self.density!r}")
+
+    @property
+    def summed(self) -> bool:
+        """Whether gradients are added in compressed form."""
+        return GRADIENT_CODECS[self.gradients].sums_coded
+
+    def after(self, gradients: int) -> float:
+        """Density of the sum of so many gradients."""
+        if gradients == 0:
+            return 0.0
+        return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
+
+
+class Segment(NamedTuple):
+    """One segment of each block, in the order of blocks."""
+
+    elements: Numbers
+    number: int
+
+
+class Costs:
+    """Costs of all packets of a vector.
+
+    Parameters
+    ----------
+    form : Format
+    length, nodes, segment : int
+        Elements of the vector, ranks, and elements of a segment.
+    sums : bool
+        Whether sums are gathered, as in an all-reduce, and not weights.
+    """
+
+    def __init__(self, form: Format, *, length: int, nodes: int, segment: int, sums: bool):
+        self.form, self.length, self.nodes, self.segment, self.sums = form, length, nodes, segment, sums
+        groups, rest = divmod(length, GROUP)
+        each, more = divmod(groups, nodes)
+        blocks = np.arange(nodes)
+        self.sizes = GROUP * (each + (blocks < more)) + rest * (blocks == more)
+        self.segments = int(-(-self.sizes.max(initial=0) // segment))
+        self._tables = {name: self._table(CODECS[name]) for name in (form.gradients, form.weights)
+                        if not CODECS[name].sums_coded}
+
+    def _table(self, codec: Codec) -> Numbers:
+        """Words of a packet by its elements."""
+        return np.array([codec.most_words(count) for count in range(self.segment + 1)], dtype=np.int64)
+
+    def elements(self, number: int) -> Numbers:
+        """Elements of a segment of each block."""
+        return np.clip(self.sizes - self.segment * number, 0, self.segment)
+
+    def same(self, number: int, other: int) -> bool:
+        """Whether two segments have the same costs."""
+        return bool((self.elements(number) == self.elements(other)).all())
+
+    def scatter(self, hop: int, elements: Numbers) -> Numbers:
+        """Payload words of packets whose elements are sums of ``hop`` + 1 gradients."""
+        if self.form.gradients in self._tables:
+            return np.asarray(self._tables[self.form.gradients][elements])
+        return np.asarray(-(-elements // GROUP) + np.rint(self.form.after(hop + 1) * elements).astype(np.int64))
+
+    def positions(self, hop: int, elements: Numbers) -> Numbers:
+        """Places at which the sum of ``hop`` gradients, or the gradient that is added to it, is not zero."""
+        return np.rint(self.form.after(hop + 1) * elements).astype(np.int64)
+
+    def own(self, elements: Numbers) -> Numbers:
+        """Words of a gradient itself in zero-value form."""
+        return self.scatter(0, elements)
+
+    def gather(self, elements: Numbers) -> Numbers:
+        """Payload words of packets of finished blocks."""
+        if self.sums:
+            return self.scatter(self.nodes - 1, elements)
+        return np.asarray(self._tables[self.form.weights][elements])
