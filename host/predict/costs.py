@@ -7,15 +7,16 @@ any size has its costs segment by segment.
 
 import dataclasses
 import enum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden.codecs import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, Codec
+from hdl.compression.registry import RAW, ZERO_VALUE
+from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS, Codec
 from sim.golden.ring import GROUP
 
-__all__ = ["Costs", "Format", "Segment", "Zeros"]
+__all__ = ["Costs", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -69,13 +70,6 @@ class Format:
         return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
 
 
-class Segment(NamedTuple):
-    """One segment of each block, in the order of blocks."""
-
-    elements: Numbers
-    number: int
-
-
 class Costs:
     """Costs of all packets of a vector.
 
@@ -90,6 +84,10 @@ class Costs:
 
     def __init__(self, form: Format, *, length: int, nodes: int, segment: int, sums: bool):
         self.form, self.length, self.nodes, self.segment, self.sums = form, length, nodes, segment, sums
+        if nodes < 2:
+            raise ValueError(f"Ring must have at least 2 nodes, not {nodes!r}")
+        if length < 1:
+            raise ValueError(f"Vector must have at least one element, not {length!r}")
         groups, rest = divmod(length, GROUP)
         each, more = divmod(groups, nodes)
         blocks = np.arange(nodes)
@@ -106,9 +104,10 @@ class Costs:
         """Elements of a segment of each block."""
         return np.clip(self.sizes - self.segment * number, 0, self.segment)
 
-    def same(self, number: int, other: int) -> bool:
-        """Whether two segments have the same costs."""
-        return bool((self.elements(number) == self.elements(other)).all())
+    @property
+    def full(self) -> int:
+        """First segments of which every block has all elements."""
+        return int(self.sizes.min() // self.segment)
 
     def scatter(self, hop: int, elements: Numbers) -> Numbers:
         """Payload words of packets whose elements are sums of ``hop`` + 1 gradients."""

@@ -1,203 +1,329 @@
-"""Walk through a collective, packet by packet, for all ranks at once: when each packet is sent, and when all is done.
+"""Walk through a collective, packet by packet, for all ranks at once: how long it takes and what it sends.
 
 Every rank sends the packets of docs/ring/collective/theory.md in one static order. So the times of a packet follow
 from those of packets before it by maxima and sums alone, a max-plus walk:
 
     payload begins = max(its words are there, the link is free + header, a credit is back + header)
     payload ends   = max(begin + words, its last word is there)
-    words are there at the next rank = begin + latency + :attr:`Timing.hop`, and what a sum or the optimizer adds
+    words are there at the next rank = begin + wire + HOP, and what a sum or the optimizer adds
 
-A credit is back when the packet ``credits`` before has left the ingress of the successor. That waits for the units
-behind the ingress: the adder, the path of decoded sums, the optimizer, and queues of one or two segments. Each has a
-time from which on it is free, and takes as many cycles as :class:`~host.predict.costs.Costs` say.
+A credit is back when the packet that many before has left the ingress of the successor. That waits for the units
+behind the ingress: the adder, decoders, the optimizer, and queues of one or two segments. Each has a time from which
+on it is free (:class:`~host.predict.units.Units`), and takes the cycles of its packets
+(:class:`~host.predict.costs.Costs`).
 
-Times are arrays with an element for each rank. Where all segments between two have the same costs and the times have
-only moved on by a constant since an earlier segment, the walk leaves out as many periods as there are: it gives the
-same times as a walk through all of them.
+Where every block has whole segments, and the times have only moved on by a constant since one of the last segments,
+all that follows repeats. The walk then leaves out as many of these periods as there are.
 """
 
-import collections
 import dataclasses
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from host.predict.costs import Costs
-from host.predict.timing import Timing
+from host.predict.costs import Costs, Format
+from host.predict.timing import BEHIND, COMMAND, Timing
+from host.predict.units import Arrival, Numbers, There, Units
+from host.program.estimate import Collective
+from sim.golden.ring import GROUP
 
-__all__ = ["Collective", "Packet", "Walked", "walk"]
+__all__ = ["Walked", "walk"]
 
-Times: TypeAlias = npt.NDArray[np.int64]
-
-#: Words of a header, and of a CRC.
-_HEADER, _CRC = 3, 1
-#: Segments within which the times are looked for a period.
-_PERIODS = 6
-
-
-class _Node:
-    """Times of the units of all ranks, as a walk has left them."""
-
-    def __init__(self, costs, timing, latency, begin):
-        self.costs, self.timing, self.latency = costs, timing, latency
-        zero = np.full(costs.nodes, begin, dtype=np.int64)
-        self.free = zero            # the link has room for a header
-        self.there = zero, zero     # first and last word of the packet that is sent next
-        self.taken = zero           # last word that has left the ingress
-        self.summing = zero         # the adder, or the path of sums
-        self.encoding = zero        # the encoder of addends
-        self.bank = zero
-        self.updating = zero
-        self.landing = zero
-        self.decoding = zero
-        self.finished = []          # words of the own block for the coming gathers
-        self.sent = collections.deque([zero] * 16, maxlen=16)
-        self.credits = collections.deque([zero - 10 ** 9] * timing.credits, maxlen=timing.credits)
-        self.sums = collections.deque([zero] * 16, maxlen=16)
-        self.words = 0
-
-    def send(self, words):
-        back = np.roll(self.credits[0], -1) + CREDIT + self.latency
-        ready = np.maximum(self.free, back) + _HEADER
-        first, last = self.there
-        begun = np.where(words > 0, np.maximum(first, ready), ready)
-        end = np.where(words > 0, np.maximum(begun + words, last), begun)
-        self.free = end + _CRC
-        self.sent.append(end)
-        self.words = self.words + words + 4
-        wire = HOP - BEHIND + self.latency
-        return np.roll(begun, 1) + wire, np.roll(end, 1) + wire, np.roll(words, 1)
-
-    def room(self, words):
-        most = int(words.max())
-        return self.sent[-min(max(1, 2 * self.timing.segment // max(most, 1)), 16)]
-
-    def take(self, arrival, pace=None):
-        first, last, words = arrival
-        first = np.maximum(first, self.taken + _HEADER + _CRC)
-        return first, np.maximum(first + (words if pace is None else np.maximum(words, pace)), last), words
-
-    def left(self, end):
-        self.taken = end
-        self.credits.append(end)
+#: Segments within which a period is looked for, and segments that a walk looks ahead.
+_PERIODS, _AHEAD = 6, 5
+#: Segments that the optimizer has banks for.
+_BANKS = 2
 
 
-def _sum(node, arrival, hop, elements, keep):
-    """A packet becomes a sum of hop+1 gradients; returns when its words are there."""
-    costs, timing = node.costs, node.timing
-    words = costs.scatter(hop, elements)
-    some = elements > 0
-    if timing.grouped:
-        groups = -(-elements // 32)
-        own = costs.own(elements)
-        ahead = min(max(1, 2 * timing.segment // max(int(own.max()), 1)), 16)
-        enc = np.maximum(node.encoding, node.sums[-ahead])
-        encoded = enc + np.maximum(8 * groups, own)
-        node.encoding = np.where(some, encoded, node.encoding)
-        first, last, _ = node.take(arrival)
-        room = node.room(words)
-        begun = np.maximum(np.maximum(first, node.summing), enc)
-        work = costs.positions(hop, elements) + groups
-        end = np.maximum(np.maximum(begun + work, last), np.maximum(encoded, room))
-        out = begun + -(-work // np.maximum(groups, 1)) + timing.summed - 1
-        out_end = np.maximum(out + words, end + timing.summed - 1 + words // np.maximum(groups, 1))
-        if keep:
-            out = np.maximum(out, node.decoding)
-            out_end = np.maximum(out + words, out_end)
-            node.decoding = np.where(some, out_end, node.decoding)
-            node.landing = np.maximum(node.landing, out_end + timing.decoded + timing.stored + -(-elements // timing.lanes))
-        node.summing = np.where(some, end, node.summing)
-        node.sums.append(np.where(some, begun, node.summing))
-        left = np.where(some, end, last)
-    else:
-        first, last, arrived = node.take(arrival)
-        left = np.maximum(last, np.where(some, node.summing, 0))
-        begun = np.maximum(np.maximum(first, node.summing), node.decoding)
-        beats = np.maximum(-(-elements // timing.lanes), words)
-        end = np.maximum(np.maximum(begun + beats, last), node.room(words))
-        node.decoding = np.where(some, end, node.decoding)
-        if keep:
-            node.landing = np.maximum(node.landing, end + timing.summed + timing.decoded + timing.stored + -(-elements // timing.lanes))
-        out = begun + timing.summed
-        out_end = np.maximum(out + words, end + timing.summed)
-        node.summing = np.where(some, end, node.summing)
-    node.left(left)
-    return out + BEHIND, out_end + BEHIND
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Walked:
+    """Outcome of a walk.
+
+    Members
+    -------
+    cycles : int
+        Cycles from the start of the command to its end, on the rank that takes longest.
+    words : int
+        Words that the rank with most of them sends, headers and CRCs included.
+    scatter : int
+        Words of these that are gradients.
+    """
+
+    cycles: int
+    words: int
+    scatter: int
 
 
-def _update(node, arrival, elements):
-    timing, costs = node.timing, node.costs
-    some = elements > 0
-    first, last, words = node.take(arrival, -(-elements // timing.lanes))
-    left = np.maximum(last, np.where(some, node.bank, 0))
-    node.left(left)
-    begun = np.maximum(left + timing.decoded + BEHIND, node.updating)
-    count = -(-elements // timing.update_lanes) * timing.interval
-    node.bank = np.where(some, node.updating, node.bank)
-    node.updating = np.where(some, begun + count, node.updating)
-    words = costs.gather(elements)
-    out = begun + timing.updated
-    return out, np.maximum(out + words, begun + count + timing.updated)
+class _Walk:
+    """One collective, segment by segment."""
 
+    def __init__(self, costs: Costs, timing: Timing, *, kind: Collective, latency: int):
+        self._costs, self._timing, self._kind = costs, timing, kind
+        self._ranks = np.arange(costs.nodes)
+        begin = timing.planning(length=costs.length, nodes=costs.nodes)
+        self.units = Units(timing, nodes=costs.nodes, latency=latency, begin=begin)
+        self._none = np.full(costs.nodes, begin, dtype=np.int64)
+        self.kept: dict[int, There] = {}
+        self.scatter_words = np.zeros(costs.nodes, dtype=np.int64)
 
-def walk(costs, timing, latency, *, fused, loaded_at=None, trace=None):
-    nodes = costs.nodes
-    rank = np.arange(nodes)
-    planning = (65536 // 32).bit_length() + nodes + 3
-    node = _Node(costs, timing, latency, planning)
-    kept = {}
-    def scatter(t):
-        elements = costs.elements(t)
-        loaded = np.full(nodes, planning + timing.loaded + BEHIND, dtype=np.int64)
-        for hop in range(nodes - 1):
-            e = elements[(rank - hop) % nodes]
-            w = costs.scatter(hop, e)
-            if hop == 0:
-                if timing.grouped:
-                    node.there = loaded, loaded
-                else:
-                    some = e > 0
-                    begun = node.summing
-                    beats = np.maximum(-(-e // timing.lanes), w)
-                    end = np.maximum(begun + beats, node.room(w))
-                    node.there = begun + timing.loaded + BEHIND, end + timing.loaded + BEHIND
-                    node.summing = np.where(some, end, node.summing)
-            arrival = node.send(w)
-            mine = elements[(rank - hop - 1) % nodes]
-            if hop < nodes - 2:
-                node.there = _sum(node, arrival, hop + 1, mine, False)
-            elif fused:
-                kept[t] = _update(node, arrival, mine)
+    def _elements(self, segment: int, distance: int) -> Numbers:
+        """Elements of a segment of block rank + distance, on each rank."""
+        return self._costs.elements(segment)[(self._ranks + distance) % self._costs.nodes]
+
+    def _rows(self, segment: int, distance: int) -> Numbers:
+        return self.units.rows(self._elements(segment, distance))
+
+    # Scatter-reduce.
+
+    def scatter(self, segment: int) -> None:
+        """The scatter-reduce of a segment of each block."""
+        costs, units = self._costs, self.units
+        before = units.words
+        there = self._first_grouped(segment) if self._timing.grouped else self._first_coded(segment)
+        for hop in range(1, costs.nodes):
+            arrival = units.send(there, costs.scatter(hop - 1, self._elements(segment, 1 - hop)))
+            mine = self._elements(segment, -hop)
+            last = hop == costs.nodes - 1
+            if last and self._kind is Collective.FUSED_UPDATE:
+                there = self._update(arrival, mine)
+            elif self._timing.grouped:
+                there = self._sum_grouped(arrival, hop, mine, last=last)
             else:
-                there = _sum(node, arrival, hop + 1, mine, True)
-                kept[t] = there
-    def gather(t):
-        elements = costs.elements(t)
-        node.there = kept.pop(t)
-        for hop in range(nodes - 1):
-            e = elements[(rank + 1 - hop) % nodes]
-            arrival = node.send(costs.gather(e))
-            mine = elements[(rank - hop) % nodes]
-            first, last, words = node.take(arrival, -(-mine // timing.lanes))
-            last = np.maximum(last, node.room(words)) if hop < nodes - 2 else last
-            node.left(last)
-            node.there = first + BEHIND, last + BEHIND
-            if not fused:
-                dec = np.maximum(first, node.decoding)
-                end = np.maximum(dec + np.maximum(words, -(-mine // timing.lanes)), last)
-                last = np.where(mine > 0, end, last)
-                node.decoding = np.where(mine > 0, end, node.decoding)
-            node.landing = np.maximum(node.landing, last + (timing.landed if fused else timing.decoded)
-                                      + timing.stored + -(-mine // timing.lanes))
-    T = costs.segments
-    for t in range(T):
-        scatter(t)
-        if t:
-            gather(t - 1)
-    gather(T - 1)
-    return int(np.maximum(node.landing, node.free).max()) + COMMAND, int(np.max(node.words))
+                there = self._sum_coded(arrival, hop, mine, last=last)
+        self.kept[segment] = there
+        self.scatter_words = self.scatter_words + units.words - before
 
-BEHIND = 3
-CREDIT = 2
-from host.predict.timing import COMMAND, HOP
+    def _read_ahead(self, segment: int) -> None:
+        """Let readers beside that of addends read what they may, from this segment on."""
+        fused, grouped = self._kind is Collective.FUSED_UPDATE, self._timing.grouped
+        ahead = [*([(_AHEAD, 0)] if grouped else []), *([(_BANKS, 1)] if fused else [])]
+        more = [sum((self._rows(one, distance) for one in (range(count) if segment == 0 else [segment + count - 1])),
+                    start=np.zeros_like(self._none)) for count, distance in ahead]
+        units = self.units
+        units.behind = more if segment == 0 else [one + new for one, new in zip(units.behind, more, strict=True)]
+
+    def _first_grouped(self, segment: int) -> There:
+        """Words of the gradients that are sent first; they have an encoder of their own, which runs ahead."""
+        timing, units = self._timing, self.units
+        mine = self._elements(segment, 0)
+        rows, words = units.rows(mine), self._costs.scatter(0, mine)
+        others = [self._rows(segment, -1)] if self._costs.nodes > 2 or self._kind is not Collective.FUSED_UPDATE else []
+        if segment == 0:
+            if self._kind is Collective.FUSED_UPDATE:
+                others.append(self._rows(0, 1))
+            shared = sum((np.minimum(rows, one) for one in others), start=np.zeros_like(rows))
+            first = self._none + timing.loaded + BEHIND + np.minimum(np.minimum(rows, shared), GROUP // timing.lanes)
+            last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
+            self._read_ahead(segment)
+            return first, last
+        ahead = sum((self._rows(segment + one, 0) for one in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
+        left = np.maximum(units.behind[0] - ahead, 0)
+        whole = left >= rows
+        begun = units.encoder + timing.loaded
+        shared = sum((np.minimum(left, one) for one in others), start=np.zeros_like(rows))
+        last = np.where(left > 0, begun + np.maximum(left + shared, np.where(whole, words, 0)), 0)
+        first = np.where(whole & (left > 0), begun + left - rows, 0)
+        self._read_ahead(segment)
+        return first, last
+
+    def _first_coded(self, segment: int) -> There:
+        """Words of the gradients that are sent first, which take the path of all sums."""
+        timing, units = self._timing, self.units
+        mine = self._elements(segment, 0)
+        words = self._costs.scatter(0, mine)
+        self._read_ahead(segment)
+        begun = units.adder
+        end = np.maximum(begun + np.maximum(units.read(units.rows(mine)), words), units.room(words))
+        units.add((begun, end), words, mine > 0)
+        return begun + timing.loaded + BEHIND, end + timing.loaded + BEHIND
+
+    def _sum_grouped(self, arrival: Arrival, hop: int, mine: Numbers, *, last: bool) -> There:
+        """A sum of ``hop`` + 1 gradients, formed group by group."""
+        costs, timing, units = self._costs, self._timing, self.units
+        some, words, own = mine > 0, costs.scatter(hop, mine), costs.own(mine)
+        groups = np.maximum(-(-mine // GROUP), 1)
+        queued = min(max(1, 2 * timing.segment // max(int(own.max()), 1)), len(units.sums))
+        encoder = np.maximum(units.encoder, units.sums[-queued])
+        units.idle(encoder - units.encoder)
+        encoded = encoder + np.maximum(units.read(units.rows(mine)), own)
+        units.encoder = np.where(some, encoded, units.encoder)
+        first, end = units.take(arrival)
+        begun = np.maximum(np.maximum(first, units.adder), encoder)
+        work = np.where(some, costs.positions(hop, mine) + groups, 0)
+        added = np.maximum(np.maximum(begun + work, arrival.last), np.maximum(encoded, units.room(words)))
+        out = begun - (-work // groups) + timing.summed - 1
+        out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
+        if last:  # decoded as it is kept for the gather
+            out = np.maximum(out, units.decodes[-1])
+            out_end = np.maximum(np.maximum(out + words, out_end), units.stores[-_BANKS])
+            units.decodes.append(np.where(some, out_end, units.decodes[-1]))
+            units.land(out_end + timing.decoded, mine)
+        units.add((begun, added), work, some)
+        units.leave(np.where(some, added, end))
+        return out + BEHIND, out_end + BEHIND
+
+    def _sum_coded(self, arrival: Arrival, hop: int, mine: Numbers, *, last: bool) -> There:
+        """A sum of ``hop`` + 1 gradients, which are decoded, added and encoded again."""
+        costs, timing, units = self._costs, self._timing, self.units
+        some, words = mine > 0, costs.scatter(hop, mine)
+        first, end = units.take(arrival)
+        units.leave(np.maximum(end, np.where(some, units.adder, 0)))
+        begun = np.maximum(np.maximum(first, units.adder), units.decodes[-1])
+        added = np.maximum(begun + np.maximum(units.read(units.rows(mine)), words), end)
+        added = np.maximum(added, units.room(words))
+        units.decodes.append(np.where(some, added, units.decodes[-1]))
+        if last:
+            rested = added + timing.summed + timing.decoded
+            units.rested = np.where(some, rested, units.rested)
+            units.land(rested, mine)
+        units.add((begun, added), words, some)
+        out = begun + timing.summed
+        return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
+
+    def _update(self, arrival: Arrival, mine: Numbers) -> There:
+        """New weights of the own block."""
+        timing, units = self._timing, self.units
+        units.decodes.append(np.maximum(units.decodes[-1], np.where(mine > 0, units.bank, 0)))
+        _, filled = units.decode(arrival, mine, room=timing.segment, lands=False)
+        begun, end = units.update(filled + timing.decoded + BEHIND, mine)
+        return self._results(begun, end, mine)
+
+    def _results(self, begun: Numbers, end: Numbers, mine: Numbers) -> There:
+        timing = self._timing
+        first = begun + timing.updated + timing.first + BEHIND
+        return first, np.maximum(first + self._costs.gather(mine), end + timing.updated + timing.kept + BEHIND)
+
+    # All-gather.
+
+    def gather(self, segment: int) -> None:
+        """The all-gather of a segment of each block."""
+        costs, units = self._costs, self.units
+        there = self.kept.pop(segment) if segment in self.kept else self._stored(segment)
+        if not costs.sums and not self._timing.raw:
+            self._restore(there, self._elements(segment, 1))
+        for hop in range(costs.nodes - 1):
+            words = costs.gather(self._elements(segment, 1 - hop))
+            arrival = units.send(there, words)
+            there = self._land(arrival, self._elements(segment, -hop), passed=hop < costs.nodes - 2)
+
+    def _stored(self, segment: int) -> There:
+        """Weights of the own block that a gather alone reads."""
+        words = self._costs.gather(self._elements(segment, 1))
+        begun = self.units.encoder
+        self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
+        return begun + self._timing.given, self.units.encoder + self._timing.given
+
+    def _restore(self, there: There, mine: Numbers) -> None:
+        """The own block comes to rest decoded, before all others."""
+        units = self.units
+        begun = np.maximum(there[0], units.weights[-1])
+        end = np.maximum(begun + np.maximum(self._costs.gather(mine), units.rows(mine)), there[1])
+        units.weights.append(np.where(mine > 0, end, units.weights[-1]))
+        units.land(end + self._timing.landed, mine)
+
+    def _land(self, arrival: Arrival, mine: Numbers, *, passed: bool) -> There:
+        """A packet comes to rest, and is passed on."""
+        costs, timing, units = self._costs, self._timing, self.units
+        if passed:
+            arrival = arrival._replace(last=np.maximum(arrival.last, units.room(arrival.words)))
+        if not costs.sums and timing.raw:
+            first, end = units.take(arrival)
+            units.leave(end)
+            units.land(end + timing.landed, mine)
+            return first + BEHIND, end + BEHIND
+        longest = int(arrival.words.max())
+        if costs.sums:
+            if not timing.grouped:
+                units.decodes.append(np.maximum(units.decodes[-1], np.where(mine > 0, units.rested, 0)))
+            first, end = units.decode(arrival, mine, room=timing.segment if timing.grouped else longest)
+            units.land(end + timing.decoded, mine)
+        else:
+            first, end = units.decode(arrival, mine, room=longest, weights=True)
+            units.land(end + timing.landed, mine)
+        return np.maximum(arrival.first, units.taken - arrival.words) + BEHIND, units.taken + BEHIND
+
+    # The whole.
+
+    def keep(self, segment: int) -> None:
+        """Sums of a reduce-scatter come to rest where they are."""
+        _, last = self.kept.pop(segment)
+        if not self._timing.grouped:
+            self.units.land(last, self._elements(segment, 1))
+
+    def times(self) -> Numbers:
+        """All times, one behind the other."""
+        return np.concatenate([self.units.times(), *(np.stack(one) for one in self.kept.values())])
+
+    def skip(self, cycles: int, periods: int, segments: int, words: tuple[Numbers, Numbers]) -> None:
+        """Let periods pass, of so many cycles and segments and with so many words of all and of gradients."""
+        units = self.units
+        units.move(periods * cycles)
+        units.words = units.words + periods * words[0]
+        self.scatter_words = self.scatter_words + periods * words[1]
+        self.kept = {segment + periods * segments: (first + periods * cycles, last + periods * cycles)
+                     for segment, (first, last) in self.kept.items()}
+
+
+class _Periods:
+    """Looks for a period in the times of a walk."""
+
+    def __init__(self, latency: int):
+        # What is longer ago than anything that is waited for has no effect.
+        self._past = 4096 + 4 * latency
+        self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
+
+    def look(self, number: int, walk: _Walk) -> tuple[int, int, tuple[Numbers, Numbers]] | None:
+        """Segments, cycles and words of a period that ends with this segment, if there is one."""
+        times = walk.times()
+        now = int(times.max())
+        since = np.maximum(times - now, -self._past)
+        words = walk.units.words, walk.scatter_words
+        found = None
+        for before, then, others, behind, sent in self._found:
+            if since.shape == others.shape and (since == others).all() and all(
+                    (one == other).all() for one, other in zip(behind, walk.units.behind, strict=True)):
+                found = number - before, now - then, (words[0] - sent[0], words[1] - sent[1])
+        self._found = [*self._found, (number, now, since, walk.units.behind, words)][-_PERIODS:]
+        return found
+
+
+def walk(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: int, latency: int) -> Walked:
+    """Walk through a collective.
+
+    Parameters
+    ----------
+    kind : Collective
+    form : Format
+        That of the node whose latencies ``timing`` has.
+    timing : Timing
+    length, nodes, latency : int
+        Elements of the vector; ranks, two or more; cycles of a link, for words and for credits.
+    """
+    if latency < 1:
+        raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
+    costs = Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=kind is Collective.ALL_REDUCE)
+    one = _Walk(costs, timing, kind=kind, latency=latency)
+    scatters, gathers = kind is not Collective.ALL_GATHER, kind is not Collective.REDUCE_SCATTER
+    periods, number, skipped = _Periods(latency), 0, False
+    while number < costs.segments:
+        if scatters:
+            one.scatter(number)
+        if not gathers:
+            one.keep(number)
+        elif not scatters:
+            one.gather(number)
+        elif number:
+            one.gather(number - 1)
+        found = None if skipped or number >= costs.full - _AHEAD - _PERIODS else periods.look(number, one)
+        if found is not None:
+            segments, cycles, words = found
+            count = max(0, (costs.full - _AHEAD - number) // segments)
+            one.skip(cycles, count, segments, words)
+            number += count * segments
+            skipped = True
+        number += 1
+    if scatters and gathers:
+        one.gather(costs.segments - 1)
+    end = np.maximum(one.units.stores[-1], one.units.link)
+    busiest = int(one.units.words.argmax())
+    return Walked(cycles=int(end.max()) + COMMAND, words=int(one.units.words[busiest]),
+                  scatter=int(one.scatter_words[busiest]))

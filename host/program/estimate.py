@@ -23,6 +23,7 @@ class Collective(enum.Enum):
     """Collectives of a schedule, by the names of their operations."""
 
     FUSED_UPDATE = enum.auto()
+    ALL_REDUCE = enum.auto()
     REDUCE_SCATTER = enum.auto()
     ALL_GATHER = enum.auto()
 
