@@ -13,8 +13,6 @@ from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host.commands import late_options
-from host.commands.bench import bench_command
-from host.commands.cache import cache_app
 from host.commands.console import (
     ArithmeticOption,
     HostPort,
@@ -27,18 +25,11 @@ from host.commands.console import (
     shown,
     thread_count,
 )
-from host.commands.examples import examples_command
-from host.commands.info import info_command, show_version
-from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
-from host.commands.launch import launch_command
-from host.commands.memory import memory_command
-from host.commands.packets import packets_command
+from host.commands.info import show_version
+from host.commands.others import add_commands
 from host.commands.plain_text import tolerate
-from host.commands.quantize import quantize_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, refuse_unused
-from host.commands.sweep import sweep_command
-from host.commands.tiling import tiling_command
 from host.commands.topology_options import (
     DisableOption,
     EnableOption,
@@ -49,7 +40,6 @@ from host.commands.topology_options import (
     course_of,
     lines,
 )
-from host.commands.wave import wave_command
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.memory import fitted
@@ -418,17 +408,7 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
         config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
 
 
-app.command("bench")(bench_command)
-app.command("sweep")(sweep_command)
-app.command("tiling")(tiling_command)
-app.command("memory")(memory_command)
-app.command("quantize")(quantize_command)
-app.command("info")(info_command)
-app.command("wave")(wave_command)
-app.command("packets")(packets_command)
-app.command("examples")(examples_command)
-app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)
-app.add_typer(cache_app, name="cache")
+add_commands(app)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 They are those of :mod:`sim.golden.ring`, in closed form where the words of a codec follow from the elements, and
 expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a ring of
-any size has its costs segment by segment.
+any size has its costs segment by segment. Where there are gradients, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS, Codec
-from sim.golden.ring import GROUP
+from sim.golden.ring import GROUP, segment_indices
 
-__all__ = ["Costs", "Format", "Zeros"]
+__all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -73,6 +73,8 @@ class Format:
 class Costs:
     """Costs of all packets of a vector.
 
+    They are asked for by the segment and by the distance of the block from the rank, and are arrays by ranks.
+
     Parameters
     ----------
     form : Format
@@ -90,8 +92,8 @@ class Costs:
             raise ValueError(f"Vector must have at least one element, not {length!r}")
         groups, rest = divmod(length, GROUP)
         each, more = divmod(groups, nodes)
-        blocks = np.arange(nodes)
-        self.sizes = GROUP * (each + (blocks < more)) + rest * (blocks == more)
+        self.ranks = np.arange(nodes)
+        self.sizes = GROUP * (each + (self.ranks < more)) + rest * (self.ranks == more)
         self.segments = int(-(-self.sizes.max(initial=0) // segment))
         self._tables = {name: self._table(CODECS[name]) for name in (form.gradients, form.weights)
                         if not CODECS[name].sums_coded}
@@ -100,31 +102,73 @@ class Costs:
         """Words of a packet by its elements."""
         return np.array([codec.most_words(count) for count in range(self.segment + 1)], dtype=np.int64)
 
-    def elements(self, number: int) -> Numbers:
-        """Elements of a segment of each block."""
-        return np.clip(self.sizes - self.segment * number, 0, self.segment)
+    def elements(self, segment: int, distance: int) -> Numbers:
+        """Elements of a segment of block rank + ``distance``, on each rank."""
+        blocks = (self.ranks + distance) % self.nodes
+        return np.asarray(np.clip(self.sizes[blocks] - self.segment * segment, 0, self.segment))
 
     @property
     def full(self) -> int:
-        """First segments of which every block has all elements."""
+        """First segments that have the same costs in every block."""
         return int(self.sizes.min() // self.segment)
 
-    def scatter(self, hop: int, elements: Numbers) -> Numbers:
+    def scatter(self, hop: int, segment: int, distance: int) -> Numbers:
         """Payload words of packets whose elements are sums of ``hop`` + 1 gradients."""
+        elements = self.elements(segment, distance)
         if self.form.gradients in self._tables:
             return np.asarray(self._tables[self.form.gradients][elements])
-        return np.asarray(-(-elements // GROUP) + np.rint(self.form.after(hop + 1) * elements).astype(np.int64))
+        return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
 
-    def positions(self, hop: int, elements: Numbers) -> Numbers:
+    def positions(self, hop: int, segment: int, distance: int) -> Numbers:
         """Places at which the sum of ``hop`` gradients, or the gradient that is added to it, is not zero."""
-        return np.rint(self.form.after(hop + 1) * elements).astype(np.int64)
+        return self._nonzeros(hop, segment, distance)
 
-    def own(self, elements: Numbers) -> Numbers:
-        """Words of a gradient itself in zero-value form."""
-        return self.scatter(0, elements)
+    def own(self, hop: int, segment: int, distance: int) -> Numbers:
+        """Words of the gradient that is added to a sum of ``hop`` others, in zero-value form."""
+        return self.scatter(0, segment, distance)
 
-    def gather(self, elements: Numbers) -> Numbers:
+    def gather(self, segment: int, distance: int) -> Numbers:
         """Payload words of packets of finished blocks."""
         if self.sums:
-            return self.scatter(self.nodes - 1, elements)
-        return np.asarray(self._tables[self.form.weights][elements])
+            return self.scatter(self.nodes - 1, segment, distance)
+        return np.asarray(self._tables[self.form.weights][self.elements(segment, distance)])
+
+    def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
+        """Elements of a sum of ``hop`` + 1 gradients that are not zero."""
+        return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
+
+
+class CountedCosts(Costs):
+    """Costs of gradients in zero-value form whose zeros are counted, and not expected by a density.
+
+    Parameters
+    ----------
+    form : Format
+    gradients : array of shape (nodes, length)
+    segment : int
+    sums : bool
+    """
+
+    def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):
+        nodes, length = gradients.shape
+        super().__init__(form, length=length, nodes=nodes, segment=segment, sums=sums)
+        there = gradients != 0
+        shape = nodes, self.segments, nodes
+        self._sums, self._own = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for block, parts in enumerate(segment_indices(length, nodes, segment)):
+            for number, index in enumerate(parts):
+                order = there[:, index][(np.arange(nodes) + block) % nodes]
+                self._own[:, number, block] = order.sum(axis=1)
+                self._sums[:, number, block] = np.logical_or.accumulate(order).sum(axis=1)
+
+    @property
+    def full(self) -> int:
+        """No segment is like another."""
+        return 0
+
+    def own(self, hop: int, segment: int, distance: int) -> Numbers:
+        blocks = (self.ranks + distance) % self.nodes
+        return np.asarray(-(-self.elements(segment, distance) // GROUP) + self._own[hop, segment, blocks])
+
+    def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
+        return np.asarray(self._sums[hop, segment, (self.ranks + distance) % self.nodes])

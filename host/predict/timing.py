@@ -15,7 +15,7 @@ from hdl.group import GROUP
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.rules import RULES
 from hdl.ring.setup import longest_vector
-from hdl.row_transfer import RowReader
+from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.rows import RowAssembler, RowSerializer, SegmentBuffer
 from hdl.streams.stream import SkidBuffer
 
@@ -24,7 +24,7 @@ __all__ = ["BEHIND", "COMMAND", "HOP", "Timing", "timing_of"]
 #: Fitted: cycles of a payload word that is passed on, from one node's packetizer to the next one's, beside the wire.
 HOP = 15
 #: Fitted: cycles of a command before its first packet and after its last row, beside planning and reading.
-COMMAND = 5
+COMMAND = 2
 
 #: Cycles of a queue in block memory, such as the one behind the ingress of what is passed on.
 BEHIND = 3
@@ -78,7 +78,14 @@ class Timing:
 
     def planning(self, *, length: int, nodes: int) -> int:
         """Cycles in which a command is planned, as :class:`hdl.ring.order.Planner` does."""
-        return max(self.address, int(length // GROUP).bit_length()) + nodes + 3
+        return int(max(self.address, (length // GROUP).bit_length()) + nodes + 3)
+
+    def alone(self, *, length: int) -> int:
+        """Cycles in which a node updates so many elements by itself."""
+        rows = -(-min(length, self.segment) // self.lanes)
+        beats = -(-length // self.update_lanes) * self.interval
+        around = int(RowReader.latency + RowWriter.latency + 1)
+        return self.planning(length=length, nodes=1) + COMMAND + around + rows + self.updated + beats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +107,12 @@ class _Coding:
     def encode(self) -> int:
         """From the last beat of a block to its first word."""
         codec = CODECS[self.name]
-        return int(create_unit(codec.encoder, codec, self.lanes).latency) + RowSerializer.latency
+        return int(create_unit(codec.encoder, codec, self.lanes).latency + RowSerializer.latency)
 
     @property
     def decode(self) -> int:
         codec = CODECS[self.name]
-        return int(create_unit(codec.decoder, codec, self.lanes).latency) + RowAssembler.latency
+        return int(create_unit(codec.decoder, codec, self.lanes).latency + RowAssembler.latency)
 
 
 def _optimizer(config: NodeConfig) -> StreamedOptimizer:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.predict.timing import BEHIND, HOP, Timing
+from sim.golden.ring import GROUP
 
 __all__ = ["Arrival", "Numbers", "There", "Units"]
 
@@ -71,6 +72,12 @@ class Units:
         """Rows of memory of so many elements."""
         return np.asarray(-(-elements // self.timing.lanes))
 
+    def beats(self, elements: Numbers) -> Numbers:
+        """Beats of an encoder or decoder of gradients; in zero-value form groups are whole."""
+        if self.timing.grouped:
+            return np.asarray(-(-elements // GROUP) * (GROUP // self.timing.lanes))
+        return self.rows(elements)
+
     def send(self, there: There, words: Numbers) -> Arrival:
         """Send a packet on every link, and return those that arrive."""
         credit = np.roll(self.left[0], -1) + _CREDIT + self.latency
@@ -107,7 +114,7 @@ class Units:
         """Let the other readers have the gradient memory for a while."""
         self.behind = [np.maximum(one - cycles, 0) for one in self.behind]
 
-    def add(self, there: There, work: Numbers, some: Numbers) -> None:
+    def add(self, there: There, some: npt.NDArray[np.bool_]) -> None:
         """Note that the adder has been busy with a packet."""
         self.adder = np.where(some, there[1], self.adder)
         self.sums.append(np.where(some, there[0], self.adder))
@@ -119,7 +126,8 @@ class Units:
         first, last = self.take(arrival)
         some = elements > 0
         begun = np.maximum(first, history[-1])
-        end = np.maximum(begun + np.maximum(arrival.words, self.rows(elements)), last)
+        beats = self.rows(elements) if weights else self.beats(elements)
+        end = np.maximum(begun + np.maximum(arrival.words, beats), last)
         if lands:
             end = np.maximum(end, self.stores[-_ROOM])
         self.leave(np.where(some, np.maximum(last, history[-_ahead(room, arrival.words)]), last))

@@ -20,13 +20,14 @@ import dataclasses
 
 import numpy as np
 
+from hdl.compression.feedback import PacketAdder
 from host.predict.costs import Costs, Format
 from host.predict.timing import BEHIND, COMMAND, Timing
 from host.predict.units import Arrival, Numbers, There, Units
 from host.program.estimate import Collective
 from sim.golden.ring import GROUP
 
-__all__ = ["Walked", "walk"]
+__all__ = ["Walked", "walk", "walk_costs"]
 
 #: Segments within which a period is looked for, and segments that a walk looks ahead.
 _PERIODS, _AHEAD = 6, 5
@@ -57,20 +58,19 @@ class _Walk:
     """One collective, segment by segment."""
 
     def __init__(self, costs: Costs, timing: Timing, *, kind: Collective, latency: int):
-        self._costs, self._timing, self._kind = costs, timing, kind
-        self._ranks = np.arange(costs.nodes)
+        self._costs, self._timing = costs, timing
         begin = timing.planning(length=costs.length, nodes=costs.nodes)
         self.units = Units(timing, nodes=costs.nodes, latency=latency, begin=begin)
         self._none = np.full(costs.nodes, begin, dtype=np.int64)
         self.kept: dict[int, There] = {}
         self.scatter_words = np.zeros(costs.nodes, dtype=np.int64)
-
-    def _elements(self, segment: int, distance: int) -> Numbers:
-        """Elements of a segment of block rank + distance, on each rank."""
-        return self._costs.elements(segment)[(self._ranks + distance) % self._costs.nodes]
+        self._fused = kind is Collective.FUSED_UPDATE
+        self._gathers = kind is not Collective.REDUCE_SCATTER
+        #: Whether gradients that are sent first share the memory with addends, which have a reader of their own.
+        self._shares = timing.grouped and (costs.nodes > 2 or not self._fused)
 
     def _rows(self, segment: int, distance: int) -> Numbers:
-        return self.units.rows(self._elements(segment, distance))
+        return self.units.rows(self._costs.elements(segment, distance))
 
     # Scatter-reduce.
 
@@ -80,22 +80,20 @@ class _Walk:
         before = units.words
         there = self._first_grouped(segment) if self._timing.grouped else self._first_coded(segment)
         for hop in range(1, costs.nodes):
-            arrival = units.send(there, costs.scatter(hop - 1, self._elements(segment, 1 - hop)))
-            mine = self._elements(segment, -hop)
+            arrival = units.send(there, costs.scatter(hop - 1, segment, 1 - hop))
             last = hop == costs.nodes - 1
-            if last and self._kind is Collective.FUSED_UPDATE:
-                there = self._update(arrival, mine)
+            if last and self._fused:
+                there = self._update(arrival, segment)
             elif self._timing.grouped:
-                there = self._sum_grouped(arrival, hop, mine, last=last)
+                there = self._sum_grouped(arrival, hop, segment, last=last)
             else:
-                there = self._sum_coded(arrival, hop, mine, last=last)
+                there = self._sum_coded(arrival, hop, segment, last=last)
         self.kept[segment] = there
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
         """Let readers beside that of addends read what they may, from this segment on."""
-        fused, grouped = self._kind is Collective.FUSED_UPDATE, self._timing.grouped
-        ahead = [*([(_AHEAD, 0)] if grouped else []), *([(_BANKS, 1)] if fused else [])]
+        ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(one, distance) for one in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
         units = self.units
@@ -104,17 +102,18 @@ class _Walk:
     def _first_grouped(self, segment: int) -> There:
         """Words of the gradients that are sent first; they have an encoder of their own, which runs ahead."""
         timing, units = self._timing, self.units
-        mine = self._elements(segment, 0)
-        rows, words = units.rows(mine), self._costs.scatter(0, mine)
-        others = [self._rows(segment, -1)] if self._costs.nodes > 2 or self._kind is not Collective.FUSED_UPDATE else []
+        rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
+        others = [self._rows(segment, -1)] if self._shares else []
         if segment == 0:
-            if self._kind is Collective.FUSED_UPDATE:
+            if self._fused:
                 others.append(self._rows(0, 1))
             shared = sum((np.minimum(rows, one) for one in others), start=np.zeros_like(rows))
             first = self._none + timing.loaded + BEHIND + np.minimum(np.minimum(rows, shared), GROUP // timing.lanes)
             last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
             self._read_ahead(segment)
             return first, last
+        if not self._shares:  # read long ago
+            return self._none, self._none
         ahead = sum((self._rows(segment + one, 0) for one in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
         left = np.maximum(units.behind[0] - ahead, 0)
         whole = left >= rows
@@ -128,69 +127,68 @@ class _Walk:
     def _first_coded(self, segment: int) -> There:
         """Words of the gradients that are sent first, which take the path of all sums."""
         timing, units = self._timing, self.units
-        mine = self._elements(segment, 0)
-        words = self._costs.scatter(0, mine)
+        rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         self._read_ahead(segment)
         begun = units.adder
-        end = np.maximum(begun + np.maximum(units.read(units.rows(mine)), words), units.room(words))
-        units.add((begun, end), words, mine > 0)
+        end = np.maximum(begun + np.maximum(units.read(rows), words), units.room(words))
+        units.add((begun, end), rows > 0)
         return begun + timing.loaded + BEHIND, end + timing.loaded + BEHIND
 
-    def _sum_grouped(self, arrival: Arrival, hop: int, mine: Numbers, *, last: bool) -> There:
+    def _sum_grouped(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
         """A sum of ``hop`` + 1 gradients, formed group by group."""
         costs, timing, units = self._costs, self._timing, self.units
-        some, words, own = mine > 0, costs.scatter(hop, mine), costs.own(mine)
+        mine = costs.elements(segment, -hop)
+        some, words, own = mine > 0, costs.scatter(hop, segment, -hop), costs.own(hop, segment, -hop)
         groups = np.maximum(-(-mine // GROUP), 1)
         queued = min(max(1, 2 * timing.segment // max(int(own.max()), 1)), len(units.sums))
         encoder = np.maximum(units.encoder, units.sums[-queued])
         units.idle(encoder - units.encoder)
-        encoded = encoder + np.maximum(units.read(units.rows(mine)), own)
+        encoded = encoder + np.maximum(np.maximum(units.read(units.rows(mine)), units.beats(mine)), own)
         units.encoder = np.where(some, encoded, units.encoder)
         first, end = units.take(arrival)
         begun = np.maximum(np.maximum(first, units.adder), encoder)
-        work = np.where(some, costs.positions(hop, mine) + groups, 0)
+        work = np.where(some, costs.positions(hop, segment, -hop) + groups, 0)
         added = np.maximum(np.maximum(begun + work, arrival.last), np.maximum(encoded, units.room(words)))
         out = begun - (-work // groups) + timing.summed - 1
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
         if last:  # decoded as it is kept for the gather
             out = np.maximum(out, units.decodes[-1])
-            out_end = np.maximum(np.maximum(out + words, out_end), units.stores[-_BANKS])
+            out_end = np.maximum(np.maximum(out + np.maximum(words, units.beats(mine)), out_end), units.stores[-_BANKS])
             units.decodes.append(np.where(some, out_end, units.decodes[-1]))
             units.land(out_end + timing.decoded, mine)
-        units.add((begun, added), work, some)
+        units.add((begun, added), some)
         units.leave(np.where(some, added, end))
         return out + BEHIND, out_end + BEHIND
 
-    def _sum_coded(self, arrival: Arrival, hop: int, mine: Numbers, *, last: bool) -> There:
+    def _sum_coded(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
         """A sum of ``hop`` + 1 gradients, which are decoded, added and encoded again."""
         costs, timing, units = self._costs, self._timing, self.units
-        some, words = mine > 0, costs.scatter(hop, mine)
+        mine = costs.elements(segment, -hop)
+        some, words = mine > 0, costs.scatter(hop, segment, -hop)
         first, end = units.take(arrival)
         units.leave(np.maximum(end, np.where(some, units.adder, 0)))
         begun = np.maximum(np.maximum(first, units.adder), units.decodes[-1])
         added = np.maximum(begun + np.maximum(units.read(units.rows(mine)), words), end)
         added = np.maximum(added, units.room(words))
         units.decodes.append(np.where(some, added, units.decodes[-1]))
-        if last:
-            rested = added + timing.summed + timing.decoded
+        if last:  # encoded and decoded again if it is gathered
+            rested = added + (timing.summed if self._gathers else PacketAdder.latency) + timing.decoded
             units.rested = np.where(some, rested, units.rested)
             units.land(rested, mine)
-        units.add((begun, added), words, some)
+        units.add((begun, added), some)
         out = begun + timing.summed
         return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
 
-    def _update(self, arrival: Arrival, mine: Numbers) -> There:
+    def _update(self, arrival: Arrival, segment: int) -> There:
         """New weights of the own block."""
         timing, units = self._timing, self.units
+        mine = self._costs.elements(segment, 1)
         units.decodes.append(np.maximum(units.decodes[-1], np.where(mine > 0, units.bank, 0)))
         _, filled = units.decode(arrival, mine, room=timing.segment, lands=False)
         begun, end = units.update(filled + timing.decoded + BEHIND, mine)
-        return self._results(begun, end, mine)
-
-    def _results(self, begun: Numbers, end: Numbers, mine: Numbers) -> There:
-        timing = self._timing
         first = begun + timing.updated + timing.first + BEHIND
-        return first, np.maximum(first + self._costs.gather(mine), end + timing.updated + timing.kept + BEHIND)
+        last = end + timing.updated + timing.kept + BEHIND
+        return first, np.maximum(first + self._costs.gather(segment, 1), last)
 
     # All-gather.
 
@@ -199,24 +197,23 @@ class _Walk:
         costs, units = self._costs, self.units
         there = self.kept.pop(segment) if segment in self.kept else self._stored(segment)
         if not costs.sums and not self._timing.raw:
-            self._restore(there, self._elements(segment, 1))
+            self._restore(there, segment)
         for hop in range(costs.nodes - 1):
-            words = costs.gather(self._elements(segment, 1 - hop))
-            arrival = units.send(there, words)
-            there = self._land(arrival, self._elements(segment, -hop), passed=hop < costs.nodes - 2)
+            arrival = units.send(there, costs.gather(segment, 1 - hop))
+            there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
         """Weights of the own block that a gather alone reads."""
-        words = self._costs.gather(self._elements(segment, 1))
+        words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
-    def _restore(self, there: There, mine: Numbers) -> None:
+    def _restore(self, there: There, segment: int) -> None:
         """The own block comes to rest decoded, before all others."""
-        units = self.units
+        units, mine = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
-        end = np.maximum(begun + np.maximum(self._costs.gather(mine), units.rows(mine)), there[1])
+        end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(mine)), there[1])
         units.weights.append(np.where(mine > 0, end, units.weights[-1]))
         units.land(end + self._timing.landed, mine)
 
@@ -242,12 +239,6 @@ class _Walk:
         return np.maximum(arrival.first, units.taken - arrival.words) + BEHIND, units.taken + BEHIND
 
     # The whole.
-
-    def keep(self, segment: int) -> None:
-        """Sums of a reduce-scatter come to rest where they are."""
-        _, last = self.kept.pop(segment)
-        if not self._timing.grouped:
-            self.units.land(last, self._elements(segment, 1))
 
     def times(self) -> Numbers:
         """All times, one behind the other."""
@@ -298,9 +289,15 @@ def walk(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: 
     length, nodes, latency : int
         Elements of the vector; ranks, two or more; cycles of a link, for words and for credits.
     """
+    sums = kind is Collective.ALL_REDUCE
+    return walk_costs(kind, Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=sums), timing,
+                      latency=latency)
+
+
+def walk_costs(kind: Collective, costs: Costs, timing: Timing, *, latency: int) -> Walked:
+    """Walk through a collective whose costs are known."""
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
-    costs = Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=kind is Collective.ALL_REDUCE)
     one = _Walk(costs, timing, kind=kind, latency=latency)
     scatters, gathers = kind is not Collective.ALL_GATHER, kind is not Collective.REDUCE_SCATTER
     periods, number, skipped = _Periods(latency), 0, False
@@ -308,7 +305,7 @@ def walk(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: 
         if scatters:
             one.scatter(number)
         if not gathers:
-            one.keep(number)
+            one.kept.clear()
         elif not scatters:
             one.gather(number)
         elif number:
