@@ -61,6 +61,7 @@ class _Walk:
         self._costs, self._timing = costs, timing
         begin = timing.planning(length=costs.length, nodes=costs.nodes)
         self.units = Units(timing, nodes=costs.nodes, latency=latency, begin=begin)
+        self._waiting: tuple[Numbers, Numbers, Numbers] | None = None
         self._none = np.full(costs.nodes, begin, dtype=np.int64)
         self.kept: dict[int, There] = {}
         self.scatter_words = np.zeros(costs.nodes, dtype=np.int64)
@@ -76,16 +77,20 @@ class _Walk:
 
     def scatter(self, segment: int) -> None:
         """The scatter-reduce of a segment of each block."""
-        costs, units = self._costs, self.units
+        costs, timing, units = self._costs, self._timing, self.units
         before = units.words
-        there = self._first_grouped(segment) if self._timing.grouped else self._first_coded(segment)
+        there = self._first_grouped(segment) if timing.grouped else self._first_coded(segment)
         for hop in range(1, costs.nodes):
             arrival = units.send(there, costs.scatter(hop - 1, segment, 1 - hop))
             last = hop == costs.nodes - 1
             if last and self._fused:
                 there = self._update(arrival, segment)
-            elif self._timing.grouped:
+            elif timing.grouped:
                 there = self._sum_grouped(arrival, hop, segment, last=last)
+            elif last and not self._gathers:
+                self.rest()
+                first, end = units.decode(arrival, costs.elements(segment, 1), room=timing.segment, lands=False)
+                self._waiting = first, end, costs.elements(segment, 1)
             else:
                 there = self._sum_coded(arrival, hop, segment, last=last)
         self.kept[segment] = there
@@ -153,7 +158,8 @@ class _Walk:
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
         if last:  # decoded as it is kept for the gather
             out = np.maximum(out, units.decodes[-1])
-            out_end = np.maximum(np.maximum(out + np.maximum(words, units.beats(mine)), out_end), units.stores[-_BANKS])
+            decoded = np.maximum(out + np.maximum(words, units.beats(mine)), units.stores[-_BANKS])
+            out_end = np.maximum(out_end, decoded)
             units.decodes.append(np.where(some, out_end, units.decodes[-1]))
             units.land(out_end + timing.decoded, mine)
         units.add((begun, added), some)
@@ -171,13 +177,23 @@ class _Walk:
         added = np.maximum(begun + np.maximum(units.read(units.rows(mine)), words), end)
         added = np.maximum(added, units.room(words))
         units.decodes.append(np.where(some, added, units.decodes[-1]))
-        if last:  # encoded and decoded again if it is gathered
-            rested = added + (timing.summed if self._gathers else PacketAdder.latency) + timing.decoded
+        if last:  # encoded, and decoded again
+            rested = added + timing.decoded + timing.summed
             units.rested = np.where(some, rested, units.rested)
             units.land(rested, mine)
         units.add((begun, added), some)
         out = begun + timing.summed
         return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
+
+    def rest(self) -> None:
+        """The last sum of a reduce-scatter with a codec comes to rest as it is, a segment later."""
+        if self._waiting is not None:
+            units, (first, last, mine) = self.units, self._waiting
+            begun = np.maximum(first, units.adder)
+            added = np.maximum(begun + units.read(units.rows(mine)), last)
+            units.add((begun, added), mine > 0)
+            units.land(added + self._timing.decoded + PacketAdder.latency + 2 * BEHIND, mine)
+            self._waiting = None
 
     def _update(self, arrival: Arrival, segment: int) -> There:
         """New weights of the own block."""
@@ -242,7 +258,8 @@ class _Walk:
 
     def times(self) -> Numbers:
         """All times, one behind the other."""
-        return np.concatenate([self.units.times(), *(np.stack(one) for one in self.kept.values())])
+        waiting = [] if self._waiting is None else [np.stack(self._waiting[:2])]
+        return np.concatenate([self.units.times(), *(np.stack(one) for one in self.kept.values()), *waiting])
 
     def skip(self, cycles: int, periods: int, segments: int, words: tuple[Numbers, Numbers]) -> None:
         """Let periods pass, of so many cycles and segments and with so many words of all and of gradients."""
@@ -250,6 +267,9 @@ class _Walk:
         units.move(periods * cycles)
         units.words = units.words + periods * words[0]
         self.scatter_words = self.scatter_words + periods * words[1]
+        if self._waiting is not None:
+            first, last, mine = self._waiting
+            self._waiting = first + periods * cycles, last + periods * cycles, mine
         self.kept = {segment + periods * segments: (first + periods * cycles, last + periods * cycles)
                      for segment, (first, last) in self.kept.items()}
 
@@ -318,6 +338,7 @@ def walk_costs(kind: Collective, costs: Costs, timing: Timing, *, latency: int) 
             number += count * segments
             skipped = True
         number += 1
+    one.rest()
     if scatters and gathers:
         one.gather(costs.segments - 1)
     end = np.maximum(one.units.stores[-1], one.units.link)
