@@ -51,9 +51,10 @@ from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import prepare, write_json
 from host.pytorch.launch import LaunchError
+from host.reports import chakra as chakra_files
 from host.reports import events as event_files
 from host.reports import measured as schedules
-from host.reports import report, training_page
+from host.reports import measured_trace, report, training_page
 from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
@@ -211,6 +212,9 @@ def train_command(
     tensorboard: Annotated[Path | None, typer.Option(
         help="Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
              "density of every step. Needs gradring[tensorboard].", show_default=False)] = None,
+    chakra: Annotated[Path | None, typer.Option(
+        help="Beginning of the names of execution traces for ASTRA-sim, of the last step of a run by a program on "
+             "digits. Needs gradring[chakra].", show_default=False)] = None,
     output: Annotated[Path, typer.Option(
         help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.npz. [default: build/sim]",
         show_default=False)] = toolchain.BUILD / "sim",
@@ -219,6 +223,8 @@ def train_command(
     text = workload is WorkloadName.TEXT
     if tensorboard is not None:
         event_files.needed()
+    if chakra is not None:
+        chakra_files.needed()
 
     given = given_options(context)
     if late_options.asked(context.params, given):
@@ -378,6 +384,9 @@ def train_command(
         progress.stage("report")
         written, picture = report.write_report(result, output)
         timelines = schedules.write(result, output, nodes=nodes) if overlap is not None else []
+        if chakra is not None and isinstance(task, Classifier):
+            prepare(chakra.parent)
+            timelines += measured_trace.write(result, task.layers, chakra, nodes=nodes)
         page = training_page.write(result, output, timelines=timelines)
     trained_weights = output / "weights.npz"
     assert experiment.parameters is not None

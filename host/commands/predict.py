@@ -11,6 +11,7 @@ from rich.table import Table
 from host.commands.console import Link, Progress, make_console, shown
 from host.commands.run_options import COUNT, check_range
 from host.output import prepare, write_json
+from host.reports.chakra import CLOCK
 from host.transports.session import LATENCY
 from sim.verilated import toolchain
 
@@ -18,7 +19,7 @@ __all__ = ["predict_command"]
 
 #: Formats that are compared, and cycles per second, unless others are asked for.
 _FORMATS = "dense,10%,mx9"
-_CLOCK = 62.5
+_CLOCK = CLOCK / 1e6
 
 
 def predict_command(
@@ -37,18 +38,24 @@ def predict_command(
     clock: Annotated[float, typer.Option(help="Cycles of the nodes per second, in MHz.")] = _CLOCK,
     validate: Annotated[bool, typer.Option(
         "--validate", help="Predict what was measured on simulated rings, and print the errors.")] = False,
+    chakra: Annotated[Path | None, typer.Option(
+        help="Beginning of the names of execution traces for ASTRA-sim, a file per format and node of the largest "
+             "ring. Needs gradring[chakra].", show_default=False)] = None,
     output: Annotated[Path, typer.Option(help="Folder of predict.json and predict.png. [default: build/predict]",
                                           show_default=False)] = toolchain.BUILD / "predict",
 ) -> None:
     """Predict cycles and words of a training step on rings that nobody simulates."""
     from host.predict import model as predicted
+    from host.predict import report
     from host.program.schedules import Schedule
-    from host.reports import prediction
+    from host.reports import chakra as traces
 
     console = make_console()
     if validate:
         _validate(console)
         return
+    if chakra is not None:
+        traces.needed()
     check_range("Nodes", nodes, 2, 100_000)
     check_range("Link latency", link_latency, 1, COUNT)
     check_range("Examples", examples, 1, 4095)
@@ -68,15 +75,26 @@ def predict_command(
         compute = f"{macs} multiply-adds per cycle" if chosen.widths and macs else "not predicted"
         note = (f"modelled; links of {link_latency:,} cycles, {clock:g} MHz, schedule {schedule}, {examples:,} "
                 f"examples per node, compute: {compute}")
-        write_json(output / "predict.json", prediction.describe(
+        write_json(output / "predict.json", report.describe(
             found, model=model, parameters=chosen.parameters, link_latency=link_latency, clock=clock * 1e6,
             examples=examples, macs=macs, schedule=str(schedule)))
-        prediction.draw(found, output / "predict.png", note=note,
+        report.draw(found, output / "predict.png", note=note,
                         title=f"a step of {model}: {chosen.parameters:,} parameters")
-    console.print(prediction.table([one for one in found if one.nodes == nodes],
+    console.print(report.table([one for one in found if one.nodes == nodes],
                                    f"a step of {model}, {chosen.parameters:,} parameters, on {nodes:,} nodes"))
     console.print(note, soft_wrap=True, markup=False)
-    console.print(" · ".join(map(shown, (output / "predict.json", output / "predict.png"))), soft_wrap=True)
+    written = [output / "predict.json", output / "predict.png"]
+    if chakra is not None:
+        prepare(chakra.parent)
+        written += [traces.write([one.commands] * nodes, chakra.with_name(f"{chakra.name}-{_file_name(one.form)}"),
+                                 clock=clock * 1e6, note=f"gradring predict: {note}")
+                    for one in found if one.nodes == nodes]
+    console.print(" · ".join(map(shown, written)), soft_wrap=True)
+
+
+def _file_name(form: str) -> str:
+    """Name of a format, as a part of a file's."""
+    return form.replace("%", "pct").replace("/", "-")
 
 
 def _validate(console: Console) -> None:

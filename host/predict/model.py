@@ -4,6 +4,7 @@ them overlaps by the golden timeline of the step's program."""
 import dataclasses
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
@@ -12,8 +13,10 @@ from host.compute.factors import Array, best_factors
 from host.predict.costs import Format, Zeros
 from host.predict.timing import Timing, timing_of
 from host.predict.walk import Walked, walk
+from host.program.compiled import CompiledProgram
 from host.program.estimate import Collective, Costs
 from host.program.schedules import Dense, Kind, Schedule, Work, build, layers_of, modelled
+from host.reports import chakra
 from host.training.record import TrainingConfig
 from sim.golden.gemm import ONES, GemmJob
 from sim.golden.gemm_estimate import estimate
@@ -26,6 +29,9 @@ __all__ = ["Model", "Prediction", "format_of", "model_of", "predict", "sizes"]
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
 #: Widths of the digits classifier: its inputs, its hidden layers by default, and its classes.
 _DIGITS = (64, *TrainingConfig.hidden, 10)
+#: Collectives of execution traces: a fused update is an all-reduce with the optimizer in its middle.
+_KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
+          "ALL_GATHER": chakra.Kind.ALL_GATHER}
 #: Compute first, then communicate.
 _SERIAL = Schedule(Kind.NONE)
 _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
@@ -106,6 +112,8 @@ class Prediction:
     seconds : float
     spans : list of Span
         Timeline of one node.
+    commands : list of Command
+        The same as commands of an execution trace.
     """
 
     form: str
@@ -116,6 +124,7 @@ class Prediction:
     words: int
     seconds: float
     spans: list[Span] = dataclasses.field(repr=False)
+    commands: list[chakra.Command] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,7 +224,42 @@ def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, 
     cycles = makespan(spans)
     times = [sum(span.end - span.start for span in spans if span.queue == queue) for queue in (0, 1)]
     return Prediction(form=form, nodes=nodes, cycles=cycles, compute=times[0], communicate=times[1],
-                      words=sum(one.words for one in costs.walks), seconds=cycles / clock, spans=spans)
+                      words=sum(one.words for one in costs.walks), seconds=cycles / clock, spans=spans,
+                      commands=_trace(compiled, spans, costs.walks, nodes))
+
+
+def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Walked],
+           nodes: int) -> list[chakra.Command]:
+    """Commands of a step for an execution trace, with what each has to wait for."""
+    words = iter(walks)
+    found: dict[str, tuple[chakra.Kind, int, int]] = {}
+    for task in compiled.tasks:  # in the order in which they were added, as their walks
+        if task.collective:
+            walked = next(words)
+            kind = _KINDS[task.operation]
+            hops = (nodes - 1) * (2 if kind is chakra.Kind.ALL_REDUCE else 1)
+            elements = task.fields["length"]
+            assert isinstance(elements, int)
+            found[task.name] = kind, elements, round(4 * walked.words * nodes / hops)
+        else:
+            found[task.name] = chakra.Kind.COMPUTE, 0, 0
+    times = {(span.queue, span.place): span for span in spans}
+    commands = []
+    for number, queue in enumerate(compiled.queues):
+        before: tuple[str, ...] = ()
+        others = [other for other in range(len(compiled.queues)) if other != number]
+        for place, one in enumerate(queue):
+            span = times.get((number, place))
+            if span is None:  # takes no time
+                continue
+            waits = [compiled.queues[other][wait.after - 1].task.name
+                     for other, wait in zip(others, one.waits, strict=True)
+                     if wait.after and not wait.lag and (other, wait.after - 1) in times]
+            kind, elements, size = found[span.name]
+            commands.append(chakra.Command(name=span.name, kind=kind, start=span.start, end=span.end,
+                                           after=(*before, *waits), elements=elements, size=size))
+            before = (span.name,)
+    return sorted(commands, key=lambda command: (command.start, command.end))
 
 
 def sizes(nodes: int) -> list[int]:
