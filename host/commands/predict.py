@@ -103,17 +103,18 @@ def _validate(console: Console) -> None:
 
     measured = points.load()
     fitted = validation.compare(measured["fitted"])
-    compared = validation.compare(measured["chosen"])
+    expected, counted = (validation.compare(measured["chosen"], counted=counted) for counted in (False, True))
     table = Table(title="predicted cycles against measured ones, none of which was fitted", title_justify="left",
                   border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("points")
-    for heading in ("number", "mean error", "worst"):
+    for heading in ("number", "mean error", "worst", "zeros counted: mean", "worst"):
         table.add_column(heading, justify="right")
-    for name, number, mean, worst in validation.summary(compared):
-        table.add_row(name, f"{number:,}", f"{mean:.2%}", f"{worst:.2%}")
+    for (name, number, *errors), (_, _, *others) in zip(
+            validation.summary(expected), validation.summary(counted), strict=True):
+        table.add_row(name, f"{number:,}", *(f"{error:.2%}" for error in (*errors, *others)))
     console.print(table)
     _, number, mean, worst = validation.summary(fitted)[0]
     console.print(f"fitted, two constants: {number} points, mean error {mean:.2%}, worst {worst:.2%}", soft_wrap=True)
-    for one in compared:
+    for one, how in [*((one, "zeros expected") for one in expected), *((one, "zeros counted") for one in counted)]:
         if abs(one.error) > validation.WORST:
-            console.print(f"off: {one.line}", soft_wrap=True, markup=False)
+            console.print(f"off, {how}: {one.line}", soft_wrap=True, markup=False)

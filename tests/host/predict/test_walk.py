@@ -89,16 +89,21 @@ def test_points_are_apart():
     assert len(asked["chosen"]) == len(POINTS["chosen"]) >= 500
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_errors_of_points_that_were_not_fitted(counted):
-    compared = validation.compare(POINTS["chosen"], counted=counted)
+def test_errors_where_zeros_are_counted():
+    compared = validation.compare(POINTS["chosen"], counted=True)
+    assert [one.line for one in compared if abs(one.error) > validation.WORST] == []
     assert statistics.mean(abs(one.error) for one in compared) <= 0.01
-    off = [one for one in compared if abs(one.error) > validation.WORST]
-    assert {one.point.kind for one in off} <= {Collective.ALL_REDUCE}, [one.line for one in off]
-    assert max(abs(one.error) for one in compared) <= 0.12
-    if counted:
-        assert all(one.words == one.point.words for one in compared)
-        assert len(off) <= 2, [one.line for one in off]
+    assert all(one.words == one.point.words for one in compared)
+
+
+def test_errors_where_zeros_are_expected():
+    """Vectors of 32 elements may have twice as many as their density says, or none."""
+    compared = validation.compare(POINTS["chosen"])
+    assert statistics.mean(abs(one.error) for one in compared) <= 0.01
+    assert max(abs(one.error) for one in compared) <= 0.1
+    off = [one.point.length for one in compared if abs(one.error) > validation.WORST]
+    assert set(off) <= {32}
+    assert len(off) <= 2
 
 
 def test_constants_fit_best(monkeypatch):
