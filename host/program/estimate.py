@@ -20,7 +20,7 @@ _LATCH = 4
 
 
 class Collective(enum.Enum):
-    """Collectives of a schedule, by the names of their operations."""
+    """Collectives, by the names of their operations; schedules have all but the all-reduce."""
 
     FUSED_UPDATE = enum.auto()
     ALL_REDUCE = enum.auto()
