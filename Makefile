@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep tiling centroids memory relay quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -37,9 +37,13 @@ help:
 	@echo "            for a real one)"
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
 	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, COMPUTE_FORMATS=fp32,mx9 for formats of"
-	@echo "            products on nodes that compute, SYNTH=no to place nothing); it goes on where an earlier one has ended"
+	@echo "            products on nodes that compute, SCHEDULER=tcp://host:8786 for the workers of a Dask cluster,"
+	@echo "            SYNTH=no to place nothing); it goes on where an earlier one has ended"
 	@echo "make tiling  searches for the factors of matrix products, by cycles that a node counts (FULL=1 for all states of"
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
+	@echo "make predict  time of a step on rings that nobody simulates, by a model (NODES=1000 LATENCY= MODEL=25M FORMATS= EXAMPLES="
+	@echo "            MACS= OVERLAP= CHAKRA=file for ASTRA-sim, VALIDATE=1 for its errors against simulated rings)"
+	@echo "make predict-points  those simulated rings, measured anew: some minutes"
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled,"
 	@echo "            and measured on a simulated node; it goes on where an earlier run has ended"
 	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
@@ -109,9 +113,17 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare)))
 SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
-  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(call option,COMPUTE_FORMATS,--compute-formats) \
+  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(call option,SCHEDULER,--scheduler) $(call option,COMPUTE_FORMATS,--compute-formats) \
   $(if $(filter 0 no,$(SYNTH)),--no-synth))
 RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epochs) $(call option,REPLAY,--replay))
+RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES,--nodes) \
+  $(call option,MICROBATCH,--microbatch) $(call option,MICROBATCHES,--microbatches) $(call option,SETS,--sets) \
+  $(call option,LEARNING_RATE,--rate) $(call option,MOMENTUM,--momentum) $(call option,FAR,--far) \
+  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic))
+PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--link-latency) \
+  $(call option,MODEL,--model) $(call option,FORMATS,--formats) $(call option,EXAMPLES,--examples) \
+  $(call option,MACS,--macs) $(call option,OVERLAP,--overlap) $(call option,CHAKRA,--chakra) \
+  $(if $(filter-out 0 no,$(VALIDATE)),--validate))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
@@ -131,16 +143,23 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave \
-  $(VENV)/.docs $(VENV)/.tensorboard $(VENV)/.tiling
+  $(VENV)/.docs $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra
 
 sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
-	$(BIN)/gradring train $(SIM_OPTIONS)
+	$(BIN)/gradring $(if $(filter-out 0 no,$(RELAY)),relay-nodes $(RELAY_NODES_OPTIONS),train $(SIM_OPTIONS))
 
-sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
+sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth) $(if $(SCHEDULER),$(VENV)/.cluster)
 	$(BIN)/gradring sweep $(SWEEP_OPTIONS)
 
 tiling: $(VENV)/.base $(VENV)/.tiling
 	$(BIN)/gradring tiling $(TILING_OPTIONS)
+
+predict: $(VENV)/.base $(if $(CHAKRA),$(VENV)/.chakra)
+	$(BIN)/gradring predict $(PREDICT_OPTIONS)
+
+predict-points: $(VENV)/.base
+	$(BIN)/python -m host.predict.points
+	$(BIN)/gradring predict --validate
 
 memory: $(VENV)/.base
 	$(BIN)/gradring memory
@@ -152,7 +171,7 @@ quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
 test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
-  $(VENV)/.tensorboard $(VENV)/.tiling
+  $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test

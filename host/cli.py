@@ -13,8 +13,6 @@ from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host.commands import far_options, late_options
-from host.commands.bench import bench_command
-from host.commands.cache import cache_app
 from host.commands.console import (
     ArithmeticOption,
     HostPort,
@@ -27,20 +25,11 @@ from host.commands.console import (
     shown,
     thread_count,
 )
-from host.commands.examples import examples_command
-from host.commands.info import info_command, show_version
-from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
-from host.commands.launch import launch_command
-from host.commands.memory import memory_command
-from host.commands.packets import packets_command
+from host.commands.info import show_version
+from host.commands.others import add_commands
 from host.commands.plain_text import tolerate
-from host.commands.quantize import quantize_command
-from host.commands.relay import relay_command
-from host.commands.relay_nodes import relay_nodes_command
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
-from host.commands.sweep import sweep_command
-from host.commands.tiling import tiling_command
 from host.commands.topology_options import (
     DisableOption,
     EnableOption,
@@ -51,7 +40,6 @@ from host.commands.topology_options import (
     course_of,
     lines,
 )
-from host.commands.wave import wave_command
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.memory import fitted
@@ -63,9 +51,10 @@ from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import prepare, write_json
 from host.pytorch.launch import LaunchError
+from host.reports import chakra as chakra_files
 from host.reports import events as event_files
 from host.reports import measured as schedules
-from host.reports import report, training_page
+from host.reports import measured_trace, report, training_page
 from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
@@ -226,6 +215,9 @@ def train_command(
     tensorboard: Annotated[Path | None, typer.Option(
         help="Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
              "density of every step. Needs gradring[tensorboard].", show_default=False)] = None,
+    chakra: Annotated[Path | None, typer.Option(
+        help="Beginning of the names of execution traces for ASTRA-sim, of the last step of a run by a program on "
+             "digits. Needs gradring[chakra].", show_default=False)] = None,
     output: Annotated[Path, typer.Option(
         help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.npz. [default: build/sim]",
         show_default=False)] = toolchain.BUILD / "sim",
@@ -234,6 +226,8 @@ def train_command(
     text = workload is WorkloadName.TEXT
     if tensorboard is not None:
         event_files.needed()
+    if chakra is not None:
+        chakra_files.needed()
 
     given = given_options(context)
     if late_options.asked(context.params, given):
@@ -394,6 +388,9 @@ def train_command(
         progress.stage("report")
         written, picture = report.write_report(result, output)
         timelines = schedules.write(result, output, nodes=nodes) if overlap is not None else []
+        if chakra is not None and isinstance(task, Classifier):
+            prepare(chakra.parent)
+            timelines += measured_trace.write(result, task.layers, chakra, nodes=nodes)
         page = training_page.write(result, output, timelines=timelines)
     trained_weights = output / "weights.npz"
     assert experiment.parameters is not None
@@ -408,13 +405,7 @@ def train_command(
     console.print(" · ".join(map(shown, (written, picture, page, trained_weights, *timelines))), soft_wrap=True)
 
 
-for _name, _command in (
-        ("bench", bench_command), ("sweep", sweep_command), ("tiling", tiling_command), ("memory", memory_command),
-        ("relay", relay_command), ("relay-nodes", relay_nodes_command), ("quantize", quantize_command), ("info", info_command), ("wave", wave_command),
-        ("packets", packets_command), ("examples", examples_command)):
-    app.command(_name)(_command)
-app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)
-app.add_typer(cache_app, name="cache")
+add_commands(app)
 
 
 def main() -> None:

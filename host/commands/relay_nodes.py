@@ -76,7 +76,8 @@ def relay_nodes_command(
         raise ValueError(f"Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not "
                          f"{far!r}") from None
     if not 0 < speed <= 4:
-        raise ValueError(f"Rate of the server's far memory must be above 0 and at most 4 words per cycle, not {far!r}")
+        raise ValueError(f"Rate of the server's far memory must be above 0 and at most 4 words per cycle, not "
+                         f"{far!r}")
     data, optimizer = digits(), SGD(rate, momentum=momentum)
     widths = (data.train_x.shape[1], *hidden_of(hidden), data.classes)
     worker = node_run.worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH)
@@ -141,7 +142,7 @@ def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction) -> dict[s
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="sets on nodes, the first and the last ones; the timeline is a model with measured executions",
+    table = Table(title="sets on nodes; the timeline is modelled, of measured executions",
                   title_justify="left")
     for name in ("set", "microbatches", "loss", "cycles", "stall, %", "timeline, %", "idle, %", "timeline, % "):
         table.add_column(name, justify="right", no_wrap=True)

@@ -83,6 +83,8 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "tiling": (compute != NODE or workload is not WorkloadName.DIGITS,
                    "is for nodes that compute, which --compute node asks for" if compute != NODE
                    else f"is for workload digits, not {workload.value}"),
+        "chakra": (overlap is None or workload is not WorkloadName.DIGITS,
+                   "is for a run by a program on digits, which --overlap asks for"),
         "macs": (overlap is None and compute != NODE, "is for nodes that compute, or a run by a program, which "
                                                       "--compute node and --overlap ask for"),
         "compare": (overlap is not None, "is for a run without a program, whose bits are the same" if compute == NODE

@@ -12,9 +12,10 @@ from rich.progress import Progress as Bars
 from host.commands.console import duration, make_console, shown
 from host.commands.run_options import COUNT, check_range
 from host.output import prepare
-from host.sweep import execution, page
+from host.sweep import cluster, execution, page
 from host.sweep import plan as sweep
 from host.sweep.jobs import Job
+from host.sweep.local import LocalEngine
 from host.sweep.tables import tables
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
@@ -92,6 +93,9 @@ def sweep_command(
     compute_formats: Annotated[str | None, typer.Option(
         help="Formats of products to compare on nodes that compute, on digits, with commas between them. [default: "
              "all, and none if --formats is given]", show_default=False)] = None,
+    scheduler: Annotated[str | None, typer.Option(
+        help="Scheduler of a Dask cluster whose workers do the jobs, as tcp://host:8786. Needs gradring[cluster]. "
+             "[default: processes of this machine]", show_default=False)] = None,
     synth: Annotated[bool, typer.Option(help="Place codecs and arrays, for their area and speed.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png, sweep.html and jobs. [default: "
                                                "build/sweep]",
@@ -108,23 +112,28 @@ def sweep_command(
         raise ValueError("Option --steps is for workload text, not digits: leave it out")
     if compute_formats is not None and workload is WorkloadName.TEXT:
         raise ValueError("Option --compute-formats is for workload digits, not text: leave it out")
+    if scheduler is not None:
+        cluster.needed()
+        if jobs is not None:
+            raise ValueError("Option --jobs is for processes of this machine, not for a cluster: leave it out")
     config = sweep.SweepConfig(
         formats=_names(formats), nodes=_sizes(nodes),
         workloads=tuple(WorkloadName) if workload is None else (workload,), full=full, epochs=epochs, steps=steps,
         compute_formats=_names(compute_formats), synth=synth)
-    count = (os.cpu_count() or 1) if jobs is None else jobs
     console = make_console()
     planned = sweep.plan(config)
     prepare(output, files=("sweep.json", "sweep.png", "sweep.html"))
     folder = prepare(output / "jobs")
-    left = execution.pending(planned.jobs, folder)
+    engine = (LocalEngine(folder, (os.cpu_count() or 1) if jobs is None else jobs) if scheduler is None
+              else cluster.ClusterEngine(scheduler, folder))
+    left, count = execution.pending(planned.jobs, folder), engine.cores
     seconds = execution.estimate(left, folder, count)
     console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"
                   + (f", {duration(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
     try:
         with _SweepProgress(console, len(left)) as progress:
-            failures = execution.execute(planned.jobs, folder, processes=count, ended=progress.ended,
-                                          tick=progress.tick)
+            failures = execution.execute(planned.jobs, folder, engine=engine, ended=progress.ended,
+                                         tick=progress.tick)
     except KeyboardInterrupt:
         console.print("interrupted; jobs that are done are kept, and the same command goes on from there",
                       soft_wrap=True)

@@ -20,9 +20,10 @@ _LATCH = 4
 
 
 class Collective(enum.Enum):
-    """Collectives of a schedule, by the names of their operations."""
+    """Collectives, by the names of their operations; schedules have all but the all-reduce."""
 
     FUSED_UPDATE = enum.auto()
+    ALL_REDUCE = enum.auto()
     REDUCE_SCATTER = enum.auto()
     ALL_GATHER = enum.auto()
 

@@ -27,7 +27,7 @@ from host.training.trainer import train
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Masks, Workload, WorkloadName
 from sim.verilated import toolchain
 
-__all__ = ["GRACE", "QUIET", "work"]
+__all__ = ["GRACE", "QUIET", "attempt", "order_of", "work"]
 
 #: Sequences in a step of text.
 BATCH = 64
@@ -142,6 +142,27 @@ def _core_seconds() -> float:
     return sum(times[:4])
 
 
+def order_of(job: Job) -> dict[str, Any]:
+    """The order to do a job: what another process needs to know of it, ready for JSON."""
+    return {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest}
+
+
+def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None] = lambda stage: None) -> str | None:
+    """Do a job and keep its result in a folder; its error, if it fails."""
+    job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
+    begun = _core_seconds()
+    try:
+        if job.digest != order["digest"]:
+            raise SweepError("Sources have changed since the sweep began; start it again")
+        store(folder, job, _WORK[job.kind](job.parameters, announce), _core_seconds() - begun)
+    except (*_ERRORS, SweepError) as error:
+        return str(error)
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
 def work(folder: str) -> None:
     """Do the jobs that come in, one per line of standard input, and keep their results in a folder.
 
@@ -162,20 +183,8 @@ def work(folder: str) -> None:
         print(json.dumps(answer), file=answers)
 
     def handle(order: dict[str, Any]) -> None:
-        job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
-        begun = _core_seconds()
-        try:
-            if job.digest != order["digest"]:
-                raise SweepError("Sources have changed since the sweep began; start it again")
-            result = _WORK[job.kind](job.parameters, lambda stage: say(stage=stage))
-            store(Path(folder), job, result, _core_seconds() - begun)
-        except (*_ERRORS, SweepError) as error:
-            say(error=str(error))
-        except Exception as error:
-            traceback.print_exc()
-            say(error=f"{type(error).__name__}: {error}")
-        else:
-            say(done=True)
+        error = attempt(order, Path(folder), lambda stage: say(stage=stage))
+        say(**({"done": True} if error is None else {"error": error}))
 
     # Unlike one that is ignored, it is no business of the tools.
     signal.signal(signal.SIGTERM, lambda number, frame: None)

@@ -1,0 +1,174 @@
+"""Costs of packets: elements, words and positions of each segment of each block at each hop.
+
+They are those of :mod:`sim.golden.ring`, in closed form where the words of a codec follow from the elements, and
+expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a ring of
+any size has its costs segment by segment. Where there are gradients, :class:`CountedCosts` counts their zeros.
+"""
+
+import dataclasses
+import enum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import RAW, ZERO_VALUE
+from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS, Codec
+from sim.golden.ring import GROUP, segment_indices
+
+__all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+class Zeros(enum.Enum):
+    """Places of the zeros among gradients."""
+
+    TOGETHER = "together"
+    """The same on all nodes, so that sums have as many."""
+    APART = "apart"
+    """Each node has its own, at random, so that sums have fewer at every hop."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format:
+    """Form in which gradients and weights travel.
+
+    Parameters
+    ----------
+    gradients, weights : str
+        Names of codecs.
+    density : float
+        Part of all gradients that are not zero, on each node.
+    zeros : Zeros
+        Places of the others.
+    """
+
+    gradients: str = ZERO_VALUE
+    weights: str = RAW
+    density: float = 1.0
+    zeros: Zeros = Zeros.TOGETHER
+
+    def __post_init__(self) -> None:
+        if self.gradients not in GRADIENT_CODECS:
+            raise ValueError(f"Codec of gradients must be one of {', '.join(GRADIENT_CODECS)}, not "
+                             f"{self.gradients!r}")
+        if self.weights not in WEIGHT_CODECS:
+            raise ValueError(f"Codec of weights must be one of {', '.join(WEIGHT_CODECS)}, not {self.weights!r}")
+        if not 0 <= self.density <= 1:
+            raise ValueError(f"Density must be from 0 to 1, not {self.density!r}")
+
+    @property
+    def summed(self) -> bool:
+        """Whether gradients are added in compressed form."""
+        return GRADIENT_CODECS[self.gradients].sums_coded
+
+    def after(self, gradients: int) -> float:
+        """Density of the sum of so many gradients."""
+        if gradients == 0:
+            return 0.0
+        return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
+
+
+class Costs:
+    """Costs of all packets of a vector.
+
+    They are asked for by the segment and by the distance of the block from the rank, and are arrays by ranks.
+
+    Parameters
+    ----------
+    form : Format
+    length, nodes, segment : int
+        Elements of the vector, ranks, and elements of a segment.
+    sums : bool
+        Whether sums are gathered, as in an all-reduce, and not weights.
+    """
+
+    def __init__(self, form: Format, *, length: int, nodes: int, segment: int, sums: bool):
+        self.form, self.length, self.nodes, self.segment, self.sums = form, length, nodes, segment, sums
+        if nodes < 2:
+            raise ValueError(f"Ring must have at least 2 nodes, not {nodes!r}")
+        if length < 1:
+            raise ValueError(f"Vector must have at least one element, not {length!r}")
+        groups, rest = divmod(length, GROUP)
+        each, more = divmod(groups, nodes)
+        self.ranks = np.arange(nodes)
+        self.sizes = GROUP * (each + (self.ranks < more)) + rest * (self.ranks == more)
+        self.segments = int(-(-self.sizes.max(initial=0) // segment))
+        self._tables = {name: self._table(CODECS[name]) for name in (form.gradients, form.weights)
+                        if not CODECS[name].sums_coded}
+
+    def _table(self, codec: Codec) -> Numbers:
+        """Words of a packet by its elements."""
+        return np.array([codec.most_words(count) for count in range(self.segment + 1)], dtype=np.int64)
+
+    def elements(self, segment: int, distance: int) -> Numbers:
+        """Elements of a segment of block rank + ``distance``, on each rank."""
+        blocks = (self.ranks + distance) % self.nodes
+        return np.asarray(np.clip(self.sizes[blocks] - self.segment * segment, 0, self.segment))
+
+    @property
+    def full(self) -> int:
+        """First segments that have the same costs in every block."""
+        return int(self.sizes.min() // self.segment)
+
+    def scatter(self, hop: int, segment: int, distance: int) -> Numbers:
+        """Payload words of packets whose elements are sums of ``hop`` + 1 gradients."""
+        elements = self.elements(segment, distance)
+        if self.form.gradients in self._tables:
+            return np.asarray(self._tables[self.form.gradients][elements])
+        return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
+
+    def positions(self, hop: int, segment: int, distance: int) -> Numbers:
+        """Places at which the sum of ``hop`` gradients, or the gradient that is added to it, is not zero."""
+        return self._nonzeros(hop, segment, distance)
+
+    def own(self, hop: int, segment: int, distance: int) -> Numbers:
+        """Words of the gradient that is added to a sum of ``hop`` others, in zero-value form."""
+        return self.scatter(0, segment, distance)
+
+    def gather(self, segment: int, distance: int) -> Numbers:
+        """Payload words of packets of finished blocks."""
+        if self.sums:
+            return self.scatter(self.nodes - 1, segment, distance)
+        return np.asarray(self._tables[self.form.weights][self.elements(segment, distance)])
+
+    def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
+        """Elements of a sum of ``hop`` + 1 gradients that are not zero."""
+        return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
+
+
+class CountedCosts(Costs):
+    """Costs of gradients in zero-value form whose zeros are counted, and not expected by a density.
+
+    Parameters
+    ----------
+    form : Format
+    gradients : array of shape (nodes, length)
+    segment : int
+    sums : bool
+    """
+
+    def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):
+        nodes, length = gradients.shape
+        super().__init__(form, length=length, nodes=nodes, segment=segment, sums=sums)
+        there = gradients != 0
+        shape = nodes, self.segments, nodes
+        self._sums, self._own = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for block, parts in enumerate(segment_indices(length, nodes, segment)):
+            for number, index in enumerate(parts):
+                order = there[:, index][(np.arange(nodes) + block) % nodes]
+                self._own[:, number, block] = order.sum(axis=1)
+                self._sums[:, number, block] = np.logical_or.accumulate(order).sum(axis=1)
+
+    @property
+    def full(self) -> int:
+        """No segment is like another."""
+        return 0
+
+    def own(self, hop: int, segment: int, distance: int) -> Numbers:
+        blocks = (self.ranks + distance) % self.nodes
+        return np.asarray(-(-self.elements(segment, distance) // GROUP) + self._own[hop, segment, blocks])
+
+    def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
+        return np.asarray(self._sums[hop, segment, (self.ranks + distance) % self.nodes])

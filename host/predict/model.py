@@ -1,0 +1,268 @@
+"""Prediction of a training step: its collectives by the walk, its products by the array's cycle model, and what of
+them overlaps by the golden timeline of the step's program."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.config import NodeConfig
+from host.compute.factors import Array, best_factors
+from host.predict.costs import Format, Zeros
+from host.predict.timing import Timing, timing_of
+from host.predict.walk import Walked, walk
+from host.program.compiled import CompiledProgram
+from host.program.estimate import Collective, Costs
+from host.program.schedules import Dense, Kind, Schedule, Work, build, layers_of, modelled
+from host.reports import chakra
+from host.training.record import TrainingConfig
+from sim.golden.gemm import ONES, GemmJob
+from sim.golden.gemm_estimate import estimate
+from sim.golden.gemm_factors import training_step
+from sim.golden.program import Span, makespan, timeline
+
+__all__ = ["Model", "Prediction", "format_of", "model_of", "predict", "sizes"]
+
+#: Rows of an array of so many multiply-adds per cycle, and its lanes.
+_ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
+#: Widths of the digits classifier: its inputs, its hidden layers by default, and its classes.
+_DIGITS = (64, *TrainingConfig.hidden, 10)
+#: Collectives of execution traces: a fused update is an all-reduce with the optimizer in its middle.
+_KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
+          "ALL_GATHER": chakra.Kind.ALL_GATHER}
+#: Compute first, then communicate.
+_SERIAL = Schedule(Kind.NONE)
+_UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What is trained: a perceptron, or a vector of parameters whose computation is not predicted.
+
+    Members
+    -------
+    name : str
+    parameters : int
+        Elements of the vector that nodes reduce.
+    widths : tuple of int
+        Inputs and outputs of all layers, or nothing.
+    """
+
+    name: str
+    parameters: int
+    widths: tuple[int, ...] = ()
+
+    @property
+    def layers(self) -> list[Dense]:
+        """Layers, one behind the other."""
+        return layers_of(self.widths) if self.widths else [Dense(1, self.parameters - 1, 1, 0)]
+
+
+def model_of(text: str) -> Model:
+    """The model that a text names: ``digits``, widths as ``784,128,10``, or a number of parameters as ``25M``."""
+    if text == "digits":
+        widths = _DIGITS
+    elif re.fullmatch(r"\d+(,\d+)+", text):
+        widths = tuple(map(int, text.split(",")))
+        if not all(widths):
+            raise ValueError(f"Widths must be at least 1, not {text}")
+    else:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
+        count = round(float(found[1]) * _UNITS[found[2]]) if found else 0
+        if not 2 <= count <= 10 ** 10:
+            raise ValueError("Model must be digits, widths of layers as 784,128,10, or a number of parameters from 2 "
+                             f"to 10G as 25M, not {text!r}")
+        return Model(text, count)
+    return Model(text, sum(layer.length for layer in layers_of(widths)), widths)
+
+
+def format_of(text: str) -> Format:
+    """The format that a text names.
+
+    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` each node has its
+    zeros in places of its own. A codec is that of gradients and of weights, and ``mx9/zero_value`` one of weights and
+    one of gradients.
+    """
+    if text == "dense":
+        return Format()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%(-apart)?", text)
+    if found:
+        return Format(density=float(found[1]) / 100, zeros=Zeros.APART if found[2] else Zeros.TOGETHER)
+    weights, slash, gradients = text.partition("/")
+    gradients = gradients if slash else weights
+    if gradients not in GRADIENT_CODECS or weights not in WEIGHT_CODECS:
+        codecs = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
+        raise ValueError(f"Format must be dense, a density as 10% or 10%-apart, one of {', '.join(codecs)}, or "
+                         f"weights and gradients as {RAW}/{ZERO_VALUE}, not {text!r}")
+    return Format(gradients=gradients, weights=weights)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A step, predicted.
+
+    Members
+    -------
+    form : str
+    nodes, cycles, compute, communicate, words : int
+        Cycles of the step, of all that computes and of all that communicates; and words that the node with most of
+        them sends.
+    seconds : float
+    spans : list of Span
+        Timeline of one node.
+    commands : list of Command
+        The same as commands of an execution trace.
+    """
+
+    form: str
+    nodes: int
+    cycles: int
+    compute: int
+    communicate: int
+    words: int
+    seconds: float
+    spans: list[Span] = dataclasses.field(repr=False)
+    commands: list[chakra.Command] = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Predicted(Costs):
+    """Durations of commands by the walk, which keeps what each collective comes to.
+
+    Parameters
+    ----------
+    form : Format
+    timing : Timing
+    latency : int
+    """
+
+    form: Format
+    timing: Timing
+    latency: int
+    walks: list[Walked] = dataclasses.field(default_factory=list)
+
+    def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
+        if nodes == 1:  # the update of owned blocks, whose gradients are there
+            return self.timing.alone(length=length)
+        found = walk(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
+        self.walks.append(found)
+        return found.cycles
+
+
+def _product(array: Array, job: GemmJob) -> int:
+    """Cycles of a product with the factors that take the fewest, about."""
+    factors = best_factors(array, (job.m, job.k, job.n), transpose_a=bool(job.transpose_a),
+                           transpose_b=bool(job.transpose_b), ones=job.a.place == ONES, starts=bool(job.initial),
+                           gated=bool(job.gated))
+    fields: dict[str, Any] = dict(factors)
+    return estimate(array.model, dataclasses.replace(job, **fields))
+
+
+@functools.cache
+def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
+    """Cycles of the forward and backward commands of each layer, for the examples of a node."""
+    rows, lanes = _ARRAYS[macs]
+    array = Array(rows=rows, lanes=lanes)
+    found: dict[str, int] = {}
+    for name, job in training_step(share, widths, lanes).items():
+        part, number = name.split()
+        command = f"{'forward' if part == 'forward' else 'backward'} {int(number) + 1}"
+        found[command] = found.get(command, 0) + _product(array, job)
+    return found
+
+
+def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
+    """Commands that compute."""
+    layers = model.layers
+    staged = sum(layer.length for layer in layers)
+    computed = _computed(model.widths, examples, macs) if model.widths and macs else {}
+    return [dataclasses.replace(work, duration=computed.get(work.name, 0))
+            for work in modelled(layers, staged=staged)]
+
+
+def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, examples: int = 32, macs: int = 16,
+            schedule: Schedule = _SERIAL, node: NodeConfig | None = None) -> Prediction:
+    """Predict a training step.
+
+    Parameters
+    ----------
+    model : Model
+    form : str
+        See :func:`format_of`.
+    nodes, latency : int
+        Nodes of the ring, two or more, and cycles of a link.
+    clock : float
+        Cycles per second.
+    examples : int
+        Examples of each node in a step.
+    macs : int
+        Multiply-adds per cycle of a node's array, or 0 for a step that communicates alone.
+    schedule : Schedule
+        What overlaps; a model without layers has only ``none``.
+    node : NodeConfig, optional
+        Configuration of the nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
+    """
+    if macs and macs not in _ARRAYS:
+        raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {macs!r}")
+    if schedule.kind not in (Kind.NONE, Kind.STRICT, Kind.LAYERS, Kind.CHUNKS):
+        raise ValueError(f"Schedule that is predicted must be none, strict, layers or chunks:n, not {schedule}")
+    if not model.widths and schedule.kind is not Kind.NONE:
+        raise ValueError(f"Schedule of a model without layers must be none, not {schedule}")
+    if examples < 1:
+        raise ValueError(f"Examples must be at least 1, not {examples!r}")
+    chosen = format_of(form)
+    config = dataclasses.replace(NodeConfig() if node is None else node, gradient_codec=chosen.gradients,
+                                 weight_codec=chosen.weights)
+    costs = _Predicted(examples=examples, form=chosen, timing=timing_of(config), latency=latency)
+    commands = _commands(model, examples=examples, macs=macs)
+    layers = model.layers
+    depth = len(commands) + len(layers) + 3
+    compiled = build(schedule, layers, nodes=nodes, costs=costs, commands=commands, depth=depth)
+    spans = [span for span in timeline(compiled.timed()) if span.end > span.start]
+    cycles = makespan(spans)
+    times = [sum(span.end - span.start for span in spans if span.queue == queue) for queue in (0, 1)]
+    return Prediction(form=form, nodes=nodes, cycles=cycles, compute=times[0], communicate=times[1],
+                      words=sum(one.words for one in costs.walks), seconds=cycles / clock, spans=spans,
+                      commands=_trace(compiled, spans, costs.walks, nodes))
+
+
+def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Walked],
+           nodes: int) -> list[chakra.Command]:
+    """Commands of a step for an execution trace, with what each has to wait for."""
+    words = iter(walks)
+    found: dict[str, tuple[chakra.Kind, int, int]] = {}
+    for task in compiled.tasks:  # in the order in which they were added, as their walks
+        if task.collective:
+            walked = next(words)
+            kind = _KINDS[task.operation]
+            hops = (nodes - 1) * (2 if kind is chakra.Kind.ALL_REDUCE else 1)
+            elements = task.fields["length"]
+            assert isinstance(elements, int)
+            found[task.name] = kind, elements, round(4 * walked.words * nodes / hops)
+        else:
+            found[task.name] = chakra.Kind.COMPUTE, 0, 0
+    times = {(span.queue, span.place): span for span in spans}
+    commands = []
+    for number, queue in enumerate(compiled.queues):
+        before: tuple[str, ...] = ()
+        others = [other for other in range(len(compiled.queues)) if other != number]
+        for place, one in enumerate(queue):
+            span = times.get((number, place))
+            if span is None:  # takes no time
+                continue
+            waits = [compiled.queues[other][wait.after - 1].task.name
+                     for other, wait in zip(others, one.waits, strict=True)
+                     if wait.after and not wait.lag and (other, wait.after - 1) in times]
+            kind, elements, size = found[span.name]
+            commands.append(chakra.Command(name=span.name, kind=kind, start=span.start, end=span.end,
+                                           after=(*before, *waits), elements=elements, size=size))
+            before = (span.name,)
+    return sorted(commands, key=lambda command: (command.start, command.end))
+
+
+def sizes(nodes: int) -> list[int]:
+    """Ring sizes of a picture: powers of two, and the largest."""
+    found = [1 << bit for bit in range(1, nodes.bit_length()) if 1 << bit < nodes]
+    return [*found, nodes]

@@ -1,0 +1,168 @@
+"""Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
+
+Two sets are kept in ``points.csv``: one that the two constants of :mod:`host.predict.timing` were fitted with, and
+one that nothing was fitted with.
+"""
+
+import csv
+import dataclasses
+import io
+import itertools
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.output import write_bytes
+from host.predict.costs import Format, Zeros
+from host.program.estimate import Collective
+from host.transports.session import open_session
+from sim.verilated.native import Arithmetic
+
+__all__ = ["FILE", "FORMATS", "Point", "config_of", "gradients", "load", "measure"]
+
+FILE = Path(__file__).with_name("points.csv")
+
+#: Forms of gradients and weights that are measured.
+FORMATS = {
+    "dense": Format(),
+    "10%": Format(density=0.1),
+    "10%-apart": Format(density=0.1, zeros=Zeros.APART),
+    "mx9": Format(gradients="mx9", weights="mx9"),
+}
+#: Elements that a node of these points has room for.
+_LONGEST = 65536
+
+#: Sizes, lengths and latencies of both sets.
+_FITTED = ((2, 5), (64, 640), (4, 40))
+_NODES = (2, 3, 5, 7, 9, 12, 16)
+_SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
+_LATENCIES = (1, 6, 30, 100, 512)
+_KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """A collective on a ring, and its cycles and words if they were measured.
+
+    Members
+    -------
+    kind : Collective
+    form : str
+        A name of :data:`FORMATS`.
+    nodes, length, latency : int
+    cycles, words : int
+        Cycles on the slowest node, and words that the node with most of them sends.
+    """
+
+    kind: Collective
+    form: str
+    nodes: int
+    length: int
+    latency: int
+    cycles: int = 0
+    words: int = 0
+
+    def row(self) -> list[Any]:
+        """The point as a row of the file."""
+        return [self.kind.name, *dataclasses.astuple(self)[1:]]
+
+
+def config_of(form: Format) -> NodeConfig:
+    """Node of the points of a format."""
+    return NodeConfig(gradient_words=_LONGEST, weight_words=_LONGEST, state_words=_LONGEST // 2, masking=False,
+                      error_feedback=False, gradient_codec=form.gradients, weight_codec=form.weights)
+
+
+def _fitted() -> list[Point]:
+    """Points for the two constants: dense gradients alone."""
+    return [Point(kind=kind, form="dense", nodes=nodes, length=length, latency=latency)
+            for nodes, length, latency, kind in itertools.product(*_FITTED, _KINDS)]
+
+
+def _chosen() -> list[Point]:
+    """Points for validation: short vectors with two latencies each, long ones with one, which take turns."""
+    found: list[Point] = []
+    turn = itertools.count()
+    for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
+        for _ in range(2 if length in _SHORT else 1):
+            latency = _LATENCIES[next(turn) * 3 % len(_LATENCIES)]
+            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return found
+
+
+def gradients(point: Point) -> npt.NDArray[np.float32]:
+    """Random gradients, with zeros in the places of the format."""
+    form = FORMATS[point.form]
+    generator = np.random.default_rng(zlib.crc32(repr(point.row()[:-2]).encode()))
+    shape = point.nodes, point.length
+    values = generator.standard_normal(shape).astype(np.float32)
+    drawn = generator.random(shape if form.zeros is Zeros.APART else point.length)
+    return np.where(drawn < form.density, values, np.float32(0))
+
+
+def _one(ring: Ring, point: Point) -> Point:
+    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
+    ring.write_gradients(list(gradients(point)))
+    ring.clear_counters()
+    cycles = getattr(ring, point.kind.name.lower())(point.length).cycles
+    words = max(int(counters["WORDS_SENT"]) for counters in ring.counters())
+    return dataclasses.replace(point, cycles=cycles, words=words)
+
+
+def measure(points: Sequence[Point]) -> Iterator[Point]:
+    """Measure points on simulated rings, those of a ring and a latency together."""
+    def ring_of(point: Point) -> tuple[str, int, int]:
+        return point.form, point.nodes, point.latency
+
+    for (form, nodes, latency), group in itertools.groupby(sorted(points, key=ring_of), key=ring_of):
+        with open_session(config_of(FORMATS[form]), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
+                          host_port=False) as session:
+            for point in group:
+                yield _one(session.ring, point)
+
+
+def load() -> dict[str, list[Point]]:
+    """The points of the file, ``fitted`` and ``chosen``."""
+    found: dict[str, list[Point]] = {}
+    with FILE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["set"], []).append(Point(
+                kind=Collective[row["kind"]], form=row["form"],
+                **{name: int(row[name]) for name in ("nodes", "length", "latency", "cycles", "words")}))
+    return found
+
+
+def write(points: Mapping[str, Sequence[Point]]) -> None:
+    """Write the file."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["set", *(field.name for field in dataclasses.fields(Point))])
+    rows.writerows([name, *point.row()] for name, group in points.items() for point in group)
+    write_bytes(FILE, text.getvalue().encode())
+
+
+def main() -> None:
+    """Measure all points, and write the file."""
+    begun = time.process_time()
+    found: dict[str, list[Point]] = {}
+    for name, points in (("fitted", _fitted()), ("chosen", _chosen())):
+        found[name] = []
+        for number, point in enumerate(measure(points), start=1):
+            print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)
+            found[name].append(point)
+    write(found)
+    count = sum(len(points) for points in found.values())
+    print(f"{count} points, {time.process_time() - begun:.0f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main()

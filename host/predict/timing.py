@@ -1,0 +1,160 @@
+# amaranth: UnusedElaboratable=no
+"""Latencies of a node, from the units that it is made of, and the two constants that were fitted."""
+
+import dataclasses
+import functools
+
+from hdl.compression.codec import create_unit
+from hdl.compression.feedback import PacketAdder
+from hdl.compression.registry import CODECS, RAW, ZERO_VALUE
+from hdl.compression.zero_value.adder import Adder
+from hdl.compression.zero_value.decoder import Decoder
+from hdl.compression.zero_value.encoder import Encoder
+from hdl.config import NodeConfig
+from hdl.group import GROUP
+from hdl.optimizer.burst import StreamedOptimizer
+from hdl.optimizer.rules import RULES
+from hdl.ring.setup import longest_vector
+from hdl.row_transfer import RowReader, RowWriter
+from hdl.streams.rows import RowAssembler, RowSerializer, SegmentBuffer
+from hdl.streams.stream import SkidBuffer
+
+__all__ = ["BEHIND", "COMMAND", "HOP", "Timing", "timing_of"]
+
+#: Fitted: cycles of a payload word that is passed on, from one node's packetizer to the next one's, beside the wire.
+HOP = 15
+#: Fitted: cycles of a command before its first packet and after its last row, beside planning and reading.
+COMMAND = 2
+
+#: Cycles of a queue in block memory, such as the one behind the ingress of what is passed on.
+BEHIND = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Latencies, rates and rooms of a node.
+
+    Members
+    -------
+    lanes, segment, credits : int
+        Elements of a row, elements of a segment, and packets of the ingress.
+    grouped, raw : bool
+        Whether gradients are added in zero-value form, group by group; whether weights go through no codec.
+    summed : int
+        Cycles that a word of a sum is later than one that is passed on.
+    loaded, given : int
+        Cycles from the start of a command to the first word of a gradient, and of a weight that a gather alone reads.
+    decoded, landed : int
+        Cycles from the last word of a packet to its last element, of gradients and of weights.
+    stored : int
+        Cycles of the landing buffer.
+    updated, first : int
+        Cycles from the first beat that the optimizer takes to the first of its results, and from there to a word.
+    kept : int
+        Cycles from the last of its results to the last word.
+    update_lanes, interval : int
+        Elements that enter the optimizer every so many cycles.
+    address : int
+        Bits of the number of a group.
+    """
+
+    lanes: int
+    segment: int
+    credits: int
+    grouped: bool
+    raw: bool
+    summed: int
+    loaded: int
+    given: int
+    decoded: int
+    landed: int
+    stored: int
+    updated: int
+    first: int
+    kept: int
+    update_lanes: int
+    interval: int
+    address: int
+
+    def planning(self, *, length: int, nodes: int) -> int:
+        """Cycles in which a command is planned, as :class:`hdl.ring.order.Planner` does."""
+        return int(max(self.address, (length // GROUP).bit_length()) + nodes + 3)
+
+    def alone(self, *, length: int) -> int:
+        """Cycles in which a node updates so many elements by itself."""
+        rows = -(-min(length, self.segment) // self.lanes)
+        beats = -(-length // self.update_lanes) * self.interval
+        around = int(RowReader.latency + RowWriter.latency + 1)
+        return self.planning(length=length, nodes=1) + COMMAND + around + rows + self.updated + beats
+
+
+@dataclasses.dataclass(frozen=True)
+class _Coding:
+    """Cycles of a codec on words, and elements and beats of a block."""
+
+    name: str
+    lanes: int
+
+    @property
+    def block(self) -> int:
+        return max(int(getattr(CODECS[self.name], "block", 1)), self.lanes)
+
+    @property
+    def beats(self) -> int:
+        return self.block // self.lanes
+
+    @property
+    def encode(self) -> int:
+        """From the last beat of a block to its first word."""
+        codec = CODECS[self.name]
+        return int(create_unit(codec.encoder, codec, self.lanes).latency + RowSerializer.latency)
+
+    @property
+    def decode(self) -> int:
+        codec = CODECS[self.name]
+        return int(create_unit(codec.decoder, codec, self.lanes).latency + RowAssembler.latency)
+
+
+def _optimizer(config: NodeConfig) -> StreamedOptimizer:
+    return StreamedOptimizer(
+        workers=2, lanes=config.lanes if config.update_interval == 1 else config.update_lanes,
+        update_lanes=config.update_lanes, update_interval=config.update_interval, depth=config.segment, broadcasts=1,
+        rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),
+        dsps=config.multiplier_dsps)
+
+
+@functools.cache
+def timing_of(config: NodeConfig) -> Timing:
+    """Latencies of a node.
+
+    Raises
+    ------
+    ValueError
+        The node is reduced, or its codec of weights has a codebook, whose reading the walk does not have.
+    """
+    if config.reduced:
+        raise ValueError("Node must have collectives to be predicted, not be reduced")
+    if config.codebook_words:
+        raise ValueError(f"Codec of weights must have no codebook to be predicted, not be {config.weight_codec}")
+    lanes, grouped, raw = config.lanes, config.gradient_codec == ZERO_VALUE, config.weight_codec == RAW
+    if grouped:
+        summed, decoded = Adder().latency + 1, Decoder.latency + 1
+        loaded = RowReader.latency + GROUP // lanes + Encoder.latency
+    else:
+        coding = _Coding(config.gradient_codec, lanes)
+        path = PacketAdder.latency + 2 * coding.beats + coding.encode
+        summed, decoded = BEHIND + coding.decode + path, BEHIND + coding.decode
+        loaded = RowReader.latency + path + (PacketAdder.latency if config.has_residual else 0)
+    if raw:
+        landed, first = RowAssembler.latency, RowSerializer.latency + SkidBuffer.latency
+        given, kept = RowReader.latency + first, first
+    else:
+        coding = _Coding(config.weight_codec, lanes)
+        landed, kept = BEHIND + coding.decode, coding.encode
+        given = RowReader.latency + coding.beats + kept
+        first = kept + coding.beats
+    return Timing(lanes=lanes, segment=config.segment, credits=config.ingress_segments, grouped=grouped, raw=raw,
+                  summed=summed, loaded=loaded, given=given, decoded=decoded, landed=landed,
+                  stored=SegmentBuffer.latency, updated=_optimizer(config).latency, first=first, kept=kept,
+                  update_lanes=config.update_lanes, interval=config.update_interval,
+                  address=int(longest_vector(config) // GROUP).bit_length())

@@ -1,0 +1,201 @@
+"""Execution traces in the format of MLCommons' Chakra, which ASTRA-sim takes as workload.
+
+A trace is a file per node, ``PREFIX.RANK.et``: messages of Protocol Buffers, each behind its length as a varint;
+first one of metadata, then one for each command. The messages are described here, with those fields of Chakra's
+schema (``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra) that are written, by the same numbers.
+"""
+
+import dataclasses
+import enum
+import functools
+import importlib.util
+import io
+import pathlib
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from host.output import write_bytes
+
+__all__ = ["CLOCK", "Command", "Kind", "needed", "read", "write"]
+
+#: Cycles per second of the nodes, unless another number is given: that of the larger boards.
+CLOCK = 62.5e6
+#: Version of the schema, as traces for ASTRA-sim have it.
+_VERSION = "0.0.4"
+
+
+class Kind(enum.Enum):
+    """Kinds of commands: of nodes that compute, or types of collectives in the schema."""
+
+    COMPUTE = None
+    ALL_REDUCE = 0
+    ALL_GATHER = 2
+    REDUCE_SCATTER = 7
+
+
+#: Numbers of node types in the schema.
+_COMPUTE, _COLLECTIVE = 4, 7
+#: Messages: fields by their names, each with its number, its type, and whether it is repeated.
+_MESSAGES: dict[str, dict[str, tuple[int, str, bool]]] = {
+    "AttributeProto": {"name": (1, "string", False), "int64_val": (9, "int64", False),
+                       "uint64_val": (13, "uint64", False), "bool_val": (27, "bool", False),
+                       "string_val": (29, "string", False)},
+    "GlobalMetadata": {"version": (1, "string", False), "attr": (2, "AttributeProto", True)},
+    "Node": {"id": (1, "uint64", False), "name": (2, "string", False), "type": (3, "NodeType", False),
+             "ctrl_deps": (4, "uint64", True), "data_deps": (5, "uint64", True),
+             "start_time_micros": (6, "uint64", False), "duration_micros": (7, "uint64", False),
+             "attr": (10, "AttributeProto", True)},
+}
+_NODE_TYPES = {"INVALID_NODE": 0, "COMP_NODE": _COMPUTE, "COMM_COLL_NODE": _COLLECTIVE}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of a step.
+
+    Members
+    -------
+    name : str
+    kind : Kind
+    start, end : int
+        Cycles.
+    after : tuple of str
+        Names of commands that have to end before.
+    elements, size : int
+        Elements of a collective's vector, and its bytes: of a prediction those of a vector without codec that would
+        put as many words on the links of a ring.
+    """
+
+    name: str
+    kind: Kind
+    start: int
+    end: int
+    after: tuple[str, ...] = ()
+    elements: int = 0
+    size: int = 0
+
+
+def needed() -> None:
+    """Raise ValueError if traces cannot be written."""
+    if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.protobuf") is None:
+        raise ValueError("Protocol Buffers must be installed for execution traces: pip install gradring[chakra], or "
+                         "make .venv/.chakra in a clone")
+
+
+@functools.cache
+def _schema() -> SimpleNamespace:
+    """Classes of the messages, by their names."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    package = "ChakraProtoMsg"
+    file = descriptor_pb2.FileDescriptorProto(name="gradring/et_def.proto", package=package, syntax="proto3")
+    types = file.enum_type.add(name="NodeType")
+    for name, number in _NODE_TYPES.items():
+        types.value.add(name=name, number=number)
+    proto = descriptor_pb2.FieldDescriptorProto
+    for message, fields in _MESSAGES.items():
+        described = file.message_type.add(name=message)
+        if message == "AttributeProto":
+            described.oneof_decl.add(name="value")
+        for name, (number, kind, repeated) in fields.items():
+            field = described.field.add(name=name, number=number,
+                                        label=proto.LABEL_REPEATED if repeated else proto.LABEL_OPTIONAL)
+            if kind in _MESSAGES or kind == "NodeType":
+                field.type_name = f".{package}.{kind}"
+                field.type = proto.TYPE_ENUM if kind == "NodeType" else proto.TYPE_MESSAGE
+            else:
+                field.type = getattr(proto, f"TYPE_{kind.upper()}")
+            if name.endswith("_val"):
+                field.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return SimpleNamespace(**{
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in _MESSAGES})
+
+
+def _varint(number: int) -> bytes:
+    """A number in groups of seven bits, the lowest first."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _length(file: io.BufferedIOBase) -> int | None:
+    """The next varint of a file, or None at its end."""
+    number = shift = 0
+    while True:
+        byte = file.read(1)
+        if not byte:
+            return None
+        number |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return number
+        shift += 7
+
+
+def _node(number: int, command: Command, numbers: dict[str, int], clock: float) -> Any:
+    schema = _schema()
+
+    def micros(cycles: int) -> int:
+        return round(cycles / clock * 1e6)
+
+    node = schema.Node(id=number, name=command.name, data_deps=[numbers[name] for name in command.after],
+                       type=_COMPUTE if command.kind is Kind.COMPUTE else _COLLECTIVE,
+                       start_time_micros=micros(command.start),
+                       duration_micros=max(1, micros(command.end - command.start)))
+    node.attr.add(name="is_cpu_op", bool_val=False)
+    if command.kind is not Kind.COMPUTE:
+        node.attr.add(name="comm_type", int64_val=command.kind.value)
+        node.attr.add(name="comm_size", int64_val=command.size)
+        node.attr.add(name="elements", uint64_val=command.elements)
+    node.attr.add(name="cycles", uint64_val=command.end - command.start)
+    return node
+
+
+def _content(commands: Sequence[Command], metadata: Any, clock: float) -> bytes:
+    """The messages of a trace, each behind its length."""
+    numbers = {command.name: number for number, command in enumerate(commands)}
+    messages = [metadata, *(_node(numbers[command.name], command, numbers, clock) for command in commands)]
+    return b"".join(_varint(len(text)) + text for text in (one.SerializeToString() for one in messages))
+
+
+def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str, clock: float = CLOCK
+          ) -> pathlib.Path:
+    """Write a trace of a step for each node, and return the path of the first.
+
+    Parameters
+    ----------
+    ranks : sequence of sequence of Command
+        Commands of each node, with names of their own, a command behind those that it comes after.
+    prefix : Path
+        Beginning of the files' names.
+    note : str
+        Where the times come from.
+    clock : float
+        Cycles per second.
+    """
+    metadata = _schema().GlobalMetadata(version=_VERSION)
+    metadata.attr.add(name="source", string_val=note)
+    paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in range(len(ranks))]
+    content = b""
+    for rank, path in enumerate(paths):
+        if rank == 0 or ranks[rank] is not ranks[rank - 1]:
+            content = _content(ranks[rank], metadata, clock)
+        write_bytes(path, content)
+    return paths[0]
+
+
+def read(path: pathlib.Path) -> tuple[Any, list[Any]]:
+    """Metadata and nodes of a trace."""
+    schema = _schema()
+
+    def messages() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while (length := _length(file)) is not None:
+                yield file.read(length)
+
+    first, *others = messages()
+    return schema.GlobalMetadata.FromString(first), [schema.Node.FromString(text) for text in others]
