@@ -159,7 +159,7 @@ class ComputeEngine(wiring.Component):
             runner.done.eq(lists.done),
             runner.bad.eq(lists.bad),
             runner.number.eq(lists.number),
-            lists.start.eq(runner.start),
+            lists.start.eq(self._held(m, runner, enable)),
             lists.list_base.eq(list_base),
             lists.state_base.eq(state_base),
             lists.length.eq(length),
@@ -218,6 +218,14 @@ class ComputeEngine(wiring.Component):
         m.submodules.throttle = throttle = Throttle()
         m.d.comb += throttle.rate.eq(self.throttle)
         return throttle.enable
+
+    def _held(self, m, runner, enable):
+        """The runner's start, which lasts until lists that are throttled have seen it."""
+        if not self._config.throttles:
+            return runner.start
+        waits = Signal()
+        m.d.sync += waits.eq((runner.start | waits) & ~enable & ~runner.reset)
+        return runner.start | waits
 
     def _elaborate_owners(self, m, owners, access, lists, runner, done):
         """Stamp the rows that are written and compare those that are read; an instruction that has read dead rows is

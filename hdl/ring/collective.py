@@ -111,8 +111,8 @@ class CollectiveEngine(wiring.Component):
                 "link_delay": Out(32),
                 # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words come
                 # later: see :mod:`hdl.throttle`.
-                **({"throttle_optimizer": In(RATE_BITS), "throttle_link": In(RATE_BITS), "wire_delay": In(DELAY_BITS)}
-                   if config.throttles else {}),
+                **({"throttle_optimizer": In(RATE_BITS), "throttle_link": In(RATE_BITS),
+                    "wire_delay": In(DELAY_BITS)} if config.throttles else {}),
                 # What nodes with control words tell each other.
                 **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
                 # What they tell each other of rounds.
