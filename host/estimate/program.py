@@ -8,6 +8,7 @@ import numpy as np
 
 from hdl.compute.layer_list import Place
 from hdl.compute.memory_access import MemoryAccess
+from hdl.group import GROUP
 from host.compute.factors import Array
 from host.compute.lists import Lists, compile_lists
 from host.driver.buffers import Buffer
@@ -92,6 +93,10 @@ def check(machine: Machine, case: Case) -> None:
     if node.gradient_words < words or node.weight_words < case.length:
         raise ValueError(f"Nodes of {machine.name} must have room for {words:,} gradients and {case.length:,} weights "
                          f"to run {case}, not for {node.gradient_words:,} and {node.weight_words:,}")
+    state = sum(GROUP * -(-layer.length // (GROUP * NODES)) for layer in case.layers)
+    if node.state_words < state:
+        raise ValueError(f"Nodes of {machine.name} must have room for {state:,} elements of state to run {case}, not "
+                         f"for {node.state_words:,}")
     if not case.macs:
         try:
             _lists(machine, case)
@@ -139,8 +144,8 @@ class Measured:
     Members
     -------
     cycles : int
-        From the first word of the inputs at the host ports, or from the start of the programs where gradients were
-        staged before, to the last event.
+        From the first word of the inputs at the host ports, or from the first start of a command where gradients were
+        staged before, to the last end of one.
     weights : bytes
         New weights.
     """
@@ -181,12 +186,12 @@ class Step:
     def measure(self) -> Measured:
         """Run the step from the same weights as ever."""
         self._begin()
-        simulation, first = self._opened.simulation, self._opened.simulation.cycle
+        first = self._opened.simulation.cycle
         self._give()
-        if self._computer is None:
-            first = simulation.cycle
-        self._ring.run_programs(collectives=self._program.collectives, traced=False)
-        cycles = simulation.cycle - first
+        found = self._ring.run_programs(collectives=self._program.collectives)
+        cycles = found.outcome.cycles
+        if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
+            cycles = max(record.time for trace in found.traces for record in trace) - first
         return Measured(cycles, self._ring.read_weights(self._length).tobytes())
 
     def durations(self) -> list[int]:
