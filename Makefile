@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep tiling centroids memory quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep tiling centroids memory estimate quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -40,6 +40,8 @@ help:
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
 	@echo "            it goes on where an earlier run has ended"
+	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
+	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" RATIOS=no); some minutes for each machine's first build"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
 	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
@@ -108,6 +110,8 @@ SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMA
   $(if $(filter 0 no,$(SYNTH)),--no-synth))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
+ESTIMATE_OPTIONS = $(strip $(if $(TARGETS),--targets "$(TARGETS)") $(if $(LENGTHS),--lengths "$(LENGTHS)") \
+  $(if $(filter 0 no,$(RATIOS)),--no-ratios))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
   $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
@@ -138,6 +142,9 @@ tiling: $(VENV)/.base $(VENV)/.tiling
 
 memory: $(VENV)/.base
 	$(BIN)/gradring memory
+
+estimate: $(VENV)/.base
+	$(BIN)/gradring estimate $(ESTIMATE_OPTIONS)
 
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)

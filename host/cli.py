@@ -27,6 +27,7 @@ from host.commands.console import (
     shown,
     thread_count,
 )
+from host.commands.estimate import estimate_command
 from host.commands.examples import examples_command
 from host.commands.info import info_command, show_version
 from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
@@ -418,15 +419,9 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
         config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
 
 
-app.command("bench")(bench_command)
-app.command("sweep")(sweep_command)
-app.command("tiling")(tiling_command)
-app.command("memory")(memory_command)
-app.command("quantize")(quantize_command)
-app.command("info")(info_command)
-app.command("wave")(wave_command)
-app.command("packets")(packets_command)
-app.command("examples")(examples_command)
+for command in (bench_command, sweep_command, tiling_command, memory_command, estimate_command, quantize_command,
+                info_command, wave_command, packets_command, examples_command):
+    app.command(command.__name__.removesuffix("_command"))(command)
 app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)
 app.add_typer(cache_app, name="cache")
 

@@ -109,8 +109,8 @@ class CollectiveEngine(wiring.Component):
                 "count": Out(counts_layout(config)),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
-                # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words come
-                # later: see :mod:`hdl.throttle`.
+                # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words
+                # come later: see :mod:`hdl.throttle`.
                 **({"throttle_optimizer": In(RATE_BITS), "throttle_link": In(RATE_BITS),
                     "wire_delay": In(DELAY_BITS)} if config.throttles else {}),
                 # What nodes with control words tell each other.

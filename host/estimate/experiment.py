@@ -9,7 +9,7 @@ from host.estimate.program import Case, Measured, check, compute_cycles, prepare
 from host.estimate.running import Opened, opened
 from host.estimate.scaling import Throttled, estimate, plain, throttled
 
-__all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "ratios", "throttle"]
+__all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]
 
 #: Register, and place in it, of the throttle of each part.
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
@@ -142,6 +142,26 @@ class Bench:
             throttle(self._opened, {}, delay=0)
 
 
+def rates_of(execution: Machine, target: Machine,
+             cases: Iterable[Case]) -> list[tuple[dict[str, Fraction], dict[str, Fraction]]]:
+    """Rates of the execution machine and of a target, for each program.
+
+    Raises
+    ------
+    ValueError
+        One of them cannot run a program, or the target cannot be estimated by the other.
+    """
+    check_delay(execution, target)
+    found = []
+    for case in cases:
+        for machine in (execution, target):
+            check(machine, case)
+        own, others = (machine.rates(compute_cycles(machine, case)) for machine in (execution, target))
+        throttled(own, others)
+        found.append((own, others))
+    return found
+
+
 def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
             announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """Estimates of programs on a target, which is built and run as well.
@@ -152,13 +172,7 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
         The target cannot run a program, or not be estimated by this machine; nothing has been built then.
     """
     cases, execution = list(cases), bench.machine
-    delay = check_delay(execution, target)
-    rates = []
-    for case in cases:
-        for machine in (execution, target):
-            check(machine, case)
-        rates.append([machine.rates(compute_cycles(machine, case)) for machine in (execution, target)])
-        throttled(*rates[-1])
+    rates, delay = rates_of(execution, target, cases), check_delay(execution, target)
     announce(f"{target.name}: build and run")
     with opened(target, announce=lambda stage: announce(f"{target.name}: {stage}")) as real:
         truths = [prepare(real, case).measure().cycles for case in cases]

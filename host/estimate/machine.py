@@ -40,7 +40,7 @@ class Machine:
     @property
     def macs(self) -> int:
         """Multiply-adds per cycle."""
-        return self.node.compute * self.node.lanes
+        return int(self.node.compute * self.node.lanes)
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
         """Rates of all parts, for a program that takes so many cycles of compute on this machine."""

@@ -1,6 +1,7 @@
 """Programs whose times are estimated: a training step of a perceptron, by a schedule."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,8 +92,8 @@ def check(machine: Machine, case: Case) -> None:
         lacking = "the stand-in" if case.macs else "a compute engine"
         raise ValueError(f"Nodes of {machine.name} must have {lacking} to run {case}")
     if node.gradient_words < words or node.weight_words < case.length:
-        raise ValueError(f"Nodes of {machine.name} must have room for {words:,} gradients and {case.length:,} weights "
-                         f"to run {case}, not for {node.gradient_words:,} and {node.weight_words:,}")
+        raise ValueError(f"Nodes of {machine.name} must have room for {words:,} gradients and {case.length:,} "
+                         f"weights to run {case}, not for {node.gradient_words:,} and {node.weight_words:,}")
     state = sum(GROUP * -(-layer.length // (GROUP * NODES)) for layer in case.layers)
     if node.state_words < state:
         raise ValueError(f"Nodes of {machine.name} must have room for {state:,} elements of state to run {case}, not "
@@ -104,6 +105,7 @@ def check(machine: Machine, case: Case) -> None:
             raise ValueError(f"{machine.name} cannot run {case}: {error}") from error
 
 
+@functools.cache
 def compute_cycles(machine: Machine, case: Case) -> int:
     """Cycles of all commands of a step that compute, by the golden models of the engine, in quiet memories."""
     if case.macs:
@@ -132,8 +134,9 @@ def compute_cycles(machine: Machine, case: Case) -> int:
                 assert isinstance(one, Gemm)
                 fields: dict[str, Any] = layer_list.job(one, lanes=node.lanes, memory_rows=rows)
                 fields.pop("scale_mask")
-                cycles += products.cycles(GemmJob(**{name: Matrix(**value) if isinstance(value, dict) else value
-                                                     for name, value in fields.items()}))
+                given: dict[str, Any] = {name: Matrix(**value) if isinstance(value, dict) else value
+                                         for name, value in fields.items()}
+                cycles += products.cycles(GemmJob(**given))
     return cycles
 
 

@@ -1,14 +1,14 @@
 """Time of a program on another machine, from runs on one that is throttled to the same proportions.
 
-Machine e runs, machine t is asked about. Both have a rate for each of their parts: words per cycle of a link, elements
-per cycle of a memory, the program per cycle of compute. Throttles can only slow e, so that all of its rates stand to
-those of t as
+Machine e runs, machine t is asked about. Both have a rate for each of their parts: words per cycle of a link,
+elements per cycle of a memory, the program per cycle of compute. Throttles can only slow e, so that all of its rates
+stand to those of t as
 
     alpha = min(e_i / t_i),
 
 and part i of e is throttled to alpha * t_i. Latencies are those of t itself, in cycles: they are not scaled. A run
-that takes T1 at these rates has a part that does not depend on them. A second run, with every rate halved again, takes
-T2 and tells that part from the rest, since T(s) = a + b * s for rates that are s times slower than those of t:
+that takes T1 at these rates has a part that does not depend on them. A second run, with every rate halved again,
+takes T2 and tells that part from the rest, since T(s) = a + b * s for rates that are s times slower than those of t:
 
     T = alpha * (T2 - T1) + 2 * T1 - T2.
 
@@ -73,8 +73,8 @@ class Throttled:
 
 def _register(metric: str, share: Fraction) -> int:
     if share < Fraction(1, FULL):
-        raise ValueError(f"Throttle of {metric} must be at least 1 of {FULL:,} cycles, not {float(share * FULL):.3g}: "
-                         f"the target is too far from the execution machine")
+        raise ValueError(f"Throttle of {metric} must be at least 1 of {FULL:,} cycles, not "
+                         f"{float(share * FULL):.3g}: the target is too far from the execution machine")
     return round(share * FULL) % FULL
 
 

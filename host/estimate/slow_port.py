@@ -4,6 +4,7 @@
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 
+from hdl.config import NodeConfig
 from hdl.node import Node
 
 __all__ = ["SlowPortNode"]
@@ -25,14 +26,14 @@ class SlowPortNode(wiring.Component):
     As those of :class:`~hdl.node.Node`.
     """
 
-    def __init__(self, config, *, cycles):
+    def __init__(self, config: NodeConfig, *, cycles: int):
         if not isinstance(cycles, int) or cycles < 2:
             raise ValueError(f"Cycles of a word must be an integer of at least 2, not {cycles!r}")
         self._node = Node(config)
         self._cycles = cycles
         super().__init__(self._node.signature.members)
 
-    def elaborate(self, platform):
+    def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.node = node = self._node
         count = Signal(range(self._cycles))

@@ -5,16 +5,19 @@ from fractions import Fraction
 
 from host.estimate.machine import NODE, Machine
 
-__all__ = ["EXECUTION", "TARGETS"]
+__all__ = ["EXECUTION", "RATIOS", "TARGETS"]
 
 _HALF = Fraction(1, 2)
 
 #: Machine that estimates; its nodes have throttles.
 EXECUTION = Machine(name="8 MACs").throttles()
 
+#: Multiply-adds per cycle of the execution machine and of the target, in ratios of compute to link.
+RATIOS = ((8, 12), (8, 16), (4, 16))
+
 
 def _node(**options: int) -> dict[str, object]:
-    return {"node": dataclasses.replace(NODE, **options)}  # type: ignore[arg-type]
+    return {"node": dataclasses.replace(NODE, **options)}
 
 
 #: Targets, by name.

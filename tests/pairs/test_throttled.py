@@ -30,7 +30,7 @@ class ThrottledPlayer(Player):
 
 def rate(choose):
     """A rate of a throttle: none, next to none, or down to an eighth of all cycles."""
-    return choose.choice([0, FULL - 1, FULL // 2, choose.randrange(FULL // 8, FULL), choose.randrange(FULL // 8, FULL)])
+    return choose.choice([0, FULL - 1, FULL // 2, *(choose.randrange(FULL // 8, FULL) for _ in range(2))])
 
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
