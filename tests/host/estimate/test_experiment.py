@@ -27,7 +27,7 @@ def one_library(monkeypatch):
 
 
 def test_targets(tmp_path):
-    """A slower link and a longer one, by nodes that have neither; and the other way round, for which all is slowed."""
+    """A slower, longer link, by nodes that have neither; and the other way round, for which all is slowed."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -96,7 +96,8 @@ def test_refused():
     for name, options, case, message in (
             ("one queue", {"queues": 1, "throttles": False}, CASES[0], "must have two queues to run programs, not 1"),
             ("no engine", {"compute": 0}, CASES[0], "must have a compute engine to run K = 256, serial"),
-            ("no stand-in", {"stand_in": False}, Case(length=256, overlapped=False, macs=8), "must have the stand-in"),
+            ("no stand-in", {"stand_in": False}, Case(length=256, overlapped=False, macs=8),
+             "must have the stand-in"),
             ("little", {"weight_words": 128}, CASES[0], "must have room for 256 gradients and 256 weights"),
             ("stateless", {"state_words": 128}, CASES[0], "must have room for 160 elements of state"),
             ("short", {"activation_words": 64}, CASES[0], "cannot run K = 256, serial: ")):

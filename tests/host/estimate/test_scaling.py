@@ -45,7 +45,7 @@ def test_alpha_above_one():
     (rates(4, 1, 4), {"link": Fraction(1)}, r"^Machines must have rates of the same parts, not compute, link, memory "
                                             r"and link$"),
     ({}, {}, r"^Machines must have rates of the same parts, not none and none$"),
-    (rates(4, 1, 4), rates(1 << 19, 1, 4), r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: the "
+    (rates(4, 1, 4), rates(1 << 18, 1, 4), r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: the "
                                            r"target is too far from the execution machine$"),
 ])
 def test_refused(execution, target, message):
