@@ -237,12 +237,11 @@ REGISTERS = _table(
     _setting("THROTTLE_LINK", _throttled("Words to the successor"), width=16),
     _setting("THROTTLE_MEMORY", _throttled("Rows that each memory reads, and that it writes"), width=16),
     _setting(
-        "THROTTLE_COMPUTE", "Rates of arithmetic; zero does not throttle.", kind=Kind.BITFIELD,
+        "THROTTLE_COMPUTE", "Rates of arithmetic; zero does not throttle. A command keeps that of the optimizer.",
+        kind=Kind.BITFIELD,
         fields=(
             Field(name="engine", bit=0, width=16, doc="Steps of COMPUTE and LAYERS, in so many of 65,536 cycles."),
-            Field(name="optimizer", bit=16, width=16, doc="Beats of the optimizer, in so many of 65,536 of those "
-                                                          "that it could take; a command keeps what is set when it "
-                                                          "starts."),
+            Field(name="optimizer", bit=16, width=16, doc="Beats of the optimizer, of 65,536 that it could take."),
         ),
     ),
     _setting("THROTTLE_HOST", _throttled("Words of requests, and of responses"), width=16),

@@ -20,13 +20,14 @@ def _node(**options: int) -> dict[str, object]:
     return {"node": dataclasses.replace(NODE, **options)}
 
 
-#: Targets, by name.
+#: Targets, by name. Those that differ in links alone have the nodes of the machine that estimates, whose throttles are
+#: off then.
 TARGETS = tuple(Machine(name=name, **options) for name, options in {  # type: ignore[arg-type]
     "16 MACs": _node(compute=4),
     "4 MACs": _node(compute=1),
-    "link 1/2": {"link": _HALF},
-    "link 1/2, latency x 4": {"link": _HALF, "latency": 64},
-    "latency x 4": {"latency": 64},
+    "link 1/2": {**_node(throttles=True), "link": _HALF},
+    "link 1/2, latency x 4": {**_node(throttles=True), "link": _HALF, "latency": 64},
+    "latency x 4": {**_node(throttles=True), "latency": 64},
     "optimizer every 4th cycle": _node(update_interval=4),
     "memory x 2": _node(lanes=8, compute=1),
     "host port 1/2": {"host": 2},
