@@ -20,8 +20,8 @@ def _node(**options: int) -> dict[str, object]:
     return {"node": dataclasses.replace(NODE, **options)}
 
 
-#: Targets, by name. Those that differ in links alone have the nodes of the machine that estimates, whose throttles are
-#: off then.
+#: Targets, by name. Those that differ in links alone have the nodes of the machine that estimates, whose throttles
+#: are off then.
 TARGETS = tuple(Machine(name=name, **options) for name, options in {  # type: ignore[arg-type]
     "16 MACs": _node(compute=4),
     "4 MACs": _node(compute=1),
