@@ -41,7 +41,7 @@ help:
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled;"
 	@echo "            it goes on where an earlier run has ended"
 	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
-	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" RATIOS=no); some minutes for each machine's first build"
+	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); some minutes for each machine's first build"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
 	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
@@ -110,7 +110,7 @@ SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMA
   $(if $(filter 0 no,$(SYNTH)),--no-synth))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
-ESTIMATE_OPTIONS = $(strip $(if $(TARGETS),--targets "$(TARGETS)") $(if $(LENGTHS),--lengths "$(LENGTHS)") \
+ESTIMATE_OPTIONS = $(strip $(if $(TARGETS),--targets "$(TARGETS)") $(if $(LENGTHS),--lengths "$(LENGTHS)") $(call option,EXAMPLES,--examples) \
   $(if $(filter 0 no,$(RATIOS)),--no-ratios))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
   $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \

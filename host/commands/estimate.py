@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from host.commands.console import Progress, make_console, shown
+from host.commands.run_options import check_range
 from host.output import prepare, write_json
 from sim.verilated import toolchain
 
@@ -26,6 +27,7 @@ def estimate_command(
         help="Targets, with semicolons between them. [default: all]", show_default=False)] = None,
     lengths: Annotated[str, typer.Option(help="Parameters of the networks, with semicolons between them.")] =
         "256;1024;4832",
+    examples: Annotated[int, typer.Option(help="Examples of each node.")] = 8,
     ratios: Annotated[bool, typer.Option(help="Estimate ratios of compute to link as well.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of estimate.json and estimate.png. [default: build/estimate]",
                                           show_default=False)] = toolchain.BUILD / "estimate",
@@ -39,7 +41,9 @@ def estimate_command(
 
     names = _chosen("Target", targets, [target.name for target in TARGETS])
     chosen = [int(length) for length in _chosen("Length", lengths, [str(length) for length in NETWORKS])]
-    cases = [Case(length=length, overlapped=overlapped) for length in chosen for overlapped in (False, True)]
+    check_range("Examples", examples, 1, 64)
+    cases = [Case(length=length, overlapped=overlapped, examples=examples)
+             for length in chosen for overlapped in (False, True)]
     machines = [target for target in TARGETS if target.name in names]
     for target in machines:  # before anything is built
         experiment.rates_of(EXECUTION, target, cases)
