@@ -30,13 +30,13 @@ class Row:
     length : int
     overlapped : bool
     alpha : float
-    execution, first, second : int
+    execution, first, second : float
         Cycles on the execution machine: as it is, throttled, and with every rate halved again.
     estimate, plain : float
         Estimated cycles of the target, and alpha times the throttled ones.
     singles : dict of str to float
         Estimates by one metric alone: the cycles of the execution machine, by the ratio of its rate to the target's.
-    truth : int
+    truth : float
         Cycles of the target, as it was really run.
     """
 
@@ -45,13 +45,13 @@ class Row:
     length: int
     overlapped: bool
     alpha: float
-    execution: int
-    first: int
-    second: int
+    execution: float
+    first: float
+    second: float
     estimate: float
     plain: float
     singles: dict[str, float]
-    truth: int
+    truth: float
 
     def error(self, value: float) -> float:
         """Deviation of an estimate, as a part of the truth."""
@@ -113,7 +113,7 @@ class Bench:
             self._known[case] = self._run(case, {}, 0)
         return self._known[case]
 
-    def throttled(self, case: Case, rates: Throttled, *, delay: int, slower: int = 1) -> int:
+    def throttled(self, case: Case, rates: Throttled, *, delay: int, slower: int = 1) -> float:
         """Cycles of a step at rates, ``slower`` times slower; its weights are those of a step without throttles."""
         found = self._run(case, rates.registers(slower=slower), delay)
         if found.weights != self.untouched(case).weights:
@@ -121,7 +121,7 @@ class Bench:
         return found.cycles
 
     def row(self, name: str, case: Case, own: dict[str, Fraction], rates: dict[str, Fraction], *, delay: int,
-            truth: int) -> Row:
+            truth: float) -> Row:
         """Estimate from the rates of this machine and of a target."""
         found = throttled(own, rates)
         first, second = (self.throttled(case, found, delay=delay, slower=slower) for slower in (1, 2))
@@ -130,7 +130,7 @@ class Bench:
             target=name, program=str(case), length=case.length, overlapped=case.overlapped, alpha=float(found.alpha),
             execution=execution, first=first, second=second, estimate=estimate(found.alpha, first, second),
             plain=plain(found.alpha, first), truth=truth,
-            singles={metric: float(execution * own[metric] / rates[metric]) for metric in own})
+            singles={metric: execution * float(own[metric] / rates[metric]) for metric in own})
 
     def _run(self, case: Case, registers: dict[str, int], delay: int) -> Measured:
         throttle(self._opened, {}, delay=0)

@@ -33,9 +33,10 @@ def table(kind: str, rows: Sequence[Row]) -> str:
     for row in rows:
         name, alone = row.best_single
         missed = " *" if abs(row.error(row.estimate)) > limit(kind, row) else ""
-        lines.append(f"| {row.target} | {row.program} | {row.alpha:.3f} | {row.execution:,} | {row.first:,} | "
-                     f"{row.second:,} | {row.estimate:,.0f} | {row.error(row.estimate):+.2%}{missed} | "
-                     f"{row.error(row.plain):+.1%} | {name} {row.error(alone):+.1%} | {row.truth:,} |")
+        lines.append(f"| {row.target} | {row.program} | {row.alpha:.3f} | {row.execution:,.0f} | "
+                     f"{row.first:,.0f} | {row.second:,.0f} | {row.estimate:,.0f} | "
+                     f"{row.error(row.estimate):+.2%}{missed} | "
+                     f"{row.error(row.plain):+.1%} | {name} {row.error(alone):+.1%} | {row.truth:,.0f} |")
     return "\n".join(lines)
 
 

@@ -76,6 +76,8 @@ def test_another_configuration_is_refused(device):
 #: Settings of nodes with rounds.
 ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
           "RESUMED_SET")
+#: And without throttles.
+THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
 
 
 def test_settings(device):
@@ -91,7 +93,8 @@ def test_settings(device):
         else:
             assert device.read_register(name) == entry.reset
             device.write_register(name, 1)
-            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.rounds)}
+            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.rounds),
+                     **dict.fromkeys(THROTTLES, device.config.throttles)}
             assert device.read_register(name) == there.get(name, True)
             with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
                 device.write_register(name, 1 << entry.width)
