@@ -31,7 +31,7 @@ class SlowPortNode(wiring.Component):
             raise ValueError(f"Cycles of a word must be an integer of at least 2, not {cycles!r}")
         self._node = Node(config)
         self._cycles = cycles
-        super().__init__(self._node.signature.members)
+        super().__init__(dict(self._node.signature.members.items()))
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

@@ -76,7 +76,7 @@ def test_another_configuration_is_refused(device):
 #: Settings of nodes with rounds.
 ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
           "RESUMED_SET")
-#: And without throttles.
+#: Settings of nodes with throttles.
 THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
 
 
@@ -367,7 +367,7 @@ MALFORMED = [
      refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
     ([header(Opcode.WRITE_REGISTER, 3), register("TIMEOUT").address - 1, 1, 77, 1],
      refused(Opcode.WRITE_REGISTER, Status.OK, 3)),
-    ([header(Opcode.WRITE_REGISTER, 4), register("RESUMED_SET").address, 77, 0, 1, 1],
+    ([header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 1, 1],
      refused(Opcode.WRITE_REGISTER, Status.READ_ONLY, 2)),
     ([header(Opcode.WRITE_REGISTER, 1), len(REGISTERS), 1], refused(Opcode.WRITE_REGISTER, Status.BAD_ADDRESS, 0)),
     ([header(Opcode.READ_MEMORY, 1)], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
