@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -48,6 +48,8 @@ help:
 	@echo "            and measured on a simulated node; it goes on where an earlier run has ended"
 	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
 	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor)"
+	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
+	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); some minutes for each machine's first build"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
 	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
@@ -126,6 +128,8 @@ PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--l
   $(if $(filter-out 0 no,$(VALIDATE)),--validate))
 TILING_OPTIONS = $(strip $(if $(filter-out 0 no,$(FULL)),--full) $(call option,METHODS,--methods) \
   $(call option,SEEDS,--seeds) $(call option,ARITHMETIC,--arithmetic))
+ESTIMATE_OPTIONS = $(strip $(if $(TARGETS),--targets "$(TARGETS)") $(if $(LENGTHS),--lengths "$(LENGTHS)") $(call option,EXAMPLES,--examples) \
+  $(if $(filter 0 no,$(RATIOS)),--no-ratios))
 QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
   $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
@@ -166,6 +170,9 @@ memory: $(VENV)/.base
 
 relay: $(VENV)/.base
 	$(BIN)/gradring relay $(RELAY_OPTIONS)
+
+estimate: $(VENV)/.base
+	$(BIN)/gradring estimate $(ESTIMATE_OPTIONS)
 
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)

@@ -74,6 +74,8 @@ class LanedMemory(wiring.Component):
         Ports of each kind; at least 1.
     watched : bool
         Whether it tells of each row that is written.
+    throttled : bool
+        Whether ports are served only in cycles of ``enable``.
 
     Members
     -------
@@ -81,9 +83,11 @@ class LanedMemory(wiring.Component):
     write : array of In(write_signature(rows, lanes))
     written : Out(written_signature(rows))
         There if it is ``watched``: valid in the cycle after a port was taken with an element to keep.
+    enable : In(1)
+        There if it is ``throttled``; all ``ready`` depend combinationally on it.
     """
 
-    def __init__(self, *, rows, lanes, readers, writers, watched=False):
+    def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False):
         for name, value, least in (("Row", rows, 2), ("Reader", readers, 1), ("Writer", writers, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} count must be an integer of at least {least}, not {value!r}")
@@ -91,11 +95,13 @@ class LanedMemory(wiring.Component):
         self._rows = rows
         self._lanes = lanes
         self._watched = watched
+        self._throttled = throttled
         super().__init__(
             {
                 "read": In(read_signature(rows, lanes)).array(readers),
                 "write": In(write_signature(rows, lanes)).array(writers),
                 **({"written": Out(written_signature(rows))} if watched else {}),
+                **({"enable": In(1, init=1)} if throttled else {}),
             }
         )
 
@@ -118,7 +124,8 @@ class LanedMemory(wiring.Component):
         # Block memory does not say what a read returns beside a write of the same row, so the reader waits for it.
         asking = Signal(count)
         for n, port in enumerate(self.read):
-            m.d.comb += asking[n].eq(port.valid & ~((port.row == write.addr) & write.en.any()))
+            asks = port.valid & ~((port.row == write.addr) & write.en.any())
+            m.d.comb += asking[n].eq(asks & self.enable if self._throttled else asks)
         granted, served = take_turns(m, asking)
         for n, port in enumerate(self.read):
             fetched = Signal(name=f"read_fetched_{n}")
@@ -133,10 +140,12 @@ class LanedMemory(wiring.Component):
 
     def _elaborate_write(self, m, write):
         """Take a row in one cycle, and write it in the next: then a register says which row that is."""
-        taken = Const(0)
+        taken = ~self.enable if self._throttled else Const(0)
         for port in self.write:
             m.d.comb += port.ready.eq(~taken)
             taken = taken | port.valid
+        if self._throttled:
+            taken &= self.enable
         # Without a valid port it does not matter which row it is, so that the last one needs no mark.
         m.d.sync += [
             write.addr.eq(_first(self.write, "row")),

@@ -22,8 +22,15 @@ from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
 from hdl.ring.ports import port_members
 from hdl.streams.stream import connect_stream
+from hdl.throttle import Throttle
 
 __all__ = ["Node"]
+
+
+def _fields(registers, name):
+    """Fields of a setting, by their names."""
+    return {field.name: getattr(registers, name.lower())[field.bit:field.bit + field.width]
+            for field in register(name).fields}
 
 
 class Node(wiring.Component):
@@ -92,6 +99,11 @@ class Node(wiring.Component):
         units = [(engine, engine.make()) for engine in self._engines]
         for engine, unit in units:
             m.submodules[engine.name] = unit
+        if config.throttles:
+            m.submodules.memory_throttle = self._memory_throttle = Throttle()
+            m.submodules.host_throttle = host_throttle = Throttle()
+            m.d.comb += [self._memory_throttle.rate.eq(registers.throttle_memory),
+                         host_throttle.rate.eq(registers.throttle_host)]
         m.submodules.access = access = HostAccess(
             rows=tuple(space.words // config.lanes for space in config.memories), lanes=config.lanes,
             late=bool(config.far_bases))
@@ -119,11 +131,11 @@ class Node(wiring.Component):
         for one, other in joined.values():
             wiring.connect(m, one=one, other=other)
 
-        fields = {field.name: registers.optimizer[field.bit:field.bit + field.width]
-                  for field in register("OPTIMIZER").fields}
+        fields = _fields(registers, "OPTIMIZER")
         found = {name: at(unit, path) for engine, unit in units for name, path in engine.outputs.items()}
         version = found.get("weight_version", Const(0, 32))
-        roots = {"optimizer": fields, "programs": queue.program_status if config.queues > 1 else {}}
+        roots = {"optimizer": fields, "programs": queue.program_status if config.queues > 1 else {},
+                 "throttle_compute": _fields(registers, "THROTTLE_COMPUTE") if config.throttles else {}}
 
         def source(engine, path):
             """Signal that feeds an engine's input."""
@@ -139,7 +151,7 @@ class Node(wiring.Component):
             return version if root == "weight_version" else getattr(registers, root)
 
         connect_host_side(m, self, host_port=host_port, registers=registers, queue=queue, access=access,
-                          weight_version=version)
+                          weight_version=version, enable=host_throttle.enable if config.throttles else None)
         m.d.comb += [
             queue.rule.eq(fields["rule"]),
             queue.packed_state.eq(fields["packed_state"]),
@@ -167,7 +179,9 @@ class Node(wiring.Component):
         watchers = [at(unit, engine.watches[space.name]) for engine, unit in units if space.name in engine.watches]
         m.submodules[space.name] = memory = LanedMemory(
             rows=space.words // lanes, lanes=lanes, readers=len(readers), writers=len(writers),
-            watched=bool(watchers))
+            watched=bool(watchers), throttled=self._config.throttles)
+        if self._config.throttles:
+            m.d.comb += memory.enable.eq(self._memory_throttle.enable)
         for watcher in watchers:
             m.d.comb += [watcher.valid.eq(memory.written.valid), watcher.row.eq(memory.written.row)]
         for reader, port in zip(readers, memory.read, strict=True):

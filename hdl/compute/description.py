@@ -8,6 +8,11 @@ from hdl.control.protocol import Operation
 __all__ = ["describe_layers", "describe_stand_in"]
 
 
+def _throttle(config):
+    """Input of an engine in a node with throttles."""
+    return {"throttle": "throttle_compute.engine"} if config.throttles else {}
+
+
 def describe_stand_in(config):
     """Return the stand-in's :class:`~hdl.control.engine.EngineDescription`, or None on a node without stand-in.
 
@@ -22,7 +27,7 @@ def describe_stand_in(config):
             Extent(base="gradient_base", memory="gradients"), Extent(base="state_base", memory="gradients"))),),
         reads={"gradients": ("gradient_read",)},
         writes={"gradients": ("gradient_write",)},
-        inputs={"link_reset": "link_reset", "weight_version": "weight_version"},
+        inputs={"link_reset": "link_reset", "weight_version": "weight_version", **_throttle(config)},
     )
 
 
@@ -41,5 +46,5 @@ def describe_layers(config):
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},
         writes={"gradients": ("gradient_write",), "activations": ("activation_write",)},
         watches={"activations": "activation_written"} if config.row_owners else {},
-        inputs={"link_reset": "link_reset", "weight_version": "weight_version"},
+        inputs={"link_reset": "link_reset", "weight_version": "weight_version", **_throttle(config)},
     )

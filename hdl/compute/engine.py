@@ -1,6 +1,6 @@
 """Compute engine of a node: LAYERS, a list of matrix products and functions of rows."""
 
-from amaranth.hdl import Cat, Const, Module, ResetInserter, Signal
+from amaranth.hdl import Cat, Const, EnableInserter, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -16,6 +16,7 @@ from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature, written_signature
 from hdl.streams.stream import connect_stream
+from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["BLOCKS", "COLUMNS", "ComputeEngine", "counts_layout", "memory_words"]
 
@@ -68,6 +69,10 @@ class ComputeEngine(wiring.Component):
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
     activation_written : In(written_signature(rows))
         In a node with row owners: each row of the activation memory that is written.
+    throttle : In(16)
+        In a node with throttles: the list and all units move on in so many of 65,536 cycles, and the memories serve
+        them in every cycle. Floating-point units of a native simulation cannot stand still: such a node must be
+        simulated as gateware.
     """
 
     def __init__(self, *, config):
@@ -89,6 +94,7 @@ class ComputeEngine(wiring.Component):
             "gradient_write": Out(write_signature(rows[Place.GRADIENTS], lanes)),
             "activation_write": Out(write_signature(rows[Place.ACTIVATIONS], lanes)),
             **({"activation_written": In(written_signature(rows[Place.ACTIVATIONS]))} if config.row_owners else {}),
+            **({"throttle": In(RATE_BITS)} if config.throttles else {}),
         })
 
     def elaborate(self, platform):
@@ -119,7 +125,10 @@ class ComputeEngine(wiring.Component):
                 lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps, owner_bits=owner_bits)
         if config.row_owners:
             parts["owners"] = owners = RowOwners(rows=words[Place.ACTIVATIONS] // config.lanes)
+        enable = self._throttle(m, platform)
         for name, unit in parts.items():
+            if config.throttles and name not in ("access", "owners"):
+                unit = EnableInserter(enable)(unit)
             m.submodules[name] = ResetInserter(runner.reset)(unit)
         connect_stream(m, self.command, runner.command)
         connect_stream(m, runner.event, self.event)
@@ -146,11 +155,11 @@ class ComputeEngine(wiring.Component):
         m.d.comb += [
             runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),
-            runner.progress.eq(progress),
+            runner.progress.eq(Mux(enable, progress, 0)),
             runner.done.eq(lists.done),
             runner.bad.eq(lists.bad),
             runner.number.eq(lists.number),
-            lists.start.eq(runner.start),
+            lists.start.eq(self._held(m, runner, enable)),
             lists.list_base.eq(list_base),
             lists.state_base.eq(state_base),
             lists.length.eq(length),
@@ -186,19 +195,37 @@ class ComputeEngine(wiring.Component):
                          client.request.ready.eq(access.request.ready)]
             with m.If(works):
                 m.d.comb += [
-                    access.request.valid.eq(client.request.valid),
+                    access.request.valid.eq(client.request.valid & enable),
                     # Without the number of a buffer a place is that of any.
                     *(access.request.p[name].eq(client.request.p[name]) for name in ("place", "row")),
-                    access.response.ready.eq(client.response.ready),
+                    access.response.ready.eq(client.response.ready & enable),
                 ]
         for client, works in clients[1:]:
             m.d.comb += client.write.ready.eq(access.write.ready)
             with m.If(works):
                 m.d.comb += [
-                    access.write.valid.eq(client.write.valid),
+                    access.write.valid.eq(client.write.valid & enable),
                     *(access.write.p[name].eq(client.write.p[name]) for name in ("place", "row", "elements", "keep")),
                 ]
         return m
+
+    def _throttle(self, m, platform):
+        """Make the throttle, if the node has it; returns whether units move on in this cycle."""
+        if not self._config.throttles:
+            return Const(1)
+        if hasattr(platform, "get_floating_unit"):
+            raise ValueError("Arithmetic of a node with throttles and a compute engine must be gateware, not native")
+        m.submodules.throttle = throttle = Throttle()
+        m.d.comb += throttle.rate.eq(self.throttle)
+        return throttle.enable
+
+    def _held(self, m, runner, enable):
+        """The runner's start, which lasts until lists that are throttled have seen it."""
+        if not self._config.throttles:
+            return runner.start
+        waits = Signal()
+        m.d.sync += waits.eq((runner.start | waits) & ~enable & ~runner.reset)
+        return runner.start | waits
 
     def _elaborate_owners(self, m, owners, access, lists, runner, done):
         """Stamp the rows that are written and compare those that are read; an instruction that has read dead rows is

@@ -1,6 +1,6 @@
 """Stand-in for a compute engine: gradients that were staged in memory appear at the pace of a computation."""
 
-from amaranth.hdl import Module, Mux, ResetInserter, Signal, signed
+from amaranth.hdl import Const, Module, Mux, ResetInserter, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -10,6 +10,7 @@ from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import connect_stream
+from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["StandIn", "compute_cycles", "counts_layout"]
 
@@ -59,6 +60,8 @@ class StandIn(wiring.Component):
         Version in the event.
     count : Out(counts_layout())
     gradient_read, gradient_write : memory ports
+    throttle : In(16)
+        In a node with throttles: the pace moves on in so many of 65,536 cycles.
     """
 
     def __init__(self, *, config):
@@ -74,6 +77,7 @@ class StandIn(wiring.Component):
             "count": Out(counts_layout()),
             "gradient_read": Out(read_signature(rows, lanes)),
             "gradient_write": Out(write_signature(rows, lanes)),
+            **({"throttle": In(RATE_BITS)} if config.throttles else {}),
         })
 
     def elaborate(self, platform):
@@ -116,12 +120,19 @@ class StandIn(wiring.Component):
             difference.eq(count - steps),
             now_due.eq(total >= 0),
         ]
+        enable = Const(1)
+        if self._config.throttles:
+            m.submodules.throttle = throttle = Throttle()
+            m.d.comb += throttle.rate.eq(self.throttle)
+            enable = throttle.enable
         with m.If(runner.reset):
             m.d.sync += [back.eq(difference), total.eq(difference), unpaced.eq(difference >= 0), due.eq(0)]
         with m.Else():
-            m.d.sync += [total.eq(total + Mux(now_due, back, count)), due.eq(due + now_due - moves)]
+            with m.If(enable):
+                m.d.sync += total.eq(total + Mux(now_due, back, count))
+            m.d.sync += due.eq(due + (now_due & enable) - moves)
 
-        may = unpaced | (due != 0)
+        may = (unpaced & enable) | (due != 0)
         m.d.comb += [
             runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),

@@ -1,5 +1,6 @@
 """Host's side of a node, the same whatever its engines are: its ports, and the wiring of the control units."""
 
+from amaranth.hdl import Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -13,7 +14,7 @@ def host_members():
     return {"host_i": In(stream.Signature(word_layout())), "host_o": Out(stream.Signature(word_layout()))}
 
 
-def connect_host_side(m, node, *, host_port, registers, queue, access, weight_version):
+def connect_host_side(m, node, *, host_port, registers, queue, access, weight_version, enable=None):
     """Join host port, registers, command queue and the host's access to memories.
 
     The optimizer's rule and the engines are the node's affair.
@@ -31,9 +32,18 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
         The full node's, or the int16 node's.
     weight_version : Value
         Commands that have changed weights since reset.
+    enable : Value, optional
+        Words of packets move only in its cycles; by default in all.
     """
     connect_stream(m, node.host_i, host_port.i)
     connect_stream(m, host_port.o, node.host_o)
+    if enable is not None:
+        held = Signal()  # a word that is offered stays so until it is taken
+        m.d.sync += held.eq(node.host_o.valid & ~node.host_o.ready)
+        with m.If(~enable):
+            m.d.comb += [host_port.i.valid.eq(0), node.host_i.ready.eq(0)]
+        with m.If(~enable & ~held):
+            m.d.comb += [node.host_o.valid.eq(0), host_port.o.ready.eq(0)]
     wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
     wiring.connect(m, host_port=host_port.memory_read, access=access.read)
     wiring.connect(m, host_port=host_port.memory_write, access=access.write)

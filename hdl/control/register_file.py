@@ -29,6 +29,9 @@ _ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIG
            "RESUMED_SET", "SLOT_0", "SLOT_1", "GRADIENTS_COMPUTED", "GRADIENTS_APPLIED", "GRADIENTS_FOLDED",
            "GRADIENTS_DROPPED")
 
+#: Registers that a node without throttles lacks.
+_THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
+
 
 def queue_status_layout():
     """Fields of STATUS that come from the command queue."""
@@ -86,8 +89,8 @@ class RegisterFile(wiring.Component):
     the ports are those of the table: an output for each setting, an input for each status.
 
     A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
-    engine the counters of that, one without replay what links count, and one without rounds what those need: they
-    have no ports, read zero, and ignore what is written.
+    engine the counters of that, one without replay what links count, one without rounds what those need, and one
+    without throttles their rates: they have no ports, read zero, and ignore what is written.
 
     Parameters
     ----------
@@ -117,6 +120,9 @@ class RegisterFile(wiring.Component):
     slot_0, slot_1 : In(19)
     far_silent, far_lost : In(1), in a server
         For STATUS, which keeps ``far_lost``.
+    throttle_link, throttle_memory, throttle_host : Out(16)
+    throttle_compute : Out(32)
+    delay_link : Out(8)
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
@@ -161,6 +167,8 @@ class RegisterFile(wiring.Component):
         if entry.name in _REPLAY and not self._config.replay:
             return True
         if entry.name in _ROUNDS and not self._config.rounds:
+            return True
+        if entry.name in _THROTTLES and not self._config.throttles:
             return True
         if not self._config.reduced:
             return False

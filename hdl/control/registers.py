@@ -135,6 +135,11 @@ def _counter(name, doc, **options):
     return {"name": name, "access": Access.COUNTER, "doc": doc, **options}
 
 
+def _throttled(subject):
+    """Description of a rate: docs/estimate.md."""
+    return f"{subject}, in so many of 65,536 cycles; zero does not throttle."
+
+
 LATCHED = ("GRADIENT_SCALE", "CLIP", "WEIGHT_FACTOR", "LEARNING_RATE", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
            "SECOND_GAIN", "EPSILON")
 """Settings that LATCH copies during a run."""
@@ -232,6 +237,19 @@ REGISTERS = _table(
             Field(name="ready", bit=17, doc="The node takes note when this bit rises."),
         ),
     ),
+    _setting("THROTTLE_LINK", _throttled("Words to the successor"), width=16),
+    _setting("THROTTLE_MEMORY", _throttled("Rows that each memory reads, and that it writes"), width=16),
+    _setting(
+        "THROTTLE_COMPUTE", "Rates of arithmetic; zero does not throttle. A command keeps that of the optimizer.",
+        kind=Kind.BITFIELD,
+        fields=(
+            Field(name="engine", bit=0, width=16, doc="Steps of COMPUTE and LAYERS, in so many of 65,536 cycles."),
+            Field(name="optimizer", bit=16, width=16, doc="Beats of the optimizer, of 65,536 that it could take."),
+        ),
+    ),
+    _setting("THROTTLE_HOST", _throttled("Words of requests, and of responses"), width=16),
+    _setting("DELAY_LINK", "Cycles by which words to the successor come later; counts once none has left for 256.",
+             width=8),
     {
         "name": "FLAGS", "access": Access.SET, "kind": Kind.BITFIELD, "width": 16,
         "fields": (Field(name="flags", bit=0, width=16, doc="One bit per flag."),),

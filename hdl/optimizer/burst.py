@@ -16,6 +16,7 @@ from hdl.optimizer.rules import Rule, UpdateLane, check_rules, planes_used
 from hdl.optimizer.shared_lane import SharedLane
 from hdl.streams.delay import DelayLine
 from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream, step_count
+from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["StreamedOptimizer"]
 
@@ -80,6 +81,8 @@ class StreamedOptimizer(wiring.Component):
     primitive : bool
         Whether the multipliers of fixed point are instances of ECP5's block, which simulators do not know; see
         :class:`~hdl.optimizer.fixed_point.MultiplierBlock`.
+    throttled : bool
+        Whether beats enter in ``rate`` of 65,536 of the cycles that they may enter in, or with a rate of 0 in all.
 
     Members
     -------
@@ -91,6 +94,8 @@ class StreamedOptimizer(wiring.Component):
     weights_out : Out(stream of beat_layout(lanes, width))
     state_out : Out(stream of beat_layout(lanes, width)).array(planes)
     broadcast : Out(stream of beat_layout(lanes, width)).array(broadcasts)
+    rate : In(16)
+        There if it is ``throttled``.
     nonfinite : Out(1)
         Pulse: a reduced gradient of a burst is infinite or not a number. Not later than ``bursts`` of that burst;
         never in fixed point.
@@ -102,7 +107,7 @@ class StreamedOptimizer(wiring.Component):
 
     def __init__(
         self, *, workers=2, lanes=4, depth=256, update_lanes=None, update_interval=1, broadcasts=1, rules=None,
-        format=FP32, dsps=4, primitive=False
+        format=FP32, dsps=4, primitive=False, throttled=False
     ):
         if not isinstance(workers, int) or not 1 <= workers <= 8:
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
@@ -138,6 +143,7 @@ class StreamedOptimizer(wiring.Component):
         self._width = format.width
         self._float = not fixed
         self._interval = update_interval
+        self._throttled = throttled
         if fixed:
             self._reducers = [FixedReducer(workers=workers, format=format) for _ in range(update_lanes)]
             lane = {"format": format, "workers": workers, "rules": rules, "primitive": primitive}
@@ -166,6 +172,7 @@ class StreamedOptimizer(wiring.Component):
                 "nonfinite": Out(1),
                 "bursts": Out(1),
                 "idle": Out(1),
+                **({"rate": In(RATE_BITS)} if throttled else {}),
             }
         )
 
@@ -332,8 +339,15 @@ class StreamedOptimizer(wiring.Component):
             queue(f"state_queue_{plane}", new_state[plane], self.state_out[plane], used=used_planes[plane])
         for port in range(self._broadcasts):
             queue(f"broadcast_queue_{port}", new_weights, self.broadcast[port])
+        enable = C(1)
+        if self._throttled:
+            m.submodules.throttle = throttle = Throttle(paced=self._interval > 1)
+            m.d.comb += throttle.rate.eq(self.rate)
+            if self._interval > 1:
+                m.d.comb += throttle.step.eq(turn[0])
+            enable = throttle.enable
         m.d.comb += [
-            control.room.eq(Cat(rooms).all()),
+            control.room.eq(Cat(rooms).all() & enable),
             control.turn.eq(turn[0]),
             self.idle.eq(~control.waiting & Cat(empties).all()),
         ]

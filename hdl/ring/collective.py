@@ -23,8 +23,10 @@ from hdl.ring.setup import longest_vector, setup_layout, tours
 from hdl.ring.switched_link import SwitchedLink
 from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.ring.walks import Situation
+from hdl.ring.wire_delay import DELAY_BITS
 from hdl.rounds.layouts import rounds_signature
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
+from hdl.throttle import RATE_BITS
 
 __all__ = ["CollectiveEngine", "counts_layout"]
 
@@ -113,6 +115,10 @@ class CollectiveEngine(wiring.Component):
                 "count": Out(counts_layout(config)),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
+                # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words
+                # come later: see :mod:`hdl.throttle`.
+                **({"throttle_optimizer": In(RATE_BITS), "throttle_link": In(RATE_BITS),
+                    "wire_delay": In(DELAY_BITS)} if config.throttles else {}),
                 # What nodes with control words tell each other.
                 **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
                 # What they tell each other of rounds.
@@ -231,6 +237,10 @@ class CollectiveEngine(wiring.Component):
                 setup.settings.eq(self.settings),
                 setup.packed_state.eq(self.packed_state),
             ]
+            if config.throttles:
+                m.d.sync += setup.pace.eq(self.throttle_optimizer)
+        if config.throttles:
+            m.d.comb += [link.throttle.eq(self.throttle_link), link.wire_delay.eq(self.wire_delay)]
 
         # Which blocks this node sends, receives, encodes and owns, and where they begin.
         is_root = command.rank == command.root

@@ -58,7 +58,9 @@ def describe(config):
         inputs={
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
-            "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset"},
+            "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset",
+            **({"throttle_optimizer": "throttle_compute.optimizer", "throttle_link": "throttle_link",
+                "wire_delay": "delay_link"} if config.throttles else {})},
         outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {}),
                  **({"signals": "signals"} if config.has_signals else {})},
         joins={"rounds": "rounds"} if config.rounds else {},

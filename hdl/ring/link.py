@@ -6,7 +6,7 @@ receiver. Data and credits are registers at both ends, so a link may have any la
 this cannot deadlock.
 """
 
-from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.hdl import Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -64,6 +64,8 @@ class LinkTransmitter(wiring.Component):
         Packets that the receiver at the far end holds; at least 2.
     egress_words : int
         Depth of the queue, in words; at least 5. :func:`~hdl.ring.header.packet_words` keeps a whole packet.
+    throttled : bool
+        Whether a word leaves only in a cycle of ``enable``.
 
     Members
     -------
@@ -77,12 +79,15 @@ class LinkTransmitter(wiring.Component):
     reset_link : In(1)
         Level: drops what is queued and what is offered at ``i``, and restores all credits. The next word is taken for
         the first of a packet.
+    enable : In(1)
+        There if it is ``throttled``. The wires depend combinationally on it.
     """
 
     latency = 3
 
-    def __init__(self, *, segments, egress_words):
+    def __init__(self, *, segments, egress_words, throttled=False):
         check_sizes(segments, egress_words, "Egress depth")
+        self._throttled = throttled
         self._segments = segments
         self._egress_words = egress_words
         super().__init__({
@@ -91,6 +96,7 @@ class LinkTransmitter(wiring.Component):
             "may_start": Out(1),
             "credits": Out(range(segments + 1), init=segments),
             "reset_link": In(1),
+            **({"enable": In(1, init=1)} if throttled else {}),
         })
 
     @property
@@ -113,9 +119,10 @@ class LinkTransmitter(wiring.Component):
         with m.If(self.reset_link):
             m.d.comb += [queue.i.valid.eq(0), self.i.ready.eq(1)]
 
+        enable = self.enable if self._throttled else Const(1)
         m.d.comb += [
-            queue.o.ready.eq(1),
-            self.ring_o.valid.eq(queue.o.valid),
+            queue.o.ready.eq(enable),
+            self.ring_o.valid.eq(queue.o.valid & enable if self._throttled else queue.o.valid),
             self.ring_o.data.eq(queue.o.payload.data),
             self.ring_o.last.eq(queue.o.payload.last),
             self.may_start.eq((self.credits != 0) & ~self.reset_link),

@@ -6,12 +6,14 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
-from hdl.ring.ports import port_members
+from hdl.ring.ports import link_signature, port_members
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
+from hdl.ring.wire_delay import DELAY_BITS, WireDelay
 from hdl.streams.stream import connect_stream, word_layout
+from hdl.throttle import RATE_BITS, Throttle
 
-__all__ = ["LinkEnds", "moves_layout", "repairs_layout"]
+__all__ = ["LinkEnds", "add_pace", "moves_layout", "pace_members", "repairs_layout"]
 
 #: Words that a link with replay has on its way and not acknowledged: it hides 80 cycles of wire in each direction.
 WINDOW = 255
@@ -25,6 +27,24 @@ def moves_layout(ports=1):
 def repairs_layout(ports=1):
     """Repairs of links in a cycle, by the names of the counters; a receiver at each port can have a failed check."""
     return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": range(ports + 1)})
+
+
+def pace_members(config):
+    """Members of the links of a node with throttles: ``throttle``, words in 65,536 cycles, and ``wire_delay``, cycles
+    by which words come later (:class:`~hdl.ring.wire_delay.WireDelay`)."""
+    return {"throttle": In(RATE_BITS), "wire_delay": In(DELAY_BITS)} if config.throttles else {}
+
+
+def add_pace(m, links, transmitter, config):
+    """Throttle a transmitter of a node with throttles and delay its words; returns the wires behind that."""
+    if not config.throttles:
+        return transmitter.ring_o
+    m.submodules.throttle = throttle = Throttle()
+    m.submodules.wires = wires = WireDelay(signature=link_signature(config))
+    wiring.connect(m, transmitter=transmitter.ring_o, wires=wires.i)
+    m.d.comb += [throttle.rate.eq(links.throttle), transmitter.enable.eq(throttle.enable),
+                 wires.delay.eq(links.wire_delay)]
+    return wires.o
 
 
 class LinkEnds(wiring.Component):
@@ -59,6 +79,8 @@ class LinkEnds(wiring.Component):
         not have to wait: see :class:`~hdl.ring.replay.receiver.ReplayReceiver`.
     delay : Out(32)
         Cycles of the link to the successor, as it was measured; zero without replay.
+    throttle, wire_delay
+        With throttles alone: see :func:`pace_members`.
     """
 
     def __init__(self, *, config):
@@ -75,17 +97,20 @@ class LinkEnds(wiring.Component):
             **({"repairs": Out(repairs_layout()), "control_i": In(stream.Signature(unsigned(32))),
                 "control_o": Out(stream.Signature(unsigned(32)))} if config.replay else {}),
             "delay": Out(32),
+            **pace_members(config),
         })
 
     def elaborate(self, platform):
         m = Module()
         segments, longest = self._config.ingress_segments, packet_words(self._config.segment)
         if self._config.replay:
-            transmitter = ReplayTransmitter(segments=segments, egress_words=WINDOW + 1, window=WINDOW)
+            transmitter = ReplayTransmitter(
+                segments=segments, egress_words=WINDOW + 1, window=WINDOW, throttled=self._config.throttles)
             receiver = ReplayReceiver(segments=segments, packet_words=longest)
             self._repair(m, transmitter, receiver)
         else:
-            transmitter = LinkTransmitter(segments=segments, egress_words=longest)
+            transmitter = LinkTransmitter(
+                segments=segments, egress_words=longest, throttled=self._config.throttles)
             receiver = LinkReceiver(segments=segments, packet_words=longest)
             m.d.comb += [
                 Cat(self.sent.word, self.sent.packet).eq(_word(self.ring_o)),
@@ -95,7 +120,8 @@ class LinkEnds(wiring.Component):
         m.submodules.receiver = receiver
         connect_stream(m, self.i, transmitter.i)
         connect_stream(m, receiver.o, self.o)
-        wiring.connect(m, node=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
+        wiring.connect(m, node=wiring.flipped(self.ring_o),
+                       transmitter=add_pace(m, self, transmitter, self._config))
         wiring.connect(m, node=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
         m.d.comb += [
             self.may_start.eq(transmitter.may_start),

@@ -6,6 +6,7 @@ from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import PITCHES, plan_layout, tour_layout
 from hdl.ring.parts.chosen import parts as chosen_parts
 from hdl.ring.walks import walks_of
+from hdl.throttle import RATE_BITS
 
 __all__ = ["longest_vector", "setup_layout", "tours"]
 
@@ -64,5 +65,7 @@ def setup_layout(config, parts=None):
             **dict.fromkeys(tours(config, parts), tour_layout(elements)),
             # Scalars of the optimizer.
             "settings": settings_layout(),
+            # Rate of the optimizer's throttle, in a node with throttles.
+            "pace": RATE_BITS,
         }
     )

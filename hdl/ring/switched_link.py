@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
-from hdl.ring.link_ends import WINDOW, moves_layout, repairs_layout
+from hdl.ring.link_ends import WINDOW, add_pace, moves_layout, pace_members, repairs_layout
 from hdl.ring.ports import link_signature, port_members, port_names
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
@@ -72,6 +72,8 @@ class SwitchedLink(wiring.Component):
     seats : In(seats_layout())
     still : Out(1)
         No packet is here or on its way: all credits are home, and nothing is in a receiver or at a port.
+    throttle, wire_delay
+        With throttles alone: see :func:`~hdl.ring.link_ends.pace_members`. What passes by the switch is not slowed.
     """
 
     def __init__(self, *, config):
@@ -93,6 +95,7 @@ class SwitchedLink(wiring.Component):
             "load": In(1),
             "seats": In(seats_layout()),
             "still": Out(1),
+            **pace_members(config),
         })
 
     def elaborate(self, platform):
@@ -106,7 +109,8 @@ class SwitchedLink(wiring.Component):
         m.d.sync += loaded.eq(loads)
         if config.replay:
             transmitter = ReplayTransmitter(
-                segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS)
+                segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS,
+                throttled=config.throttles)
             receivers = [ReplayReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [
@@ -115,7 +119,8 @@ class SwitchedLink(wiring.Component):
             ]
             self._repair(m, transmitter, receivers, seats, reset)
         else:
-            transmitter = LinkTransmitter(segments=segments, egress_words=longest)
+            transmitter = LinkTransmitter(
+                segments=segments, egress_words=longest, throttled=config.throttles)
             receivers = [LinkReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
             home = transmitter.credits == segments
             with m.If(home):
@@ -142,7 +147,7 @@ class SwitchedLink(wiring.Component):
             wiring.connect(m, node=wiring.flipped(behind), switch=switch.ring_o[number])
             m.d.comb += receiver.reset_link.eq(reset)
             arriving.append(buffer)
-        wiring.connect(m, transmitter=transmitter.ring_o, switch=switch.transmitter)
+        wiring.connect(m, transmitter=add_pace(m, self, transmitter, config), switch=switch.transmitter)
         connect_stream(m, self.i, transmitter.i)
 
         with m.If(loads):

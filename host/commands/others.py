@@ -4,6 +4,7 @@ import typer
 
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
+from host.commands.estimate import estimate_command
 from host.commands.examples import examples_command
 from host.commands.info import info_command
 from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
@@ -30,6 +31,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command("memory")(memory_command)
     app.command("relay")(relay_command)
     app.command("relay-nodes")(relay_nodes_command)
+    app.command("estimate")(estimate_command)
     app.command("quantize")(quantize_command)
     app.command("info")(info_command)
     app.command("wave")(wave_command)

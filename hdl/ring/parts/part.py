@@ -19,6 +19,7 @@ from hdl.memory import job_layout, read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import PITCHES
 from hdl.ring.walks import WalkDescription, is_gather
+from hdl.throttle import RATE_BITS
 
 __all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "check_parts", "has_infinite",
            "job", "memory_ports", "part_setup_layout", "pulses_layout", "sinks_of", "taken"]
@@ -63,7 +64,7 @@ def part_setup_layout(config):
     return data.StructLayout({
         **({"chain": 1} if config.in_relay else {}),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES,
-        "settings": settings_layout()})
+        "settings": settings_layout(), "pace": RATE_BITS})
 
 
 def pulses_layout():

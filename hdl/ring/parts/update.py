@@ -116,7 +116,10 @@ class Update(Part):
             broadcasts=1,
             rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),
             dsps=config.multiplier_dsps,
+            throttled=config.throttles,
         )
+        if config.throttles:
+            m.d.comb += optimizer.rate.eq(setup.pace)
         connect_stream(m, self.gradient_job, gradient_reader.job)
         connect_stream(m, self.bursts, optimizer.command)
         connect_stream(m, self.finished, split(m, config, "finished", optimizer.gradients[0]))

@@ -60,6 +60,8 @@ class ReplayTransmitter(wiring.Component):
         Words that may be sent and not acknowledged; a power of two less 1, from 3 to 255.
     ports : int
         Links: 1 or 2.
+    throttled : bool
+        Whether a word, but for a restart, is sent only in a cycle of ``enable``.
 
     Members
     -------
@@ -81,11 +83,13 @@ class ReplayTransmitter(wiring.Component):
         With two ports: where ``ring_o`` leads to.
     home : Out(1)
         With two ports: all words have arrived, and all credits are home.
+    enable : In(1)
+        There if it is ``throttled``.
     """
 
     latency = 3
 
-    def __init__(self, *, segments, egress_words, window=255, ports=1):
+    def __init__(self, *, segments, egress_words, window=255, ports=1, throttled=False):
         if not isinstance(segments, int) or not 2 <= segments <= 15:
             raise ValueError(f"Segment count must be an integer from 2 to 15, not {segments!r}")
         if not isinstance(egress_words, int) or not 5 <= egress_words <= 512:
@@ -97,6 +101,7 @@ class ReplayTransmitter(wiring.Component):
         self._segments = segments
         self._window = window
         self._ports = ports
+        self._throttled = throttled
         self._rows = 1 << (max(egress_words, window + 1) - 1).bit_length()
         super().__init__({
             "i": In(stream.Signature(word_layout())),
@@ -111,6 +116,7 @@ class ReplayTransmitter(wiring.Component):
             "restarted": Out(1),
             "delay": Out(NUMBER_BITS),
             **({"port": In(1), "at": Out(1), "home": Out(1)} if ports > 1 else {}),
+            **({"enable": In(1, init=1)} if throttled else {}),
         })
 
     @property
@@ -273,7 +279,7 @@ class ReplayTransmitter(wiring.Component):
             restart.id.eq(id),
         ]
         m.d.comb += [
-            fetch.eq(link.started & ~restart_due & ~holds & window.pending),
+            fetch.eq(link.started & ~restart_due & ~holds & window.pending & (self.enable if self._throttled else 1)),
             window.fetches.eq(fetch),
             port.addr.eq(window.send),
             port.en.eq(fetch),

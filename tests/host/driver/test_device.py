@@ -76,6 +76,8 @@ def test_another_configuration_is_refused(device):
 #: Settings of nodes with rounds.
 ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
           "RESUMED_SET")
+#: Settings of nodes with throttles.
+THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
 
 
 def test_settings(device):
@@ -91,7 +93,8 @@ def test_settings(device):
         else:
             assert device.read_register(name) == entry.reset
             device.write_register(name, 1)
-            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.rounds)}
+            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.rounds),
+                     **dict.fromkeys(THROTTLES, device.config.throttles)}
             assert device.read_register(name) == there.get(name, True)
             with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
                 device.write_register(name, 1 << entry.width)
@@ -364,7 +367,7 @@ MALFORMED = [
      refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
     ([header(Opcode.WRITE_REGISTER, 3), register("TIMEOUT").address - 1, 1, 77, 1],
      refused(Opcode.WRITE_REGISTER, Status.OK, 3)),
-    ([header(Opcode.WRITE_REGISTER, 4), register("RESUMED_SET").address, 77, 0, 1, 1],
+    ([header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 1, 1],
      refused(Opcode.WRITE_REGISTER, Status.READ_ONLY, 2)),
     ([header(Opcode.WRITE_REGISTER, 1), len(REGISTERS), 1], refused(Opcode.WRITE_REGISTER, Status.BAD_ADDRESS, 0)),
     ([header(Opcode.READ_MEMORY, 1)], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),

@@ -1,0 +1,74 @@
+"""Delay of the words of a link by a number of cycles that a register gives."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["DELAY_BITS", "WireDelay"]
+
+#: Bits of a delay.
+DELAY_BITS = 8
+
+
+class WireDelay(wiring.Component):
+    """Delay the words of a link by 0 to 255 cycles, as longer wires would.
+
+    One word per cycle passes, in order, each ``delay`` cycles later; without delay ``o`` is ``i``. What leads back
+    takes no longer. A new delay counts once no word has come for :attr:`quiet` cycles, so that no change loses or
+    doubles a word.
+
+    Parameters
+    ----------
+    signature : wiring.Signature
+        Wires of the link, as its transmitter sees them; ``valid`` is one of those that lead forward.
+
+    Members
+    -------
+    i : In(signature)
+        Transmitter.
+    o : Out(signature)
+    delay : In(8)
+    """
+
+    #: Cycles without a word before a new delay counts.
+    quiet = 1 << DELAY_BITS
+
+    def __init__(self, *, signature):
+        self._signature = signature
+        super().__init__({"i": In(signature), "o": Out(signature), "delay": In(DELAY_BITS)})
+
+    def elaborate(self, platform):
+        m = Module()
+        forward = {name: member for name, member in self._signature.members.items() if member.flow is Out}
+        m.d.comb += [getattr(self.i, name).eq(getattr(self.o, name)) for name in self._signature.members
+                     if name not in forward]
+        width = {name: getattr(self.i, name).shape().width for name in forward}
+
+        m.submodules.memory = memory = Memory(
+            shape=sum(width.values()), depth=1 << DELAY_BITS, init=[], attrs={"no_rw_check": 1})
+        write, read = memory.write_port(), memory.read_port(transparent_for=())
+        place, still = Signal(DELAY_BITS), Signal(DELAY_BITS)
+        delay, following = Signal(DELAY_BITS), Signal(DELAY_BITS)
+        m.d.comb += following.eq(delay)
+        m.d.sync += [place.eq(place + 1), delay.eq(following)]
+        with m.If(self.i.valid):
+            m.d.sync += still.eq(0)
+        with m.Elif(still != self.quiet - 1):
+            m.d.sync += still.eq(still + 1)
+        with m.Else():
+            m.d.comb += following.eq(self.delay)
+
+        # What comes out in the next cycle was written `delay` cycles before that one.
+        latest = Signal(len(write.data))
+        m.d.sync += latest.eq(write.data)
+        m.d.comb += [write.en.eq(1), write.addr.eq(place), read.en.eq(1), read.addr.eq(place + 1 - following)]
+        begin, late = 0, Mux(delay == 1, latest, read.data)
+        for name in forward:
+            end = begin + width[name]
+            m.d.comb += [
+                write.data[begin:end].eq(getattr(self.i, name)),
+                getattr(self.o, name).eq(Mux(delay == 0, getattr(self.i, name), late[begin:end])),
+            ]
+            begin = end
+        return m

@@ -1,0 +1,49 @@
+"""Throttle of a part of a node: the cycles in which it may work."""
+
+from amaranth.hdl import C, Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["RATE_BITS", "Throttle"]
+
+#: Bits of a rate: a part works in ``rate`` of 65,536 cycles.
+RATE_BITS = 16
+
+
+class Throttle(wiring.Component):
+    """Enable a part in ``rate`` of 65,536 cycles, as evenly as whole cycles allow.
+
+    An accumulator of 16 bits adds the rate in each cycle, and its carry enables the next one. So of any W cycles with
+    one rate, W * rate / 65,536 are enabled, give or take less than one. A rate of 0 enables every cycle. ``enable``
+    depends on registers alone; a rate counts :attr:`latency` cycle after it is given.
+
+    Parameters
+    ----------
+    paced : bool
+        Count only the cycles of ``step``: ``enable`` holds from one of them to the next.
+
+    Members
+    -------
+    rate : In(16)
+    step : In(1)
+        Present only if ``paced``.
+    enable : Out(1)
+    """
+
+    latency = 1
+
+    def __init__(self, *, paced=False):
+        if not isinstance(paced, bool):
+            raise ValueError(f"paced must be True or False, not {paced!r}")
+        self._paced = paced
+        super().__init__({"rate": In(RATE_BITS), **({"step": In(1)} if paced else {}), "enable": Out(1, init=1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        total, carry = Signal(RATE_BITS), Signal()
+        with m.If(self.step if self._paced else C(1)):
+            m.d.sync += [Cat(total, carry).eq(total + self.rate)]
+        full = Signal(init=1)  # nothing is throttled
+        m.d.sync += full.eq(self.rate == 0)
+        m.d.comb += self.enable.eq(carry | full)
+        return m

@@ -1,0 +1,241 @@
+"""Programs whose times are estimated: a training step of a perceptron, by a schedule."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hdl.compute.layer_list import Place
+from hdl.compute.memory_access import MemoryAccess
+from hdl.group import GROUP
+from host.compute.factors import Array
+from host.compute.lists import Lists, compile_lists
+from host.driver.buffers import Buffer
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
+from host.estimate.machine import NODES, Machine
+from host.estimate.running import Opened
+from host.program.estimate import Costs
+from host.program.program import CompiledProgram
+from host.program.schedules import Dense, Kind, Schedule, build, layers_of
+from host.training.engine import Computer
+from sim.golden import layer_list
+from sim.golden.compute import Gemm, Vector
+from sim.golden.gemm import GemmJob, Matrix
+from sim.golden.vector_cycles import VectorCycles
+
+__all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]
+
+#: Widths of perceptrons, by their numbers of parameters.
+NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
+
+#: Runs of a step of at most so many parameters; of a longer one, the start of nodes makes no difference.
+_RUNS, _SHORT = 4, 1024
+
+_SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A program.
+
+    Parameters
+    ----------
+    length : int
+        Parameters of the network: a key of :data:`NETWORKS`.
+    overlapped : bool
+        Whether layers are updated while others compute; otherwise all of them are behind the last.
+    macs : int
+        Multiply-adds per cycle of COMPUTE, which stands for an engine; 0 for the engines of the nodes.
+    examples : int
+        Examples of each node.
+    """
+
+    length: int
+    overlapped: bool
+    macs: int = 0
+    examples: int = 8
+
+    @property
+    def layers(self) -> list[Dense]:
+        return layers_of(NETWORKS[self.length])
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(Kind.LAYERS if self.overlapped else Kind.NONE)
+
+    def __str__(self) -> str:
+        return f"K = {self.length:,}, {'overlapped' if self.overlapped else 'serial'}"
+
+
+def _array(machine: Machine) -> Array:
+    return Array(rows=machine.node.compute, lanes=machine.node.lanes, operands=machine.node.operands)
+
+
+def _lists(machine: Machine, case: Case) -> Lists:
+    return compile_lists(case.layers, array=_array(machine), examples=case.examples,
+                         words=machine.node.activation_words)
+
+
+def check(machine: Machine, case: Case) -> None:
+    """Check that a machine can run a case, before it is built.
+
+    Raises
+    ------
+    ValueError
+        It cannot; the message says why.
+    """
+    node, words = machine.node, case.length * (2 if case.macs else 1)
+    if node.queues < 2:
+        raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")
+    if not (node.stand_in if case.macs else node.compute):
+        lacking = "the stand-in" if case.macs else "a compute engine"
+        raise ValueError(f"Nodes of {machine.name} must have {lacking} to run {case}")
+    if node.gradient_words < words or node.weight_words < case.length:
+        raise ValueError(f"Nodes of {machine.name} must have room for {words:,} gradients and {case.length:,} "
+                         f"weights to run {case}, not for {node.gradient_words:,} and {node.weight_words:,}")
+    state = sum(GROUP * -(-layer.length // (GROUP * NODES)) for layer in case.layers)
+    if node.state_words < state:
+        raise ValueError(f"Nodes of {machine.name} must have room for {state:,} elements of state to run {case}, not "
+                         f"for {node.state_words:,}")
+    if not case.macs:
+        try:
+            _lists(machine, case)
+        except ValueError as error:
+            raise ValueError(f"{machine.name} cannot run {case}: {error}") from error
+
+
+@functools.cache
+def compute_cycles(machine: Machine, case: Case) -> int:
+    """Cycles of all commands of a step that compute, by the golden models of the engine, in quiet memories."""
+    if case.macs:
+        costs = Costs(examples=case.examples, macs=case.macs)
+        return sum(costs.compute(layer.multiplications(backward=backward))
+                   for layer in case.layers for backward in (False, True))
+    node, lists = machine.node, _lists(machine, case)
+    engine = _array(machine).engine(scale_mask=node.scale_mask)
+    products = dataclasses.replace(_array(machine).model, scale_mask=node.scale_mask)
+    memories = {place: np.broadcast_to(np.uint32(0), words) for place, words in (
+        (Place.WEIGHTS, node.weight_words), (Place.GRADIENTS, node.gradient_words))}
+    memories[Place.ACTIVATIONS] = np.zeros(node.activation_words, np.uint32)
+    memories[Place.ACTIVATIONS][lists.places.lists:lists.places.lists + len(lists.words)] = lists.words
+    cycles, rows = 0, max(node.gradient_words, node.weight_words, node.activation_words) // node.lanes
+    for command in lists.commands:
+        base = command.fields["weight_base"]
+        found, wrong = engine.check(memories, base=base, length=case.examples)
+        assert wrong is None, wrong
+        words = memories[Place.ACTIVATIONS][base:base + 16 * (len(found) + 1)].reshape(-1, 16)
+        cycles += layer_list.command_cycles(list(words), case.examples, lanes=node.lanes,
+                                            answer=MemoryAccess.latency)
+        for one in found:
+            if isinstance(one, Vector):
+                cycles += VectorCycles().job(one.source.rows, one.source.columns, softmax=one.labels is None)
+            else:
+                assert isinstance(one, Gemm)
+                fields: dict[str, Any] = layer_list.job(one, lanes=node.lanes, memory_rows=rows)
+                fields.pop("scale_mask")
+                given: dict[str, Any] = {name: Matrix(**value) if isinstance(value, dict) else value
+                                         for name, value in fields.items()}
+                cycles += products.cycles(GemmJob(**given))
+    return cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A step.
+
+    Members
+    -------
+    cycles : float
+        From the first word of the inputs at the host ports, or from the first start of a command where gradients were
+        staged before, to the last end of one; the mean of several runs, in which nodes do not start together alike.
+    weights : bytes
+        New weights.
+    """
+
+    cycles: float
+    weights: bytes
+
+
+class Step:
+    """A training step on a machine that runs."""
+
+    def __init__(self, opened: Opened, case: Case):
+        self._opened, self._case = opened, case
+        self._ring: Ring = opened.ring
+        self._length = case.length
+        generator = np.random.default_rng(case.length)
+        self._weights = generator.standard_normal(self._length).astype(np.float32) / 8
+        self._gradients = generator.standard_normal((NODES, self._length)).astype(np.float32)
+        widths = NETWORKS[case.length]
+        self._shares = [(generator.standard_normal((case.examples, widths[0])).astype(np.float32),
+                         generator.integers(0, widths[-1], case.examples)) for _ in range(NODES)]
+        node, costs = opened.machine.node, Costs(examples=case.examples, macs=case.macs or 1)
+        self._staged = Buffer("gradients", self._length, self._length)
+        self._computer = None if case.macs else Computer(self._ring, _lists(opened.machine, case), self._length)
+        given: dict[str, Any] = {"staged": self._length} if self._computer is None else {
+            "commands": self._computer.lists.commands, "lengths": [case.examples] * NODES}
+        self._program: CompiledProgram = build(case.schedule, case.layers, nodes=NODES, costs=costs,
+                                               depth=node.program_depth, **given)
+
+    def load(self) -> None:
+        """Give nodes all that they keep from step to step."""
+        ring = self._ring
+        if self._computer is not None:
+            self._computer.prepare()
+        ring.load_programs([self._program.commands(rank, NODES) for rank in range(NODES)])
+        ring.write_settings(_SETTINGS)
+
+    def measure(self) -> Measured:
+        """Run the step from the same weights as ever: short ones several times."""
+        runs = [self._measure() for _ in range(1 if self._length > _SHORT else _RUNS)]
+        if len({weights for _, weights in runs}) > 1:
+            raise AssertionError(f"Weights of {self._case} differ from run to run")
+        return Measured(sum(cycles for cycles, _ in runs) / len(runs), runs[0][1])
+
+    def _measure(self) -> tuple[int, bytes]:
+        self._begin()
+        first = self._opened.simulation.cycle
+        self._give()
+        found = self._ring.run_programs(collectives=self._program.collectives)
+        cycles = found.outcome.cycles
+        if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
+            cycles = max(record.time for trace in found.traces for record in trace) - first
+        return cycles, self._ring.read_weights(self._length).tobytes()
+
+    def durations(self) -> list[int]:
+        """Cycles of each command that computes, of the node where it took longest."""
+        self._begin()
+        self._give()
+        found = self._ring.run_programs(collectives=self._program.collectives)
+        return [max(ends) for ends in zip(*map(_durations, found.traces), strict=True)]
+
+    def _begin(self) -> None:
+        self._ring.distribute(self._weights)
+        self._ring.clear_state(self._length)
+
+    def _give(self) -> None:
+        if self._computer is None:
+            self._ring.write_gradients(list(self._gradients), self._staged)
+        else:
+            self._computer.give(self._shares)
+
+
+def _durations(trace: Sequence[TraceRecord]) -> list[int]:
+    begun, found = {}, []
+    for record in trace:
+        if record.queue == 0 and not record.end:
+            begun[record.tag] = record.time
+        elif record.queue == 0:
+            found.append(record.time - begun[record.tag])
+    return found
+
+
+def prepare(opened: Opened, case: Case) -> Step:
+    """Program of a case on a machine, loaded."""
+    step = Step(opened, case)
+    step.load()
+    return step

@@ -1,0 +1,64 @@
+"""Machines that are built, opened and measured."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from hdl.board import node_of
+from host.driver.device import Device
+from host.driver.nodes import TIMEOUT
+from host.driver.ring import Ring
+from host.estimate.machine import NODES, Machine
+from host.estimate.slow_port import SlowPortNode
+from host.transports.verilated import OpenRing
+from sim.verilated.build import Library, build_ring
+from sim.verilated.native import Arithmetic
+from sim.verilated.ring import VerilatedRing
+
+__all__ = ["Opened", "built", "opened"]
+
+
+def _silent(stage: str) -> None:
+    pass
+
+
+def built(machine: Machine, announce: Callable[[str], None] = _silent) -> Library:
+    """Library of a machine's ring. Arithmetic of nodes without throttles is the processor's own: the same bits and
+    cycles, built sooner."""
+    arithmetic = Arithmetic.GATEWARE if machine.node.throttles else Arithmetic.NATIVE
+    if machine.host == 1:
+        return build_ring(node_of(machine.node), identity=f"Node({machine.node})", arithmetic=arithmetic,
+                          announce=announce)
+    return build_ring(SlowPortNode(machine.node, cycles=machine.host), arithmetic=arithmetic, announce=announce,
+                      identity=f"SlowPortNode({machine.node}, {machine.host})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A machine that runs.
+
+    Members
+    -------
+    machine : Machine
+    ring : Ring
+    simulation : VerilatedRing
+    """
+
+    machine: Machine
+    ring: Ring
+    simulation: VerilatedRing
+
+
+@contextlib.contextmanager
+def opened(machine: Machine, *, library: Library | None = None,
+           announce: Callable[[str], None] = _silent) -> Iterator[Opened]:
+    """A machine's ring, connected; everything goes through the host ports."""
+    with OpenRing(library or built(machine, announce), nodes=NODES, threads=1) as ring:
+        for link in ring.simulation.links:
+            link.set_latency(data=machine.latency, credit=machine.latency)
+            link.set_rate(machine.link.numerator, machine.link.denominator)
+        devices = [Device(transport, machine.node, name=f"{machine.name}, node {rank}")
+                   for rank, transport in enumerate(ring.transports)]
+        found = Ring(devices, timeout=16 * TIMEOUT)
+        found.connect()
+        yield Opened(machine, found, ring.simulation)

@@ -1,0 +1,102 @@
+"""Time of a program on another machine, from runs on one that is throttled to the same proportions.
+
+Machine e runs, machine t is asked about. Both have a rate for each of their parts: words per cycle of a link,
+elements per cycle of a memory, the program per cycle of compute. Throttles can only slow e, so that all of its rates
+stand to those of t as
+
+    alpha = min(e_i / t_i),
+
+and part i of e is throttled to alpha * t_i. Latencies are those of t itself, in cycles: they are not scaled. A run
+that takes T1 at these rates has a part that does not depend on them. A second run, with every rate halved again,
+takes T2 and tells that part from the rest, since T(s) = a + b * s for rates that are s times slower than those of t:
+
+    T = alpha * (T2 - T1) + 2 * T1 - T2.
+
+alpha * T1 alone takes a = 0. Source: US 2020/0065214 A1 (performance on a target from an execution system whose
+metrics are throttled to one ratio), whose form alpha * T1 this corrects; US 10,453,167 B2 (ratio of compute to link
+alone, emulated by delays of transfers) is the case in which e and t differ in compute only.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from fractions import Fraction
+
+__all__ = ["FULL", "METRICS", "Throttled", "alpha_of", "estimate", "plain", "throttled"]
+
+#: Cycles that a rate of a throttle counts in.
+FULL = 1 << 16
+
+#: Parts of a machine that have rates.
+METRICS = ("link", "memory", "compute", "optimizer", "host")
+
+
+def _check(name: str, rates: Mapping[str, Fraction]) -> None:
+    for metric, rate in rates.items():
+        if rate <= 0:
+            raise ValueError(f"Rate {metric} of {name} must be positive, not {rate}")
+
+
+def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Fraction:
+    """Ratio in which all rates of the execution machine can stand to those of the target.
+
+    Raises
+    ------
+    ValueError
+        A rate is not positive, or the machines have rates of different parts.
+    """
+    if execution.keys() != target.keys() or not execution:
+        raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
+                         f"{', '.join(target) or 'none'}")
+    _check("the execution machine", execution)
+    _check("the target", target)
+    return min(execution[metric] / target[metric] for metric in execution)
+
+
+@dataclasses.dataclass(frozen=True)
+class Throttled:
+    """Rates of the execution machine that stand to those of the target in one ratio.
+
+    Members
+    -------
+    alpha : Fraction
+    shares : dict of str to Fraction
+        Rate of each part, of its full rate: more than 0, and 1 for at least one.
+    """
+
+    alpha: Fraction
+    shares: dict[str, Fraction]
+
+    def registers(self, *, slower: int = 1) -> dict[str, int]:
+        """Cycles of 65,536 in which each part works, ``slower`` times slower; 0 does not throttle."""
+        return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
+
+
+def _register(metric: str, share: Fraction) -> int:
+    if share < Fraction(1, FULL):
+        raise ValueError(f"Throttle of {metric} must be at least 1 of {FULL:,} cycles, not "
+                         f"{float(share * FULL):.3g}: the target is too far from the execution machine")
+    return round(share * FULL) % FULL
+
+
+def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Throttled:
+    """Rates that the execution machine is throttled to.
+
+    Raises
+    ------
+    ValueError
+        Also where a rate would be less than one cycle of 65,536 in the second run.
+    """
+    alpha = alpha_of(execution, target)
+    found = Throttled(alpha, {metric: alpha * target[metric] / rate for metric, rate in execution.items()})
+    found.registers(slower=2)
+    return found
+
+
+def estimate(alpha: Fraction, first: float, second: float) -> float:
+    """Time on the target, from that at the throttled rates and that with every rate halved again."""
+    return float(alpha) * (second - first) + 2 * first - second
+
+
+def plain(alpha: Fraction, first: float) -> float:
+    """Time on the target as if all of it scaled with the rates."""
+    return float(alpha) * first

@@ -1,0 +1,60 @@
+# amaranth: UnusedElaboratable=no
+"""Ends of links of nodes with throttles, joined in a ring of two: hdl/ring/link_ends.py."""
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.sim import Simulator
+
+from hdl.config import NodeConfig
+from hdl.ring.link_ends import LinkEnds
+from hdl.ring.ports import joined
+
+CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=64, weight_words=64, state_words=32, state_planes=0,
+                    masking=False, error_feedback=False, throttles=True, nodes_max=2)
+WORDS, LONGEST = 6, 4000
+
+
+@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize(("rate", "delay"), [(0, 0), (21845, 0), (0x2000, 3), (0, 200), (40000, 77)])
+def test_packets(replay, rate, delay):
+    """All packets arrive in order, at the rate of the link at most, and later by the delay."""
+    config = NodeConfig(**{**vars(CONFIG), "replay": replay})
+    ends = [LinkEnds(config=config) for _ in range(2)]
+    m = Module()
+    for number, one in enumerate(ends):
+        m.submodules[f"end_{number}"] = one
+        m.d.sync += list(joined(one.ring_o, ends[1 - number].ring_i))
+    source, sink = ends
+    packets, came, left = 12, [], []
+
+    async def feed(ctx):
+        for end in ends:
+            ctx.set(end.throttle, rate)
+            ctx.set(end.wire_delay, delay)
+        await ctx.tick().repeat(300)  # then the delay counts
+        for packet in range(packets):
+            await ctx.tick().until(source.may_start)
+            for word in range(WORDS):
+                ctx.set(source.i.payload, {"data": WORDS * packet + word, "last": int(word == WORDS - 1)})
+                ctx.set(source.i.valid, 1)
+                await ctx.tick().until(source.i.ready)
+            ctx.set(source.i.valid, 0)
+
+    async def take(ctx):
+        ctx.set(sink.o.ready, 1)
+        for cycle in range(LONGEST):
+            if ctx.get(source.ring_o.valid) and not (replay and ctx.get(source.ring_o.kind)):
+                left.append(cycle)
+            if ctx.get(sink.o.valid):
+                came.append((cycle, ctx.get(sink.o.payload.data)))
+            await ctx.tick()
+
+    simulator = Simulator(m)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(feed, background=True)
+    simulator.add_testbench(take)
+    simulator.run()
+    assert [word for _, word in came] == list(range(WORDS * packets))
+    for window in (10, 50):
+        most = 1 + window * (rate or 1 << 16) / (1 << 16)
+        assert all(sum(first <= cycle < first + window for cycle in left) <= most for first in left)

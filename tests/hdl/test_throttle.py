@@ -1,0 +1,74 @@
+# amaranth: UnusedElaboratable=no
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+
+from hdl.throttle import RATE_BITS, Throttle
+from sim.golden.throttle import FULL, enabled
+
+
+def test_parameters():
+    with pytest.raises(ValueError, match=r"^paced must be True or False, not 1$"):
+        Throttle(paced=1)
+
+
+def enables(rates, cycles, *, steps=None):
+    """Enables of a throttle that is given each rate for so many cycles, one cycle later."""
+    dut = Throttle(paced=steps is not None)
+    found = []
+
+    async def bench(ctx):
+        for rate in rates:
+            ctx.set(dut.rate, rate)
+            for cycle in range(cycles):
+                if steps is not None:
+                    ctx.set(dut.step, int(steps[cycle]))
+                await ctx.tick()
+                found.append(ctx.get(dut.enable))
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+    return np.array(found)
+
+
+def test_known_answers():
+    """n = 21,845: 333 or 334 of any 1,000 cycles; n = 0 after reset: every cycle."""
+    found = np.concatenate([[0], np.cumsum(enables([21845], 4000))])
+    assert set(found[1000:] - found[:-1000]) == {333, 334}
+    assert enables([0], 100).all()
+
+
+def test_as_the_model():
+    """Rates one behind the other, the accumulator going on."""
+    rates = [1, FULL - 1, 0x8000, 21845, 0, 3, *np.random.default_rng(1).integers(0, FULL, 6).tolist()]
+    found, total = enables(rates, 700).reshape(len(rates), 700), 0
+    for rate, mine in zip(rates, found, strict=True):
+        counts = enabled(rate, 700, total=total)
+        assert (np.concatenate([[0], np.cumsum(mine)]) == counts).all(), rate
+        total = (total + rate * 700) % FULL
+
+
+def test_paced():
+    """Between two steps ``enable`` holds; of the steps, as many are enabled as of cycles otherwise."""
+    steps = np.random.default_rng(2).random(3000) < 0.25
+    found = enables([40000], 3000, steps=steps)
+    assert (found[steps] == np.diff(enabled(40000, steps.sum()))).all()
+    assert (found[1:][~steps[1:]] == found[:-1][~steps[1:]]).all()
+
+
+def test_every_rate_in_every_window():
+    """Of any W cycles, W * rate / 65,536 are enabled, give or take less than one, whatever was before: all rates."""
+    assert RATE_BITS == 16
+    windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
+    generator = np.random.default_rng(3)
+    for rate in range(1, FULL):
+        first = generator.integers(0, FULL)  # what any time before has left in the accumulator
+        found = (first + rate * windows) // FULL - first // FULL
+        assert (np.abs(found * FULL - windows * rate) < FULL).all(), rate
+    for rate in (1, 2, 21845, 0x8000, 40000, FULL - 1):
+        counts = enabled(rate, 2 * FULL)
+        for window in (1, 10, 1000, 4096):
+            found = counts[window:] - counts[:-window]
+            assert (np.abs(found * FULL - window * rate) < FULL).all(), (rate, window)
