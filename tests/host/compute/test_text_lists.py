@@ -25,7 +25,7 @@ from sim.golden.row_cycles import RowCycles
 from sim.golden.row_instruction import Rows
 from sim.golden.vector_cycles import VectorCycles
 
-WORDS = 16_384
+WORDS = 32_768
 NAN = 0x7FC0_0001
 ARRAY = Array(rows=4, lanes=4)
 TEXT = TransformerConfig()
@@ -51,7 +51,7 @@ def memories_of(model, lists, sequences):
                 Place.GRADIENTS: np.full(model.size, NAN, np.uint32)}
     activations = memories[Place.ACTIVATIONS]
     activations[lists.base:lists.end] = lists.words
-    for number, sequence in enumerate(sequences):
+    for number, sequence in enumerate([*sequences, *[np.zeros(1, np.int64)] * (-len(sequences) % lists.together)]):
         given = np.array([0, PADDING], np.uint32).repeat(lists.context)
         given[:len(sequence) - 1] = sequence[:-1]
         given[lists.context:lists.context + len(sequence) - 1] = sequence[1:]
@@ -61,9 +61,9 @@ def memories_of(model, lists, sequences):
 
 
 def run(memories, lists, array, count):
-    """Run sequences, and return their losses."""
+    """Run sequences, group by group, and return their losses."""
     engine = engine_of(array)
-    for number in range(count):
+    for number in range(0, count, lists.together):
         for base in (*lists.forward, *(lists.further if number else lists.first)):
             outcome = engine.run(memories, base=base, length=lists.context, offset=number * lists.stride)
             assert outcome.status is EventStatus.OK, outcome
@@ -71,14 +71,17 @@ def run(memories, lists, array, count):
     return memories[Place.ACTIVATIONS][places].view(np.float32)
 
 
-@pytest.mark.parametrize(("config", "array", "lengths", "again"), [
-    (TEXT, ARRAY, (16, 11, 1, 16), False), (TEXT, ARRAY, (5, 16), True),
-    (TEXT, Array(rows=1, lanes=8), (16, 3), False),
-    (SMALL, Array(rows=2, lanes=4), (6, 1, 5), False), (SMALL, ARRAY, (6, 2), True),
+@pytest.mark.parametrize(("config", "array", "lengths", "again", "together"), [
+    (TEXT, ARRAY, (16, 11, 1, 16), False, 1), (TEXT, ARRAY, (5, 16), True, 1),
+    (TEXT, Array(rows=1, lanes=8), (16, 3), False, 1), (TEXT, ARRAY, (16, 11, 1, 16), False, 2),
+    (SMALL, Array(rows=2, lanes=4), (6, 1, 5), False, 1), (SMALL, ARRAY, (6, 2), True, 1),
+    (SMALL, Array(rows=2, lanes=4), (4, 6, 5), False, 2), (SMALL, ARRAY, (6, 2, 3, 6, 6, 1), True, 3),
 ], ids=str)
-def test_are_the_model(config, array, lengths, again):
-    """Losses and all gradients of a share, bit for bit; nothing but buffers and losses is written beside them."""
-    lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again)
+def test_are_the_model(config, array, lengths, again, together):
+    """Losses and all gradients of a share, bit for bit; nothing but buffers and losses is written beside them. Groups
+    of sequences have the bits of sequences one by one, also one that is filled up with padding."""
+    lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
+                         together=together)
     for seed in range(2):
         model, sequences = model_of(config, seed), sequences_of(config, lengths)
         memories = memories_of(model, lists, sequences)
@@ -90,7 +93,7 @@ def test_are_the_model(config, array, lengths, again):
         written = np.flatnonzero(memories[Place.ACTIVATIONS] != before)
         beside = written[written >= lists.plan.peak]
         assert beside.tolist() == [lists.data + number * lists.stride + 2 * lists.context
-                                   for number in range(len(lengths))]
+                                   for number in range(len(lengths))]  # that of padding is zero
 
 
 def instructions_of(lists, bases, length=16):
@@ -217,4 +220,4 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"^90 sequences of nodes that compute need 16,448 elements of the "
                                              r"activation memory, with lists, which has 16,384: take smaller "
                                              r"batches$"):
-            compile_text(TEXT, array=ARRAY, sequences=90, words=WORDS)
+            compile_text(TEXT, array=ARRAY, sequences=90, words=16_384)
