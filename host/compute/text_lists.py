@@ -1,11 +1,10 @@
 """Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time, or more.
 
-Sequences that are run together are a group. It is run by the lists of ``forward``, which end with the cross-entropy
-of each of its sequences, and by those of ``first`` or ``further``: backward for the first group of a node's share,
-which begins the gradients, and for each other one, which adds to them. Rows of a group's sequences lie one below the
-other, in order, so that a product of all of them is one instruction, and its sums have the order of sequences one by
-one. All rows of the context are computed. Those behind the end of a sequence have character 0 and the label PADDING,
-by which the rows of their gradients are zeros.
+Sequences that are run together are a group, whose rows lie one below the other: a product of all is one instruction,
+and its sums are in the order of sequences one by one. A group is run by the lists of ``forward``, which end with the
+cross-entropy, and by those of ``first`` or ``further``: backward for the first group of a node's share, which begins
+the gradients, and for each other one, which adds to them. All rows of the context are computed. Those behind the end
+of a sequence have character 0 and the label PADDING, by which the rows of their gradients are zeros.
 
 Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
 one list serves all groups. Buffers of a group are planned from the instructions, as those of a perceptron are
@@ -149,10 +148,6 @@ class _Compiler:
         base = self._data + sequence * _stride(self._config.context) + offset
         return at(Place.ACTIVATIONS, base, relative=True, owner=numbered(0))
 
-    def _mine(self, name: str, sequence: int) -> Matrix:
-        """Rows of a sequence."""
-        return self._part(name, (sequence, 0))
-
     # Instructions.
 
     def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
@@ -185,7 +180,7 @@ class _Compiler:
         for sequence in self._sequences:
             self._row(RowFunction.GATHER, config.context, config.width, count=config.characters,
                       y=(self._given(sequence), 1), x=self._weights("embedding", "character"),
-                      start=self._weights("embedding", "position"), target=self._mine("x 0", sequence))
+                      start=self._weights("embedding", "position"), target=self._part("x 0", (sequence, 0)))
         self._norm("norm_0", x="x 0")
         for n in range(config.layers):
             self._attend(n)
@@ -197,8 +192,8 @@ class _Compiler:
         self._linear("output", "scaled norm")
         buffers.new("d output", rows, config.characters)
         for sequence in self._sequences:
-            source, stride = self._mine("output", sequence)
-            target, _ = self._mine("d output", sequence)
+            source, stride = self._part("output", (sequence, 0))
+            target, _ = self._part("d output", (sequence, 0))
             self.listed.append(pack(vector_layout(), {
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": config.context,
                 "columns": config.characters, "source": source, "stride_source": stride,
@@ -237,7 +232,7 @@ class _Compiler:
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, one: tuple[int, int], part: int = 0) -> Matrix:
-        """Queries (0), keys (1) or values (2) of a head, or its part of a matrix with one part."""
+        """Queries (0), keys (1) or values (2) of a head, or its part of another matrix: from 0 on, the sequence's."""
         (sequence, head), stride = one, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
@@ -272,8 +267,7 @@ class _Compiler:
 
     def backward(self) -> None:
         """Add all instructions behind the loss."""
-        config, buffers = self._config, self._buffers
-        embedding = self._gradient("embedding", "character")
+        config, embedding = self._config, self._gradient("embedding", "character")
         if not self._further:  # positions lie behind the characters
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
@@ -288,8 +282,8 @@ class _Compiler:
         positions = self._gradient("embedding", "position")
         for sequence in self._sequences:
             self._row(RowFunction.SCATTER, config.context, config.width, count=config.characters,
-                      y=(self._given(sequence), 1), x=self._mine(upstream, sequence), target=embedding)
-            self._row(RowFunction.ADD, config.context, config.width, x=self._mine(upstream, sequence),
+                      y=(self._given(sequence), 1), x=self._part(upstream, (sequence, 0)), target=embedding)
+            self._row(RowFunction.ADD, config.context, config.width, x=self._part(upstream, (sequence, 0)),
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
@@ -346,8 +340,8 @@ class _Compiler:
         for head in self._heads:
             self._multiply((context, context, size), a=self._of(scores, head), b=self._part(parts, head, 1),
                            c=self._part(f"d parts {n}", head))
-            self._multiply((context, context, size), transpose_a=1, a=self._of(scores, head), b=self._part(parts, head),
-                           c=self._part(f"d parts {n}", head, 1))
+            self._multiply((context, context, size), transpose_a=1, a=self._of(scores, head),
+                           b=self._part(parts, head), c=self._part(f"d parts {n}", head, 1))
         self._accumulate((width, rows, 3 * width), transpose_a=1, a=buffers[self._scaled(f"scaled norm_{n}")],
                          b=buffers[f"d parts {n}"], c=self._gradient(name, "inward"))
         self._multiply((rows, 3 * width, width), transpose_b=1, a=buffers[f"d parts {n}"],
