@@ -1,12 +1,13 @@
-"""Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time.
+"""Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time, or more.
 
-A sequence is run by the lists of ``forward``, whose last instruction is the cross-entropy, and by those of ``first``
-or ``further``: backward for the first sequence of a node's share, which begins the gradients, and for each other one,
-which adds to them. All rows of the context are computed. Those behind the end of a sequence have character 0 and the
-label PADDING, by which the rows of their gradients are zeros.
+Sequences that are run together are a group, whose rows lie one below the other: a product of all is one instruction,
+and its sums are in the order of sequences one by one. A group is run by the lists of ``forward``, which end with the
+cross-entropy, and by those of ``first`` or ``further``: backward for the first group of a node's share, which begins
+the gradients, and for each other one, which adds to them. All rows of the context are computed. Those behind the end
+of a sequence have character 0 and the label PADDING, by which the rows of their gradients are zeros.
 
 Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
-one list serves all sequences. Buffers of a sequence are planned from the instructions, as those of a perceptron are
+one list serves all groups. Buffers of a group are planned from the instructions, as those of a perceptron are
 (:mod:`host.compute.lists`). For row owners what lies behind the lists has number 1, and buffers those from 2 on.
 """
 
@@ -58,13 +59,15 @@ class TextLists:
     base : int
         Address of the first list.
     forward, first, further : tuple of int
-        Addresses of lists: forward and loss; and backward, of a share's first sequence and of the others.
+        Addresses of lists: forward and losses; and backward, of a share's first group and of the others.
     data : int
         Address of the first sequence's tokens; labels and the loss are behind them.
     context : int
         Tokens, and labels, of a sequence.
     sequences : int
         Most sequences of a share.
+    together : int
+        Sequences of a group.
     plan : Plan
         Plan of the buffers.
     multiplications : int
@@ -79,6 +82,7 @@ class TextLists:
     data: int
     context: int
     sequences: int
+    together: int
     plan: Plan
     multiplications: int
 
@@ -94,7 +98,7 @@ class TextLists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """Lists of a sequence: of the first, and of each other one."""
+        """Lists of a group: of the first, and of each other one."""
         return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
                             examples=self.context, given=(), taken=())
                 for backward in (self.first, self.further)]
@@ -105,12 +109,13 @@ def _stride(context: int) -> int:
 
 
 class _Compiler:
-    """Instructions of a sequence, one behind the other."""
+    """Instructions of a group, one behind the other."""
 
-    def __init__(self, config: TransformerConfig, *, buffers: Buffers, product: Products, data: int, further: bool,
-                 scaled_again: bool):
+    def __init__(self, config: TransformerConfig, *, together: int, buffers: Buffers, product: Products, data: int,
+                 further: bool, scaled_again: bool):
         self._config = config
-        self._rows = config.context
+        self._sequences = range(together)
+        self._rows = together * config.context
         self._buffers = buffers
         self._product = product
         self._data = data
@@ -138,9 +143,10 @@ class _Compiler:
         """Gradient of parameters; that of a vector is one row."""
         return at(Place.GRADIENTS, self._bases[layer, name]), self._shapes[layer][name][-1]
 
-    def _given(self, offset: int) -> dict[str, int]:
+    def _given(self, sequence: int, offset: int = 0) -> dict[str, int]:
         """Operand that lies so many elements behind the begin of a sequence's tokens."""
-        return at(Place.ACTIVATIONS, self._data + offset, relative=True, owner=numbered(0))
+        base = self._data + sequence * _stride(self._config.context) + offset
+        return at(Place.ACTIVATIONS, base, relative=True, owner=numbered(0))
 
     # Instructions.
 
@@ -170,9 +176,11 @@ class _Compiler:
     def forward(self) -> None:
         """Add all instructions up to the loss."""
         config, buffers, rows = self._config, self._buffers, self._rows
-        self._row(RowFunction.GATHER, rows, config.width, count=config.characters, y=(self._given(0), 1),
-                  x=self._weights("embedding", "character"), start=self._weights("embedding", "position"),
-                  target=buffers.new("x 0", rows, config.width))
+        buffers.new("x 0", rows, config.width)
+        for sequence in self._sequences:
+            self._row(RowFunction.GATHER, config.context, config.width, count=config.characters,
+                      y=(self._given(sequence), 1), x=self._weights("embedding", "character"),
+                      start=self._weights("embedding", "position"), target=self._part("x 0", (sequence, 0)))
         self._norm("norm_0", x="x 0")
         for n in range(config.layers):
             self._attend(n)
@@ -182,12 +190,15 @@ class _Compiler:
             self._norm(f"norm_{n + 1}" if n + 1 < config.layers else "norm", x=f"fall_{n}", start=f"x {2 * n + 1}",
                        third=f"x {2 * n + 2}")
         self._linear("output", "scaled norm")
-        source, stride = buffers["output"]
-        target, _ = buffers.new("d output", rows, config.characters)
-        self.listed.append(pack(vector_layout(), {
-            "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": rows,
-            "columns": config.characters, "source": source, "stride_source": stride, "labels": self._given(rows),
-            "stride_labels": 1, "target": target, "stride_target": stride, "loss": self._given(2 * rows)}))
+        buffers.new("d output", rows, config.characters)
+        for sequence in self._sequences:
+            source, stride = self._part("output", (sequence, 0))
+            target, _ = self._part("d output", (sequence, 0))
+            self.listed.append(pack(vector_layout(), {
+                "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": config.context,
+                "columns": config.characters, "source": source, "stride_source": stride,
+                "labels": self._given(sequence, config.context), "stride_labels": 1, "target": target,
+                "stride_target": stride, "loss": self._given(sequence, 2 * config.context)}))
 
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
         """Add a layer norm, of a sum that is kept if there is a ``start``."""
@@ -215,43 +226,50 @@ class _Compiler:
     def _gain(self) -> float:
         return 1 / math.sqrt(self._size)
 
-    def _part(self, name: str, head: int, part: int = 0) -> Matrix:
-        """Queries (0), keys (1) or values (2) of a head, or its part of a matrix with one part."""
-        return self._buffers.part(name, part * self._config.width + head * self._size)
+    @property
+    def _heads(self) -> list[tuple[int, int]]:
+        """Each head of each sequence: number of the sequence, and of the head."""
+        return list(itertools.product(self._sequences, range(self._config.heads)))
 
-    def _of(self, name: str, head: int) -> Matrix:
+    def _part(self, name: str, one: tuple[int, int], part: int = 0) -> Matrix:
+        """Queries (0), keys (1) or values (2) of a head, or its part of another matrix: from 0 on, the sequence's."""
+        (sequence, head), stride = one, self._buffers[name][1]
+        return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
+                                  + head * self._size)
+
+    def _of(self, name: str, one: tuple[int, int]) -> Matrix:
         """Rows of a head, of those that lie one below the other."""
-        return self._buffers.part(name, head * self._rows * self._buffers[name][1])
+        (sequence, head), stride = one, self._buffers[name][1]
+        return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
     def _attend(self, n: int) -> None:
         """Add the attention of a layer, up to the product with its outward matrix."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
-        width, size, heads = config.width, self._size, range(config.heads)
+        width, size, context = config.width, self._size, config.context
         self._multiply((rows, width, 3 * width), a=buffers[f"scaled norm_{n}"], b=self._weights(name, "inward"),
                        c=buffers.new(f"parts {n}", rows, 3 * width))
-        buffers.new(f"scores {n}", config.heads * rows, rows)
-        for head in heads:
-            self._multiply((rows, size, rows), transpose_b=1, a=self._part(f"parts {n}", head),
+        buffers.new(f"scores {n}", config.heads * rows, context)
+        for head in self._heads:
+            self._multiply((context, size, context), transpose_b=1, a=self._part(f"parts {n}", head),
                            b=self._part(f"parts {n}", head, 1), c=self._of(f"scores {n}", head), scaled=1, masked=1,
                            triangle=1, scale=_bits(self._gain), alternative=_bits(ALTERNATIVE))
         source, stride = buffers[f"scores {n}"]
-        target, _ = buffers.new(f"weights {n}", config.heads * rows, rows)
+        target, _ = buffers.new(f"weights {n}", config.heads * rows, context)
         self.listed.append(pack(vector_layout(), {
-            "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": config.heads * rows, "columns": rows,
+            "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": config.heads * rows, "columns": context,
             "source": source, "stride_source": stride, "target": target, "stride_target": stride}))
         buffers.new(f"heads {n}", rows, width)
-        for head in heads:
-            self._multiply((rows, rows, size), a=self._of(f"weights {n}", head),
+        for head in self._heads:
+            self._multiply((context, context, size), a=self._of(f"weights {n}", head),
                            b=self._part(f"parts {n}", head, 2), c=self._part(f"heads {n}", head))
         self._multiply((rows, width, width), a=buffers[f"heads {n}"], b=self._weights(name, "outward"),
                        c=buffers.new(f"outward {n}", rows, width))
 
     def backward(self) -> None:
         """Add all instructions behind the loss."""
-        config, buffers, rows = self._config, self._buffers, self._rows
-        embedding = self._gradient("embedding", "character")
+        config, embedding = self._config, self._gradient("embedding", "character")
         if not self._further:  # positions lie behind the characters
-            self._row(RowFunction.CLEAR, config.characters + rows, config.width, target=embedding)
+            self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
         self._norm_back("norm", upstream)
@@ -261,10 +279,12 @@ class _Compiler:
             upstream = self._norm_back(f"feed_norm_{n}", f"d x {2 * n + 1}", start=upstream)
             self._attend_back(n, upstream)
             upstream = self._norm_back(f"norm_{n}", f"d x {2 * n}", start=upstream)
-        self._row(RowFunction.SCATTER, rows, config.width, count=config.characters, y=(self._given(0), 1),
-                  x=buffers[upstream], target=embedding)
         positions = self._gradient("embedding", "position")
-        self._row(RowFunction.ADD, rows, config.width, x=buffers[upstream], start=positions, target=positions)
+        for sequence in self._sequences:
+            self._row(RowFunction.SCATTER, config.context, config.width, count=config.characters,
+                      y=(self._given(sequence), 1), x=self._part(upstream, (sequence, 0)), target=embedding)
+            self._row(RowFunction.ADD, config.context, config.width, x=self._part(upstream, (sequence, 0)),
+                      start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
         """Scaled rows of a layer norm for a gradient: those of forward, or others."""
@@ -300,28 +320,28 @@ class _Compiler:
     def _attend_back(self, n: int, upstream: str) -> None:
         """Add the gradients of a layer's attention, and that of its input."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
-        width, size, heads = config.width, self._size, range(config.heads)
+        width, size, context = config.width, self._size, config.context
         parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
         self._accumulate((width, rows, width), transpose_a=1, a=buffers[f"heads {n}"], b=buffers[upstream],
                          c=self._gradient(name, "outward"))
         self._multiply((rows, width, width), transpose_b=1, a=buffers[upstream], b=self._weights(name, "outward"),
                        c=buffers.new(towards, rows, width))
-        buffers.new(f"d weights {n}", config.heads * rows, rows)
-        for head in heads:
-            self._multiply((rows, size, rows), transpose_b=1, a=self._part(towards, head),
+        buffers.new(f"d weights {n}", config.heads * rows, context)
+        for head in self._heads:
+            self._multiply((context, size, context), transpose_b=1, a=self._part(towards, head),
                            b=self._part(parts, head, 2), c=self._of(f"d weights {n}", head))
         buffers.new(f"d parts {n}", rows, 3 * width)
-        for head in heads:
-            self._multiply((rows, rows, size), transpose_a=1, a=self._of(weights, head),
+        for head in self._heads:
+            self._multiply((context, context, size), transpose_a=1, a=self._of(weights, head),
                            b=self._part(towards, head), c=self._part(f"d parts {n}", head, 2))
         scores = f"d scores {n}"
-        self._row(RowFunction.SOFTMAX_BACK, config.heads * rows, rows, x=buffers[f"d weights {n}"],
-                  y=buffers[weights], target=buffers.new(scores, config.heads * rows, rows), factor=self._gain)
-        for head in heads:
-            self._multiply((rows, rows, size), a=self._of(scores, head), b=self._part(parts, head, 1),
+        self._row(RowFunction.SOFTMAX_BACK, config.heads * rows, context, x=buffers[f"d weights {n}"],
+                  y=buffers[weights], target=buffers.new(scores, config.heads * rows, context), factor=self._gain)
+        for head in self._heads:
+            self._multiply((context, context, size), a=self._of(scores, head), b=self._part(parts, head, 1),
                            c=self._part(f"d parts {n}", head))
-            self._multiply((rows, rows, size), transpose_a=1, a=self._of(scores, head), b=self._part(parts, head),
-                           c=self._part(f"d parts {n}", head, 1))
+            self._multiply((context, context, size), transpose_a=1, a=self._of(scores, head),
+                           b=self._part(parts, head), c=self._part(f"d parts {n}", head, 1))
         self._accumulate((width, rows, 3 * width), transpose_a=1, a=buffers[self._scaled(f"scaled norm_{n}")],
                          b=buffers[f"d parts {n}"], c=self._gradient(name, "inward"))
         self._multiply((rows, 3 * width, width), transpose_b=1, a=buffers[f"d parts {n}"],
@@ -330,20 +350,20 @@ class _Compiler:
 
 @dataclasses.dataclass(frozen=True)
 class _Compiled:
-    """Lists of a sequence, by name, and the places of the buffers."""
+    """Lists of a group, by name, and the places of the buffers."""
 
     lists: dict[str, list[Words]]
     rooms: dict[str, Room]
     end: int
 
 
-def _compiled(config: TransformerConfig, product: Products, plan: Plan | None, scaled_again: bool,
+def _compiled(config: TransformerConfig, product: Products, together: int, plan: Plan | None, scaled_again: bool,
               data: int) -> _Compiled:
     """Lists whose sequences lie at an address."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
         buffers = Buffers(product.array.lanes, plan)
-        compiler = _Compiler(config, buffers=buffers, product=product, data=data, further=further,
+        compiler = _Compiler(config, together=together, buffers=buffers, product=product, data=data, further=further,
                              scaled_again=scaled_again)
         compiler.forward()
         lists["forward"], compiler.listed = _cut(compiler.listed), []
@@ -358,7 +378,7 @@ def _cut(instructions: Sequence[Words]) -> list[Words]:
     return [ended(instructions[first:first + most]) for first in range(0, len(instructions), most)]
 
 
-def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int,
+def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int, together: int = 1,
                  factors: Callable[..., Mapping[str, int]] = best_factors, scaled_again: bool = False) -> TextLists:
     """Make the lists of the text model.
 
@@ -370,6 +390,8 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
         Most sequences of a node in a step.
     words : int
         Elements of the activation memory.
+    together : int
+        Sequences of a group. The last one of a share that is no multiple of it is filled up with padding.
     factors : callable
         Gives the factors of a product; by default :func:`~host.compute.factors.best_factors`.
     scaled_again : bool
@@ -389,7 +411,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
         if size > COLUMNS:
             raise ValueError(f"{name} must be at most {COLUMNS} on nodes that compute, not {size}")
     product = Products(array=array, factors=functools.cache(factors), length=config.context)
-    compiled = functools.partial(_compiled, config, product, scaled_again=scaled_again)
+    compiled = functools.partial(_compiled, config, product, together, scaled_again=scaled_again)
 
     def placed(plan: Plan, base: int) -> TextLists:
         """Lists from an address on, with the sequences behind them."""
@@ -400,9 +422,9 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
             *ahead, end = itertools.accumulate(map(len, lists), initial=end)
             starts[name] = tuple(ahead)
         words = np.concatenate([*itertools.chain(*found.lists.values()),
-                                np.zeros(sequences * _stride(config.context), np.uint32)])
-        return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences, plan=plan,
-                         multiplications=_multiplications(config), **starts)
+                                np.zeros(up(sequences, together) * _stride(config.context), np.uint32)])
+        return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences,
+                         together=together, plan=plan, multiplications=_multiplications(config), **starts)
 
     sized = compiled(None, data=0)
     length = sum(map(len, itertools.chain(*sized.lists.values())))

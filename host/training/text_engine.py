@@ -1,10 +1,12 @@
 """The text model on nodes that compute: the host writes characters, and reads losses.
 
 Lists of a sequence (:mod:`host.compute.text_lists`) are written to the activation memories once. In each step a node
-gets the characters of its share, and differentiates one sequence after the other.
+gets the characters of its share, and differentiates one group of sequences after the other.
 """
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy.typing as npt
 from hdl.compute.layer_list import PADDING
 from hdl.config import NodeConfig
 from host.compute.factors import Array as Units
+from host.compute.instructions import up
 from host.compute.text_lists import TextLists, compile_text
 from host.driver.ring import Ring
 from host.models.text import Characters
@@ -47,9 +50,10 @@ class TextComputer(Differentiator):
         self.lengths = [len(share) for share in shares]
 
     def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
-        """Characters and labels of a node's sequences; of one that is all padding for a node without a share."""
+        """Characters and labels of a node's sequences, and of as many that are all padding as fill up a group, which
+        a node without a share has as well."""
         context = self._lists.context
-        words = np.zeros((max(1, len(share)), self._lists.stride), np.uint32)
+        words = np.zeros((up(max(1, len(share)), self._lists.together), self._lists.stride), np.uint32)
         words[:, context:2 * context] = PADDING
         for mine, sequence in zip(words, share, strict=False):
             mine[:len(sequence) - 1] = sequence[:-1]
@@ -59,11 +63,12 @@ class TextComputer(Differentiator):
     def run(self) -> int:
         lists = self._lists
         cycles = 0
-        for number in range(max(self.lengths)):
+        for number in range(0, max(self.lengths), lists.together):
             lengths = [lists.context if number < count else 0 for count in self.lengths]
             backward = lists.further if number else lists.first
             cycles += sum(one.cycles for one in self._ring.run_layers(
-                (*lists.forward, *backward), lengths, offset=number * lists.stride, patience=lists.multiplications))
+                (*lists.forward, *backward), lengths, offset=number * lists.stride,
+                patience=lists.together * lists.multiplications))
         return cycles
 
     def losses(self) -> list[float]:
@@ -76,9 +81,14 @@ class TextComputer(Differentiator):
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                words: int) -> TextLists:
-    """Lists of a run."""
-    return compile_text(workload.model.config, array=Units(rows=node.compute, lanes=node.lanes),
-                        sequences=-(-config.largest(workload.examples) // nodes), words=words)
+    """Lists of a run: of two sequences together, where that fills up no share and the memory has room for them."""
+    sequences = -(-config.largest(workload.examples) // nodes)
+    compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
+                                 array=Units(rows=node.compute, lanes=node.lanes))
+    if sequences % 2 == 0:
+        with contextlib.suppress(ValueError):
+            return compiled(together=2)
+    return compiled()
 
 
 def text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:

@@ -69,14 +69,14 @@ def test_nodes_that_compute(run, tmp_path):
 def test_text(run):
     """Nodes have functions of sequences; table and report have held-out loss, cycles of lists, and the plan."""
     node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
-    assert (node.compute, node.sequences, node.scale_mask, node.activation_words) == (4, True, True, 16_384)
+    assert (node.compute, node.sequences, node.scale_mask, node.activation_words) == (4, True, True, 32_768)
     assert "So are all losses that they have computed." in out
     rows = rows_of(out)
-    # Two lists for each of two sequences, one behind the other; four on each node in both steps.
-    assert (rows["cycles per step's layers"], rows["… matrix products"]) == ("400", "80")
+    # Two lists for two sequences together, on each node in both steps.
+    assert (rows["cycles per step's layers"], rows["… matrix products"]) == ("200", "40")
     assert "elements through masks" not in rows
     (line,) = result["notes"]
-    assert line.startswith("activations: planned, 9,312 words")
+    assert line.startswith("activations: planned, 18,528 words")
     assert line in out
     assert (result["compute"], result["workload"], result["bit_exact"]) == ("engine", "text", True)
     assert result["loss_per_interval"][0] > result["below_bigram"]

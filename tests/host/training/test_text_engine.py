@@ -34,15 +34,16 @@ def text():
     return Text(source.train[:90], source.test[:12])
 
 
-def ring_of(nodes, **options):
-    return EngineRing(nodes, words=WORDS, sequences=True, **options)
+def ring_of(nodes, *, words=WORDS, **options):
+    return EngineRing(nodes, words=words, sequences=True, **options)
 
 
 class TestSameBits:
-    @pytest.mark.parametrize("nodes", [1, 2, 4])
-    def test_as_on_the_host(self, text, nodes):
-        """Weights, moments, losses and held-out losses of 20 steps; shares are of up to seven sequences."""
-        ring, other = ring_of(nodes), GoldenRing(nodes)
+    @pytest.mark.parametrize(("nodes", "words"), [(1, WORDS), (2, 2 * WORDS), (4, WORDS), (4, 2 * WORDS)])
+    def test_as_on_the_host(self, text, nodes, words):
+        """Weights, moments, losses and held-out losses of 20 steps; shares are of up to seven sequences, two of which
+        are run together where there are words for them."""
+        ring, other = ring_of(nodes, words=words), GoldenRing(nodes)
         training = train(ring, CharacterModel(text), CONFIG)
         expected = train(other, CharacterModel(text), on_host(CONFIG))
         np.testing.assert_array_equal(ring.weights, other.weights)
@@ -52,8 +53,9 @@ class TestSameBits:
         assert training.sample == expected.sample
         assert training.steps[-1].loss < 0.7 * training.steps[0].loss
         assert training.bit_exact
-        assert training.search == ["activations: planned, 9,312 words (lowest fit by words), with a place for each "
-                                   "buffer 21,600: 56.9% fewer"]
+        planned, apart = ("9,312", "21,600: 56.9%") if words == WORDS else ("18,528", "43,104: 57.0%")
+        assert training.search == [f"activations: planned, {planned} words (lowest fit by words), with a place for "
+                                   f"each buffer {apart} fewer"]
         assert all(step.mask_cycles == 0 for step in training.steps)
 
     def test_host_computes_nothing(self, text, monkeypatch):
@@ -89,6 +91,16 @@ class TestSteps:
         assert ring.written == {"gradients": 0, "activations": lists + 7 * 64}
         assert ring.lists == 7 * 2
         assert run.training.steps[0].compute_cycles == 3 * 2 * CYCLES
+
+    def test_together(self, text):
+        """Of shares of four and three sequences the first are run two at a time, and the last with padding."""
+        ring = ring_of(2, words=2 * WORDS)
+        run = Run(ring, CharacterModel(text), SHORT)
+        run.begin()
+        lists = ring.written["activations"]
+        run.advance()
+        assert ring.written["activations"] == lists + 8 * 64
+        assert run.training.steps[0].compute_cycles == 2 * 2 * CYCLES
 
     def test_repeats(self, text):
         """A step that a node has failed in is done again, lists and all, with the same result."""
@@ -129,11 +141,15 @@ class TestSteps:
 
 class TestNodes:
     def test_room(self, text):
-        """Nodes have all that the lists need, and room for lists and sequences."""
+        """Nodes have all that the lists need, and room for two sequences together; with less they run them one by
+        one."""
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
         assert (node.compute, node.queues, node.scale_mask, node.sequences, node.masking) == (4, 2, True, True, False)
-        assert node.activation_words == WORDS
-        check_run(node, CharacterModel(text), CONFIG, nodes=4)
+        assert node.activation_words == 2 * WORDS
+        for words, together in ((2 * WORDS, 2), (WORDS, 1)):
+            given = dataclasses.replace(node, activation_words=words)
+            check_run(given, CharacterModel(text), CONFIG, nodes=4)
+            assert text_lists(CharacterModel(text), CONFIG, given, 4, words).together == together
 
     @pytest.mark.parametrize(("options", "node", "message"), [
         ({"batch": 2}, {}, r"^Batches must have an example for each of the 3 nodes that compute, not 2: take larger "

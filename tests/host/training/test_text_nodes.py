@@ -55,16 +55,17 @@ def test_same_bits(text, node):
     assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
     assert training.measures == expected.measures
     assert training.bit_exact
-    for step in training.steps:  # two sequences on the busiest nodes
-        assert 0 < step.vector_cycles < step.gemm_cycles < step.compute_cycles < 2 * 71_000
+    for step in training.steps:  # two sequences together on the busiest nodes
+        assert 0 < step.vector_cycles < step.gemm_cycles < step.compute_cycles < 2 * 65_000
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_activations_and_gradients(text, node, nodes):
+@pytest.mark.parametrize(("nodes", "together", "most"), [(1, 2, 2 * 65_000), (2, 1, 2 * 71_000)])
+def test_activations_and_gradients(text, node, nodes, together, most):
     """After two sequences on a node, a short one too, its memories have every activation and gradient of the golden
-    engine, and its losses."""
+    engine, and its losses: of both together where the largest share is six, and one by one where it is three."""
     task = CharacterModel(text)
     lists = text_lists(task, CONFIG, node, nodes, node.activation_words)
+    assert lists.together == together
     sequences = [text.train[0], min(text.train, key=len)]
     task.initialize(1)
     memories = memories_of(task.model, lists, sequences)
@@ -83,4 +84,4 @@ def test_activations_and_gradients(text, node, nodes):
     for mine, gradient in zip(activations, gradients, strict=True):
         np.testing.assert_array_equal(mine, memories[Place.ACTIVATIONS][:lists.data])
         np.testing.assert_array_equal(gradient, memories[Place.GRADIENTS])
-    assert cycles < 2 * 71_000
+    assert cycles < most
