@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Machines that are built, opened and measured."""
 
 import contextlib
