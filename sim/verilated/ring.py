@@ -102,9 +102,8 @@ class VerilatedRing:
     threads : int
         Threads that step the nodes, at most one per node: more are not started.
     wiring : sequence, optional
-        Links: the (node, port) that sends words and the (node, port) that receives them. A port that no link leads to
-        sees no words, and one that none leads away from loses them. By default, port 0 of each node leads to port 0
-        of the next one.
+        Links: the (node, port) that sends words and the (node, port) that receives them. A port without a link to it
+        sees no words, and one without a link from it loses them. By default, port 0 leads to port 0 of the next node.
 
     Members
     -------
@@ -158,9 +157,8 @@ class VerilatedRing:
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
-        # Memories that are words of the far memory, of each node by number.
         self._far = [{number: words for number, words in enumerate(one.memories) if isinstance(words, range)}
-                     for one in of_nodes]
+                     for one in of_nodes]  # memories that are in the far memory
         known = (int(self._library.ring_memories(self._ring, node)) for node in range(nodes))
         self.spaces = tuple(count and count + len(far) for count, far in zip(known, self._far, strict=True))
         self.far_widths = tuple(int(self._library.ring_far(self._ring, node)) for node in range(nodes))

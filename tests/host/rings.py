@@ -110,8 +110,7 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
     """Ring and simulation, whose links can be cut; without the host port, memories are reached directly. Nodes are of
     one configuration, or of one each."""
     configs = [config] * nodes if isinstance(config, NodeConfig) else list(config)
-    libraries = [library(one) for one in configs]
-    with known_formats(*configs), OpenRing(libraries, nodes=nodes, threads=threads) as opened:
+    with known_formats(*configs), OpenRing([library(one) for one in configs], threads=threads) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=latency, credit=latency)
         transports = opened.transports

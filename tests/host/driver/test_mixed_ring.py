@@ -93,7 +93,8 @@ def test_memories():
         with pytest.raises(ValueError, match=r"^Memory space must be one of the 3 that the library knows, not 3$"):
             simulation.memory(0, 3)
         before = [simulation.memory(rank, Space.WEIGHT).copy() for rank in range(NODES)]
-        with pytest.raises(KeyError, match="Memory must be one of gradients, weights, not 'state_0'"):
+        with pytest.raises(KeyError, match="Memory must be one of gradients, weights, activations, trace, not "
+                                           "'state_0'"):
             ring.write_state(np.ones(300, np.float32))
         assert all((simulation.memory(rank, Space.WEIGHT) == words).all() for rank, words in enumerate(before))
         ring.clear_state(300)  # the server's block has 96 elements
@@ -166,7 +167,8 @@ def test_room_is_that_of_the_smallest():
         ring.allocate(Allocation(length=2049))
     with pytest.raises(ValueError, match=r"^Optimizer must need at most the 0 state planes of a node, not 1$"):
         ring.allocate(Allocation(length=64, planes=1))
-    with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, not 'state'$"):
+    with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, activations, trace, not "
+                                         r"'state'$"):
         ring.allocator.room("state")
     assert not ring.allocator.buffers
     assert ring.allocate(Allocation(length=1024)).weights.base == 0

@@ -1,0 +1,147 @@
+"""A relay on simulated nodes: bits of golden ones, stalls, edits between sets, and what is refused."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus, Operation
+from host.commands.relay_nodes import hidden_of
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.ring import Ring
+from host.driver.trace import TraceError
+from host.models.digits import Dataset
+from host.relay.edits import Kind, Structure
+from host.relay.measured import set_times
+from host.relay.node_run import NodeRun, worker_of
+from host.relay.ring import RelayRing, SetOutcome
+from host.relay.timeline import relay_run
+from host.training.optimizers import SGD, Adam
+from sim.golden import ring as golden
+from sim.golden.relay import push_sum
+from tests.host import rings
+
+RELAY = rings.MIXED["relay"]
+WORKER, SERVER = RELAY[0], RELAY[-1]
+MICROBATCH = 8
+
+open_relay = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
+
+
+def structure_of(widths, count, rate):
+    return Structure(tuple(widths), ("raw",) * (len(widths) - 1), count, rate, MICROBATCH, worker_of(WORKER))
+
+
+def some(data, count):
+    return Dataset(data.train_x[:count], data.train_y[:count], data.test_x[:50], data.test_y[:50], data.classes)
+
+
+def test_four_layers(data):
+    """Three sets of four layers, of which the second has twice as many microbatches, with the golden bits; stalls are
+    those of the timeline, and words on the chip those of two windows, two accumulators and seven buffers."""
+    with open_relay(host_port=False) as (ring, simulation):
+        simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
+        run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
+                      optimizer=SGD(0.05, momentum=0.9), traced=True)
+        run.run(1)
+        run.choose(2)
+        run.run(2)
+        assert run.same
+        assert run.compare()
+        alone, others = run.times[0], run.times[1:]
+        assert alone.stall > 0.15
+        for times in others:
+            costs = run.costs(times, rate=4)
+            assert [len(times.executions[kind, unit]) for kind in ("forward", "backward") for unit in range(4)] == [
+                2] * 8
+            model = relay_run(run.server.units, costs, 2)
+            assert abs(times.stall - model.stall) <= 0.03
+            events = collections.defaultdict(list)
+            for event in times.run.events:
+                events[event.kind, event.unit].append(event)
+            for unit in (1, 2):  # inside the backward pass of an inner layer: PUSH of that above, FETCH of that below
+                backward = events["backward", unit]
+                for inside in (events["push", unit + 1][0], events["fetch", unit - 1][-1]):
+                    assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
+        assert run.server.units[0].words == 4160
+        assert structure_of((64, 64, 64, 64, 10), 2, 0.05).plan.peak == 4 * 4160 + 7 * 512
+
+
+def test_edits_and_adam(data):
+    """A layer more, other rates, a layer less: nodes have the golden bits before and behind every edit."""
+    with open_relay(host_port=False) as (ring, _):
+        run = NodeRun(ring, some(data, 100), structure_of((64, 32, 10), 1, 0.01), optimizer=Adam(0.01))
+        for layer, kind, value in ((2, Kind.ADD, 32), (0, Kind.RATE, 0.005), (2, Kind.REMOVE, 32)):
+            run.run(1)
+            run.propose(layer, kind, value)
+        run.run(1)
+        assert run.compare()
+        assert run.server.units[0].words == 65 * 32
+        with pytest.raises(ValueError, match=r"^Format of layers on nodes must be raw, not mx9$"):
+            NodeRun(ring, some(data, 100), Structure((64, 10), ("mx9",), 1, 0.01, MICROBATCH, worker_of(WORKER)),
+                    optimizer=SGD(0.01)).step()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_push(seed):
+    """Sums of sparse gradients along the workers, at bases of their own; workers' weights stay as they are."""
+    generator = np.random.default_rng(seed)
+    with open_relay(host_port=False) as (ring, simulation):
+        simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)
+        ring.write_settings(SGD(0.25, momentum=0.5).settings(1, gradient_scale=0.5))
+        for number, length in enumerate((1, 33, 700, int(generator.integers(1, 4000))), 1):
+            bases = [int(base) for base in 32 * generator.integers(0, 100, 3)]
+            gradients = rings.random(generator, (2, length), density=0.3)
+            weights, momentum = rings.random(generator, length), rings.random(generator, length)
+            kept = [device.read_memory(1, 0, 4096) for device in ring.devices[:2]]
+            for device, base, mine in zip(ring.devices, bases, gradients, strict=False):
+                device.write_memory(0, base, mine)
+            server = ring.devices[-1]
+            for space, vector in ((1, weights), (2, momentum)):
+                server.write_memory(space, bases[2], vector)
+            simulation.run(100)
+            for rank, device in enumerate(ring.devices):
+                fields = {"gradient_base": bases[rank]} if rank < 2 else {
+                    "weight_base": bases[2], "state_base": bases[2]}
+                device.push(Command(operation=Operation.PUSH, rank=rank, size=3, root=2, length=length,
+                                    collective=number, turn=int(generator.integers(0, 3)), **fields))
+            events = [device.pop_event(50_000) for device in ring.devices]
+            assert [event.status for event in events] == [EventStatus.OK] * 3, f"seed {seed}"
+            simulation.run(200)
+            total = push_sum(golden.bits(gradients))
+            new, state = golden.optimizer.update(
+                total, golden.bits(weights), [golden.bits(momentum)] * 2,
+                golden.settings(1, gradient_scale=0.5, learning_rate=0.25, first_decay=0.5, first_gain=1.0,
+                                clip=np.inf))
+            assert (server.read_memory(1, bases[2], length).view(np.uint32) == new).all(), f"seed {seed}, {length}"
+            assert (server.read_memory(2, bases[2], length).view(np.uint32) == state[0]).all()
+            assert all((device.read_memory(1, 0, 4096) == words).all()
+                       for device, words in zip(ring.devices, kept, strict=False))
+
+
+def test_refused():
+    """A root that is a worker, a server that is none, and rings that are no relay."""
+    with open_relay(host_port=False) as (ring, _):
+        for rank, root in ((0, 0), (1, 1), (2, 0)):
+            ring.devices[rank].push(Command(operation=Operation.PUSH, rank=rank, size=3, root=root, length=32))
+            assert ring.devices[rank].pop_event(1000).status == EventStatus.BAD_RANK
+        ring.devices[2].push(Command(operation=Operation.PUSH, rank=0, size=1, root=0, length=32))
+        assert ring.devices[2].pop_event(1000).status == EventStatus.BAD_RANK
+    plan = structure_of((64, 10), 1, 0.1).plan
+    for configs in ((WORKER,), (SERVER, WORKER), (WORKER, SERVER, SERVER)):
+        roles = ", ".join(config.role for config in configs)
+        with pytest.raises(ValueError, match=rf"^Nodes must be workers and as the last one a server, not {roles}$"):
+            RelayRing(Ring([Device(None, config) for config in configs]), type("Lists", (), {"plan": plan}))
+
+
+def test_times_of_no_trace():
+    with pytest.raises(TraceError, match=r"^Set must have been traced$"):
+        set_times(SetOutcome(losses=np.zeros((1, 1), np.uint32), records=[], tasks=[]))
+
+
+def test_hidden():
+    assert hidden_of("64x3, 32") == [64, 64, 64, 32]
+    with pytest.raises(ValueError, match=r"^Hidden layers must be widths such as 64x16 or 64,32, not '64x'$"):
+        hidden_of("64x")
