@@ -1,6 +1,6 @@
 """Runs of a relay on nodes: the same sets as those of golden ones, on a ring of workers and a server.
 
-The golden run goes along, so what nodes make is compared set by set: losses of all microbatches, and after an edit
+Golden workers that have all layers go along, so what nodes make is compared set by set: the loss, and before an edit
 and at the end the server's weights and state. An edit takes effect between two sets: the host gives workers and
 server programs of the new structure, and the server the weights and state of units that now lie elsewhere. Layers go
 through no codec on nodes.
@@ -24,9 +24,11 @@ from host.relay.plan import Worker, check_server
 from host.relay.ring import RelayRing
 from host.relay.run import Assessor, RelayRun, SetReport
 from host.relay.timeline import Costs, link_cycles
+from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
+from sim.arithmetic import functions
 from sim.golden.codecs import RAW
-from sim.golden.relay import Share, total_loss
+from sim.golden.relay import Share, resident_set, total_loss
 
 __all__ = ["NodeRun", "server_node", "worker_node", "worker_of"]
 
@@ -54,7 +56,7 @@ def worker_of(config: NodeConfig) -> Worker:
 
 
 class NodeRun(RelayRun):
-    """Run of a relay on nodes, and on golden ones beside them.
+    """Run of a relay on nodes, and on golden ones beside them, which have all layers.
 
     Parameters
     ----------
@@ -110,7 +112,8 @@ class NodeRun(RelayRun):
         relay = self._on_nodes(structure)
         self._nodes.write_settings(settings)
         outcome = relay.run_set(shares, traced=self._traced)
-        loss = super()._carry_out(shares, settings, structure)
+        loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
+                            functions=functions)
         self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
         if self._traced:
             self.times.append(set_times(outcome))

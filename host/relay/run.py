@@ -244,7 +244,7 @@ class RelayRun:
         return SetReport(number, loss, len(indices), fetched, pushed, structure)
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
-        """Carry a set out on golden nodes, and return its loss as a bit pattern."""
+        """Carry a set out, and return its loss as a bit pattern: here on golden nodes, layer by layer."""
         loss, _ = relay_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         return loss

@@ -8,12 +8,14 @@ import pytest
 
 from hdl.control.protocol import EventStatus, Operation
 from host.commands.relay_nodes import hidden_of
+from host.compute.factors import Array
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.driver.trace import TraceError
 from host.models.digits import Dataset
 from host.relay.edits import Kind, Structure
+from host.relay.lists import compile_relay, relay_program
 from host.relay.measured import set_times
 from host.relay.node_run import NodeRun, worker_of
 from host.relay.ring import RelayRing, SetOutcome
@@ -67,6 +69,28 @@ def test_four_layers(data):
                     assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
         assert run.server.units[0].words == 4160
         assert structure_of((64, 64, 64, 64, 10), 2, 0.05).plan.peak == 4 * 4160 + 7 * 512
+
+
+def test_parts_of_a_layer_and_words(data):
+    """A layer that is larger than a window comes in two parts; far memories move the words of the program's moves."""
+    with open_relay(host_port=False) as (ring, simulation):
+        run = NodeRun(ring, some(data, 50), structure_of((64, 96, 10), 2, 0.05), optimizer=SGD(0.05))
+        run.run(1)
+        before = [sum(simulation.far_memory(rank)[1:]) for rank in range(3)]
+        run.run(1)
+        moved = [sum(simulation.far_memory(rank)[1:]) - words for rank, words in enumerate(before)]
+        assert [unit.words for unit in run.server.units] == [65 * 48, 65 * 48, 970]
+        plan = run.reports[-1].structure.plan
+        program = relay_program(compile_relay(plan, array=Array(rows=4, lanes=4)), lengths=[[MICROBATCH] * 2] * 2,
+                                depth=WORKER.program_depth)
+        planned = sum(task.fields["length"] for task in program.tasks if task.operation.startswith("MOVE"))
+        given = 2 * (plan.far("x", 0, 1).length + plan.far("labels", 0).length + plan.far("loss", 0).length)
+        assert moved[:2] == [planned + given] * 2
+        fetched, pushed = (sum(-(-task.fields["length"] // 4) * 4 for task in program.tasks if task.operation == name)
+                           for name in ("BROADCAST", "PUSH"))
+        assert moved[2] == fetched + pushed + sum(task.fields["length"] for task in program.tasks
+                                                  if task.operation == "PUSH")
+        assert run.compare()
 
 
 def test_edits_and_adam(data):
