@@ -120,8 +120,8 @@ def relay_nodes_command(
                   f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}",
                   soft_wrap=True)
     write_json(output / _FILES[0], {
-        "widths": widths, "workers": nodes, "microbatch": plan.microbatch, "peak": plan.peak, "same": same,
-        "accuracy": run.accuracy, "digest": run.digest, "sets": rows, **run.described()})
+        **run.described(), "widths": widths, "microbatch": plan.microbatch, "peak": plan.peak, "same": same,
+        "accuracy": run.accuracy, "times": rows})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
     if not same:
         raise typer.Exit(1)

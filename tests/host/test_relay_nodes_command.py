@@ -1,0 +1,40 @@
+"""The command `gradring relay-nodes`: a run on simulated nodes, its report, and what is refused."""
+
+import json
+
+import pytest
+
+from host.relay import node_run
+from tests.host import rings
+
+
+def test_run(run, monkeypatch, tmp_path):
+    """The first set leads to the number of microbatches of the others; nodes have the golden bits."""
+    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
+    monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
+    monkeypatch.setattr(node_run, "server_node", lambda **options: server)
+    code, out, err = run("relay-nodes", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--sets", 2, "--output",
+                         tmp_path)
+    assert (code, err) == (0, "")
+    assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
+    found = json.loads((tmp_path / "relay-nodes.json").read_text())
+    assert found["same"] is True
+    assert found["widths"] == [64, 32, 10]
+    assert found["sets"] == len(found["times"]) == len(found["losses"]) == 2
+    assert found["times"][1]["microbatches"] == found["times"][0]["chosen"] == found["edits"][0]["value"]
+    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["times"])
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--hidden", "64y"), "Hidden layers must be widths such as 64x16 or 64,32, not '64y'"),
+    (("--far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
+    (("--far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not 'fast'"),
+    (("--microbatch", 5000), "Microbatch must be of 1 to 4,095 examples, not 5000"),
+    (("--window", 96), "Last layer must fit into a window of 96 words, since its loss needs all outputs, not take 672"),
+    (("--nodes", 16), "Workers must be between 1 and 15, not 16"),
+])
+def test_refused(run, options, message, tmp_path):
+    code, _, err = run("relay-nodes", *options, "--output", tmp_path / "out")
+    assert code == 1
+    assert message in err
+    assert not (tmp_path / "out").exists()
