@@ -30,7 +30,8 @@ def test_run(run, monkeypatch, tmp_path):
     (("--far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
     (("--far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not 'fast'"),
     (("--microbatch", 5000), "Microbatch must be of 1 to 4,095 examples, not 5000"),
-    (("--window", 96), "Last layer must fit into a window of 96 words, since its loss needs all outputs, not take 672"),
+    (("--window", 96), "Last layer must fit into a window of 96 words, since its loss needs all outputs, not take "
+                       "672"),
     (("--nodes", 16), "Workers must be between 1 and 15, not 16"),
 ])
 def test_refused(run, options, message, tmp_path):
