@@ -281,8 +281,8 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
 
 @pytest.mark.parametrize(("source", "sink", "engine", "depth", "seed"), [
     ("none", "none", "none", 8, 1),
-    ("geometric", "geometric", "geometric", 1, 7),
-    ("none", "freeze", "alternating", 3, 4),
+    ("geometric", "geometric", "geometric", 1, 10),
+    ("none", "freeze", "alternating", 3, 5),
 ])
 def test_queue(source, sink, engine, depth, seed):
     queue = CommandQueue(config=CONFIG, operations=operations(CONFIG), depth=depth)
