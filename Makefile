@@ -31,6 +31,8 @@ help:
 	@echo "            for parts that leave and come after so many steps, SHAPE=flat or grid for its rings,"
 	@echo "            STRAGGLER=3:4.5 QUORUM=3 LATE=fold, wait or drop LAMBDA= DEADLINE= SKEW=0.9 CYCLES= SWITCH_OUT=1 for slow workers"
 	@echo "            and rounds that do not wait for it,"
+	@echo "            RELAY=1 HIDDEN=64x16 MICROBATCH=8 SETS=30 for layers that come from a server one after the other, with"
+	@echo "            MICROBATCHES= of a set, FAR=4 words per cycle of its far memory, PLATEAU=1 to add a layer on the way,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
@@ -121,7 +123,8 @@ RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epoc
 RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES,--nodes) \
   $(call option,MICROBATCH,--microbatch) $(call option,MICROBATCHES,--microbatches) $(call option,SETS,--sets) \
   $(call option,LEARNING_RATE,--rate) $(call option,MOMENTUM,--momentum) $(call option,FAR,--far) \
-  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic))
+  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic) \
+  $(if $(filter-out 0 no,$(PLATEAU)),--plateau))
 PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--link-latency) \
   $(call option,MODEL,--model) $(call option,FORMATS,--formats) $(call option,EXAMPLES,--examples) \
   $(call option,MACS,--macs) $(call option,OVERLAP,--overlap) $(call option,CHAKRA,--chakra) \

@@ -1,6 +1,5 @@
 """The command `gradring relay-nodes`: what `make sim RELAY=1` runs."""
 
-import re
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from host.relay.measured import SetTimes
     from host.relay.node_run import NodeRun
 
-__all__ = ["hidden_of", "relay_nodes_command"]
+__all__ = ["relay_nodes_command"]
 
 _FILES = ("relay-nodes.json",)
 #: Elements that server memories are made of, so that similar models share a library.
@@ -27,19 +26,8 @@ _STEP = 1 << 14
 _DEPTH, _ACTIVATIONS, _FAR = 1024, 8192, 1 << 17
 
 
-def hidden_of(text: str) -> list[int]:
-    """Widths of hidden layers: ``64x16`` is 16 of 64, and commas join more of them."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", part.strip())
-        if match is None:
-            raise ValueError(f"Hidden layers must be widths such as 64x16 or 64,32, not {text!r}")
-        found += [int(match[1])] * int(match[2] or 1)
-    return found
-
-
 def relay_nodes_command(
-    hidden: Annotated[str, typer.Option(help="Hidden layers: 64x16 is 16 of 64.")] = "64x4",
+    hidden: Annotated[str, typer.Option(help="Hidden layers: 64x16 is 16 of 64; or none.")] = "64x4",
     nodes: Annotated[int, typer.Option(help="Workers.")] = 4,
     microbatch: Annotated[int | None, typer.Option(
         help="Examples of a microbatch. [default: the most that fit]", show_default=False)] = None,
@@ -48,6 +36,7 @@ def relay_nodes_command(
     sets: Annotated[int, typer.Option(help="Sets.")] = 6,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
+    plateau: Annotated[bool, typer.Option("--plateau", help="Add a layer wherever the loss stands still.")] = False,
     far: Annotated[str, typer.Option(help="Words per cycle of the server's far memory.")] = "4",
     window: Annotated[int, typer.Option(help="Elements of a window, and of an accumulator.")] = 4160,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
@@ -60,7 +49,9 @@ def relay_nodes_command(
     from host.driver.device import Device
     from host.driver.ring import Ring
     from host.models.digits import digits
+    from host.models.widths import widths as hidden_widths
     from host.relay import node_run
+    from host.relay.assessor import Plateau
     from host.relay.edits import Structure
     from host.relay.plan import make_relay_plan
     from host.training.optimizers import SGD
@@ -78,8 +69,8 @@ def relay_nodes_command(
     if not 0 < speed <= 4:
         raise ValueError(f"Rate of the server's far memory must be above 0 and at most 4 words per cycle, not "
                          f"{far!r}")
-    data, optimizer = digits(), SGD(rate, momentum=momentum)
-    widths = (data.train_x.shape[1], *hidden_of(hidden), data.classes)
+    layers, data, optimizer = hidden_widths(hidden), digits(), SGD(rate, momentum=momentum)
+    widths = (data.train_x.shape[1], *layers, data.classes)
     worker = node_run.worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH)
     most = len(data.train_y) // nodes
     plan = make_relay_plan(widths, worker=node_run.worker_of(worker), count=microbatches or 1, microbatch=microbatch,
@@ -104,7 +95,8 @@ def relay_nodes_command(
                                 name=f"worker {rank}" if rank < nodes else "server")
                          for rank, (transport, config) in enumerate(zip(opened.transports, configs, strict=True))])
             ring.connect()
-            run = node_run.NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True)
+            run = node_run.NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
+                                   assessor=Plateau() if plateau else None)
             progress.stage("relay", sets)
             rows = []
             for number in range(sets):

@@ -26,7 +26,8 @@ def test_run(run, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--hidden", "64y"), "Hidden layers must be widths such as 64x16 or 64,32, not '64y'"),
+    (("--hidden", "64y"), "Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most "
+                          "1,000 layers, with commas between them, not '64y'"),
     (("--far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
     (("--far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not 'fast'"),
     (("--microbatch", 5000), "Microbatch must be of 1 to 4,095 examples, not 5000"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation
-from host.commands.relay_nodes import hidden_of
 from host.compute.factors import Array
 from host.driver.command import Command
 from host.driver.device import Device
@@ -163,9 +162,3 @@ def test_refused():
 def test_times_of_no_trace():
     with pytest.raises(TraceError, match=r"^Set must have been traced$"):
         set_times(SetOutcome(losses=np.zeros((1, 1), np.uint32), records=[], tasks=[]))
-
-
-def test_hidden():
-    assert hidden_of("64x3, 32") == [64, 64, 64, 32]
-    with pytest.raises(ValueError, match=r"^Hidden layers must be widths such as 64x16 or 64,32, not '64x'$"):
-        hidden_of("64x")
