@@ -46,7 +46,7 @@ def collect(*, announce):
     announce("ring of 2: compile")
     last()
 
-def execute(jobs, folder, *, processes, engine, ended, tick):
+def execute(jobs, folder, *, engine, ended, tick):
     tick(execution.State(done=0, total=1, spent=1.0, left=100.0, running=[("build-digits-raw", "")]))
     last()
 
