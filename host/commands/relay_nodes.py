@@ -128,7 +128,7 @@ def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction) -> dict[s
     count = run.reports[number].structure.count
     timeline = relay_run(run.reports[number].structure.plan.units, costs, count)
     return {"set": number, "microbatches": count, "loss": run.reports[number].mean_loss, "cycles": times.cycles,
-            "with_host": cycles, "stall": times.stall, "idle": times.idle, "modelled_stall": timeline.stall,
+            "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": timeline.stall,
             "modelled_idle": timeline.idle, "forward": costs[0].forward, "backward": costs[0].backward,
             "fetch": costs[0].fetch, "push": costs[0].push, "chosen": microbatches(costs)}
 

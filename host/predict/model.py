@@ -39,7 +39,7 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What is trained: a perceptron, or a vector of parameters whose computation is not predicted.
+    """Model that is trained: a perceptron, or a vector of parameters whose computation is not predicted.
 
     Members
     -------

@@ -101,7 +101,7 @@ class Structure:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def described(self) -> dict[str, Any]:
-        """What is written into a log."""
+        """Entry of a log."""
         return {"widths": list(self.widths), "formats": list(self.formats), "microbatches": self.count,
                 "rate": self.rate, "microbatch": self.microbatch, "worker": dataclasses.asdict(self.worker),
                 "digest": self.digest}
@@ -140,7 +140,7 @@ class Edit:
     digest: str
 
     def described(self) -> dict[str, Any]:
-        """What is written into a log."""
+        """Entry of a log."""
         return {**dataclasses.asdict(self), "kind": self.kind.value}
 
     @classmethod

@@ -162,7 +162,7 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + place % 2 * self._plan.distance, words)
 
     def _moves(self, one: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """What an execution needs from far memory, or has made for it: regions near and far."""
+        """Moves of what an execution needs from far memory, or has made for it: regions near and far."""
         plan, unit = self._plan, self._plan.units[one.number]
         layer, top = unit.layer, unit.layer == plan.last
         names: list[tuple[str, str, int]] = []

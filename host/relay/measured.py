@@ -19,7 +19,7 @@ class SetTimes:
     Members
     -------
     run : Run
-        FETCH, PUSH and executions of all microbatches together, in cycles from the first start on; without windows.
+        FETCH, PUSH and each execution, in cycles from the first start on; without windows.
     executions : dict of (str, int) to list of int
         Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
     cycles : int
@@ -29,24 +29,6 @@ class SetTimes:
     run: Run
     executions: dict[tuple[str, int], list[int]]
     cycles: int
-
-    @property
-    def stalled(self) -> int:
-        """Cycles between the first and the last execution in which there is none."""
-        executed = [event for event in self.run.events if event.executes]
-        return executed[-1].end - executed[0].start - sum(map(sum, self.executions.values()))
-
-    @property
-    def stall(self) -> float:
-        """Part of the time between the first and the last execution in which there is none."""
-        executed = [event for event in self.run.events if event.executes]
-        return self.stalled / (executed[-1].end - executed[0].start)
-
-    @property
-    def idle(self) -> float:
-        """Part of the set before its first execution and behind its last one."""
-        executed = [event for event in self.run.events if event.executes]
-        return 1 - (executed[-1].end - executed[0].start) / self.cycles
 
     def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
         """Costs of each unit, with cycles of its FETCH and PUSH that are known otherwise."""

@@ -42,7 +42,7 @@ def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Comman
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetOutcome:
-    """What a set has left.
+    """Losses and times of a set.
 
     Members
     -------
@@ -127,14 +127,12 @@ class RelayRing:
         begun = int(device.read_register("TRACE_POINTER")) if traced else 0
 
         def read(rank: int, event: Event) -> None:
-            if rank == 0 and next(counted) % _READ_AFTER == 0:
+            if traced and rank == 0 and next(counted) % _READ_AFTER == 0:
                 records.extend(device.trace(begun + len(records)))
 
+        self._ring.run_programs(collectives=self._program.collectives, traced=False, on_event=read)
         if traced:
-            self._ring.run_programs(collectives=self._program.collectives, traced=False, on_event=read)
             records += device.trace(begun + len(records))
-        else:
-            self._ring.run_programs(collectives=self._program.collectives, traced=False)
         return SetOutcome(losses=self._losses(), records=records, tasks=self._program.tasks)
 
     @property

@@ -31,7 +31,7 @@ Change = tuple[int, Kind, int | float | str]
 
 @dataclasses.dataclass(frozen=True)
 class SetReport:
-    """What a set has left, which is all that the assessor knows.
+    """Report of a set, which is all that the assessor knows.
 
     Members
     -------

@@ -59,7 +59,7 @@ def test_paced():
 
 
 def test_every_rate_in_every_window():
-    """Of any W cycles, W * rate / 65,536 are enabled, give or take less than one, whatever was before: all rates."""
+    """W * rate / 65,536 of any W cycles are enabled, give or take less than one, whatever was before: all rates."""
     assert RATE_BITS == 16
     windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
     generator = np.random.default_rng(3)

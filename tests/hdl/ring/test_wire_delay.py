@@ -47,7 +47,7 @@ def test_delays(signature):
 
 
 def test_back():
-    """What leads back takes no time."""
+    """Wires that lead back take no time."""
     dut = WireDelay(signature=LinkSignature())
 
     async def bench(ctx):

@@ -25,7 +25,7 @@ def test_known_answers():
 
 @pytest.mark.parametrize("alpha", [Fraction(1, 4), Fraction(2, 3), 1, 2, 5])
 def test_exact(alpha):
-    """What is T(s) = a + b * s is estimated exactly, whatever is fixed: a target with s = 1 runs at 1 / alpha."""
+    """T(s) = a + b * s is estimated exactly, whatever is fixed: a target with s = 1 runs at 1 / alpha."""
     alpha = Fraction(alpha)
     for a, b in ((0, 1000), (120, 3000), (500, 0)):
         first, second = float(a + b / alpha), float(a + 2 * b / alpha)

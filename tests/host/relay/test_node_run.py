@@ -52,13 +52,13 @@ def test_four_layers(data):
         assert run.same
         assert run.compare()
         alone, others = run.times[0], run.times[1:]
-        assert alone.stall > 0.15
+        assert alone.run.stall > 0.15
         for times in others:
             costs = run.costs(times, rate=4)
             assert [len(times.executions[kind, unit]) for kind in ("forward", "backward") for unit in range(4)] == [
                 2] * 8
             model = relay_run(run.server.units, costs, 2)
-            assert abs(times.stall - model.stall) <= 0.03
+            assert abs(times.run.stall - model.stall) <= 0.03
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)

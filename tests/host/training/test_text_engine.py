@@ -93,7 +93,7 @@ class TestSteps:
         assert run.training.steps[0].compute_cycles == 3 * 2 * CYCLES
 
     def test_together(self, text):
-        """Of shares of four and three sequences the first are run two at a time, and the last with padding."""
+        """Shares of four and three sequences are run two at a time, and the last one with padding."""
         ring = ring_of(2, words=2 * WORDS)
         run = Run(ring, CharacterModel(text), SHORT)
         run.begin()

@@ -93,7 +93,7 @@ def test_relay_is_resident(layers, workers, rule):
 
 
 def test_words_of_a_microbatch():
-    """Of an inner layer: inputs and outputs forward, and inputs, upstream gradients and those of inputs backward."""
+    """An inner layer moves inputs and outputs forward, and inputs and two gradients, of both sides, backward."""
     one = server(units_of([64, 64, 64, 64, 10]))
     _, moved = relay_set(one, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
     assert (moved[0].forward[1], moved[0].backward[1]) == (1024, 1536)

@@ -101,7 +101,7 @@ def test_header_of_one_library(probe):
 
 
 def test_failed_assertion_names_the_node(probe, masking):
-    """Of either kind: the smaller memory of reports is full first."""
+    """The smaller memory of reports is full first, of either kind."""
     for libraries, failing in [([probe, masking, probe], 1), ([masking, probe, probe], 1)]:
         with VerilatedRing(libraries) as ring:
             ring.send(0, [1] * 4000)
