@@ -39,6 +39,7 @@ def relay_nodes_command(
     plateau: Annotated[bool, typer.Option("--plateau", help="Add a layer wherever the loss stands still.")] = False,
     far: Annotated[str, typer.Option(help="Words per cycle of the server's far memory.")] = "4",
     window: Annotated[int, typer.Option(help="Elements of a window, and of an accumulator.")] = 4160,
+    resident: Annotated[bool, typer.Option("--resident", help="Have all layers stay on the workers.")] = False,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     threads: Annotated[int, typer.Option(help="Threads of the simulation.")] = 2,
     arithmetic: Annotated[Arithmetic, typer.Option(help="Float units of the simulation.")] = Arithmetic.GATEWARE,
@@ -46,6 +47,7 @@ def relay_nodes_command(
                                          show_default=False)] = toolchain.BUILD / "relay",
 ) -> None:
     """Train layer by layer from a server, on simulated nodes, and compare them with golden ones."""
+    from hdl.config import NodeConfig
     from host.driver.device import Device
     from host.driver.ring import Ring
     from host.models.digits import digits
@@ -53,7 +55,7 @@ def relay_nodes_command(
     from host.relay import node_run
     from host.relay.assessor import Plateau
     from host.relay.edits import Structure
-    from host.relay.plan import make_relay_plan
+    from host.relay.plan import cut, make_relay_plan
     from host.training.optimizers import SGD
     from host.transports.backdoor import BackdoorTransport, PortTime
     from host.transports.verilated import open_ring
@@ -71,12 +73,15 @@ def relay_nodes_command(
                          f"{far!r}")
     layers, data, optimizer = hidden_widths(hidden), digits(), SGD(rate, momentum=momentum)
     widths = (data.train_x.shape[1], *layers, data.classes)
-    worker = node_run.worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH)
+    windows = 2
+    if resident:  # one window more than a relay has at least, and one for a layer that comes
+        windows = max(3, len(cut(widths, window=window, lanes=NodeConfig.lanes)) + plateau)
+    worker = node_run.worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH,
+                                  windows=windows)
+    memories = node_run.worker_of(worker, windows=windows)
     most = len(data.train_y) // nodes
-    plan = make_relay_plan(widths, worker=node_run.worker_of(worker), count=microbatches or 1, microbatch=microbatch,
-                           most=most)
-    structure = Structure(widths, ("raw",) * (len(widths) - 1), microbatches or 1, rate, plan.microbatch,
-                          node_run.worker_of(worker))
+    plan = make_relay_plan(widths, worker=memories, count=microbatches or 1, microbatch=microbatch, most=most)
+    structure = Structure(widths, ("raw",) * (len(widths) - 1), microbatches or 1, rate, plan.microbatch, memories)
     words = sum(unit.length for unit in plan.units)
     server = node_run.server_node(words=-(-words // _STEP) * _STEP, planes=optimizer.planes, depth=_DEPTH)
     prepare(output, files=_FILES)
@@ -102,20 +107,20 @@ def relay_nodes_command(
             for number in range(sets):
                 before = simulation.cycle
                 report = run.step()
+                run.compare()
                 rows.append(_row(run, number, simulation.cycle - before, speed=speed))
                 progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
                 if number == 0 and microbatches is None:
                     run.choose(rows[0]["chosen"])
-            same = run.compare()
     console.print(_table(rows))
-    console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
-                  f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}",
+    console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if run.same else 'OTHER'} bits "
+                  f"{'of' if run.same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}",
                   soft_wrap=True)
     write_json(output / _FILES[0], {
-        **run.described(), "widths": widths, "microbatch": plan.microbatch, "peak": plan.peak, "same": same,
+        **run.described(), "widths": widths, "microbatch": plan.microbatch, "peak": plan.peak, "same": run.same,
         "accuracy": run.accuracy, "times": rows})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
-    if not same:
+    if not run.same:
         raise typer.Exit(1)
 
 
@@ -134,9 +139,9 @@ def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction) -> dict[s
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="sets on nodes; the timeline is modelled, of measured executions",
+    table = Table(title="sets on nodes of u microbatches; a timeline of measured executions is modelled",
                   title_justify="left")
-    for name in ("set", "microbatches", "loss", "cycles", "stall, %", "timeline, %", "idle, %", "timeline, % "):
+    for name in ("set", "u", "loss", "cycles", "stall, %", "modelled", "idle, %", "modelled "):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]]:
         table.add_row(*(str(row[name]) for name in ("set", "microbatches")), f"{row['loss']:.4f}",

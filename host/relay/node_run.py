@@ -35,10 +35,10 @@ __all__ = ["NodeRun", "server_node", "worker_node", "worker_of"]
 Bits = npt.NDArray[np.uint32]
 
 
-def worker_node(*, window: int, activation_words: int, far_words: int, depth: int) -> NodeConfig:
-    """A worker of four by four units with two windows of ``window`` elements, and as many accumulators."""
+def worker_node(*, window: int, activation_words: int, far_words: int, depth: int, windows: int = 2) -> NodeConfig:
+    """A worker of four by four units with windows of ``window`` elements, and as many accumulators."""
     return NodeConfig(role="worker", compute=4, queues=3, masking=False, error_feedback=False, state_planes=0,
-                      state_words=32, gradient_words=2 * window, weight_words=2 * window,
+                      state_words=32, gradient_words=windows * window, weight_words=windows * window,
                       activation_words=activation_words, far_words=far_words, program_depth=depth)
 
 
@@ -49,10 +49,10 @@ def server_node(*, words: int, planes: int, depth: int) -> NodeConfig:
                       update_lanes=4, program_depth=depth)
 
 
-def worker_of(config: NodeConfig) -> Worker:
+def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
     """Memories of a worker, for plans."""
     return Worker(lanes=config.lanes, weight_words=config.weight_words, gradient_words=config.gradient_words,
-                  activation_words=config.activation_words, far_words=config.far_words)
+                  activation_words=config.activation_words, far_words=config.far_words, windows=windows)
 
 
 class NodeRun(RelayRun):

@@ -1,6 +1,7 @@
 """Plan of a relay: what fits on workers and their server, and where it lies.
 
-A worker's weight memory is two windows, and its gradient memory two accumulators. A layer larger than these is cut by
+A worker's weight memory is two windows, and its gradient memory two accumulators; or as many as units, and then the
+whole model stays on the worker, with the same sums. A layer larger than these is cut by
 its outputs into equal parts of whole memory rows, but for the last, whose loss needs all outputs at once. In the
 activation memory are two banks of buffers, so that a microbatch is moved while another one is computed with; one
 buffer of outputs that are made again; and behind them the lists. Buffers that are not used at the same time share
@@ -33,18 +34,31 @@ LARGEST = 4095
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """Memories of a worker, in elements, and its lanes."""
+    """Memories of a worker, in elements, and its lanes.
+
+    With more than two windows, and as many accumulators, it is *resident*: each unit has its own.
+    """
 
     lanes: int = 4
     weight_words: int
     gradient_words: int
     activation_words: int
     far_words: int
+    windows: int = 2
+
+    def __post_init__(self) -> None:
+        if self.windows < 2:
+            raise ValueError(f"Windows of a worker must be 2 or more, not {self.windows!r}")
+
+    @property
+    def resident(self) -> bool:
+        """Whether all units stay."""
+        return self.windows > 2
 
     @property
     def window(self) -> int:
         """Elements of a window, and of an accumulator."""
-        return int(min(self.weight_words, self.gradient_words) // (2 * GROUP) * GROUP)
+        return int(min(self.weight_words, self.gradient_words) // (self.windows * GROUP) * GROUP)
 
 
 def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
@@ -206,6 +220,8 @@ class RelayPlan:
     @functools.cached_property
     def windows(self) -> tuple[list[int], list[int]]:
         """Window of each unit, forward and backward, by its number."""
+        if self.worker.resident:
+            return list(range(len(self.units))), list(range(len(self.units)))
         held: list[int | None] = [None, None]
         last, found = 1, ([0] * len(self.units), [0] * len(self.units))
         for side, order in zip(found, accesses(self.units), strict=True):
@@ -238,7 +254,7 @@ class RelayPlan:
     @property
     def peak(self) -> int:
         """Words on the chip: windows, accumulators, and buffers of activations, without lists."""
-        return 4 * self.window + self.lists
+        return 2 * self.worker.windows * self.window + self.lists
 
     # In far memory.
 
@@ -280,12 +296,16 @@ class RelayPlan:
     @property
     def line(self) -> str:
         """The plan in a line."""
-        return (f"relay: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
+        name = "resident" if self.worker.resident else "relay"
+        return (f"{name}: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
                 f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
 
     def check(self) -> None:
         """Raise ValueError if the worker has no room for it."""
         worker = self.worker
+        if worker.resident and len(self.units) > worker.windows:
+            raise ValueError(f"Resident units must be at most the {worker.windows} windows of a worker, not "
+                             f"{len(self.units)}")
         if self.end > worker.activation_words:
             raise ValueError(f"Microbatches of {self.microbatch} and lists must take at most the "
                              f"{worker.activation_words:,} elements of a worker's activation memory, not "

@@ -99,6 +99,15 @@ def test_parts_of_layers():
     assert [bench.set(number) for number in range(2)] == [True] * 2
 
 
+def test_resident_layers_have_the_same_bits_and_are_fetched_once():
+    bench = Bench([16] * 4 + [10], workers=2, count=2, microbatch=4, windows=4, weight_words=4 * 288,
+                  gradient_words=4 * 288)
+    assert bench.plan.peak == 2 * 4 * bench.plan.window + bench.plan.lists
+    assert [task.name for task in bench.program.tasks if task.operation == "BROADCAST"] == [
+        f"fetch {number}" for number in range(4)]
+    assert [bench.set(number) for number in range(2)] == [True] * 2
+
+
 def test_bits_are_those_without_recomputing():
     bench = Bench([16] * 4 + [10], workers=2, count=2, microbatch=4, recompute=False)
     assert [bench.set(number) for number in range(2)] == [True] * 2

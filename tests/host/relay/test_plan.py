@@ -106,6 +106,10 @@ def test_refusals():
                                          r"0$"):
         check_server(units_of([64, 64, 10]), planes=2, far_words=0)
     check_server(units_of([64, 64, 10]), planes=2, far_words=14_496)
+    with pytest.raises(ValueError, match=r"^Resident units must be at most the 3 windows of a worker, not 5$"):
+        make_relay_plan([16] * 6, worker=dataclasses.replace(WORKER, windows=3), count=1)
+    with pytest.raises(ValueError, match=r"^Windows of a worker must be 2 or more, not 1$"):
+        dataclasses.replace(WORKER, windows=1)
     with pytest.raises(ValueError, match=r"^Activations of 3 microbatches of 8 must take at most the 4,096 "
                                          r"words of a worker's far memory, not 7,872$"):
         plan(worker=dataclasses.replace(WORKER, far_words=4096))
