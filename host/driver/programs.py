@@ -164,8 +164,10 @@ class RingPrograms(LocalCommands):
                          model=(self._model + 1) % 256)
         self._staged = staged
         for queue in range(self._config.queues):
-            self._all(lambda rank, device, queue=queue: device.submit_load_program(
-                queue, _commands(programs[rank], queue), model=staged.model, idle=True))
+            pending = [device.submit_load_program(queue, _commands(program, queue), model=staged.model, idle=True)
+                       for device, program in zip(self._devices, programs, strict=True)]
+            for one in pending:
+                one.result()
             yield
 
     def edit_programs(self, *, number: int, set: int) -> None:

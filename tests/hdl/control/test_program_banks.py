@@ -23,7 +23,7 @@ from hdl.streams.stream import connect_stream, word_layout
 from sim import regression
 from sim.golden.program_banks import ProgramBanks, digest_of
 from sim.payload import from_int, to_int
-from sim.streams import Sink, Source, cycles, stalls, start
+from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 from tests.hdl.control.commands import random_command
 from tests.hdl.control.test_host_port import beats
 
@@ -31,6 +31,8 @@ QUEUES, DEPTH = 3, 3
 CONFIG = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32, queues=QUEUES, program_depth=DEPTH,
                     program_banks=2)
 IDLE = 1 << 23
+#: From the first word of an EDIT to the last one of its response, as docs/control/program_banks.md says.
+EDIT_CYCLES = 11
 
 
 class Banked(wiring.Component):
@@ -251,6 +253,24 @@ async def reset_at_any_word_of_an_edit(dut):
         assert not int(dut.program_set.value)
 
 
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def answers_in_time(dut):
+    await start(dut)
+    bench = Bench(dut, 1, "none", "none")
+    monitors = [Monitor(dut, name, word_layout()) for name in "io"]
+    taken = []
+    for number in range(3):
+        body = [IDLE | number << 24, *bench.command()]
+        await bench.compare(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS, body)
+        count = len(monitors[0].cycles)
+        assert await bench.compare(Opcode.EDIT, 2, [number + 1 | number << 16, digest_of(body)]) == Status.OK
+        taken.append(monitors[1].cycles[-1] - monitors[0].cycles[count])
+        await bench.compare(Opcode.RUN, 3, [1 | number << 16, 0, number << 9])
+        bench.passes = 1
+        await bench.finish(fail=False)
+    assert taken == [EDIT_CYCLES] * 3
+
+
 @pytest.mark.parametrize(("source", "sink", "seed"), [
     ("none", "none", 1), ("geometric", "geometric", 2), ("alternating", "freeze", 3)])
 def test_against_the_model(source, sink, seed):
@@ -258,8 +278,8 @@ def test_against_the_model(source, sink, seed):
         "source": source, "sink": sink, "seed": seed, "actions": 400})
 
 
-def test_reset():
-    regression.run(Banked(), module=__name__, testcase="reset_at_any_word_of_an_edit")
+def test_reset_and_timing():
+    regression.run(Banked(), module=__name__, testcase=["reset_at_any_word_of_an_edit", "answers_in_time"])
 
 
 @pytest.mark.parametrize("banks", [0, 3, "2"])
