@@ -43,19 +43,18 @@ __all__ = ["NodeRun", "server_node", "worker_node", "worker_of"]
 Bits = npt.NDArray[np.uint32]
 
 
-def worker_node(*, window: int, activation_words: int, far_words: int, depth: int, banks: int = 1) -> NodeConfig:
+def worker_node(*, window: int, activation_words: int, far_words: int, depth: int) -> NodeConfig:
     """A worker of four by four units with two windows of ``window`` elements, and as many accumulators."""
     return NodeConfig(role="worker", compute=4, queues=3, masking=False, error_feedback=False, state_planes=0,
                       state_words=32, gradient_words=2 * window, weight_words=2 * window,
-                      activation_words=activation_words, far_words=far_words, program_depth=depth,
-                      program_banks=banks)
+                      activation_words=activation_words, far_words=far_words, program_depth=depth)
 
 
-def server_node(*, words: int, planes: int, depth: int, banks: int = 1) -> NodeConfig:
+def server_node(*, words: int, planes: int, depth: int) -> NodeConfig:
     """A server of ``words`` weights with ``planes`` words of state for each, which updates a row per cycle."""
     return NodeConfig(role="server", queues=3, masking=False, error_feedback=False, gradient_words=64,
                       weight_words=words, state_words=words, state_planes=planes, far_words=(1 + planes) * words,
-                      update_lanes=4, program_depth=depth, program_banks=banks)
+                      update_lanes=4, program_depth=depth)
 
 
 def worker_of(config: NodeConfig) -> Worker:
@@ -94,8 +93,8 @@ class NodeRun(RelayRun):
         Cycles of each set that was traced.
     outcome : SetOutcome
         That of the latest set.
-    relay : RelayRing
-        Nodes, from the first set on.
+    relay : RelayRing, optional
+        The nodes, from the first set on.
     """
 
     outcome: SetOutcome
@@ -107,7 +106,7 @@ class NodeRun(RelayRun):
         self._nodes, self._traced = ring, traced
         self._banked = all(device.config.has_banks for device in ring.devices)
         self._factors = functools.cache(best_factors)
-        self._relay: RelayRing | None = None
+        self.relay: RelayRing | None = None
         self._running: Structure | None = None
         self._next: _Next | None = None  # what the pending edits lead to
         self._staged = False  # nodes have acknowledged it
@@ -125,22 +124,22 @@ class NodeRun(RelayRun):
     def _on_nodes(self, structure: Structure) -> RelayRing:
         """Nodes with the lists of a structure; the server's weights and state are those of the golden one, with which
         they were compared if it has run before."""
-        if self._relay is not None and self._running is not None and (
+        if self.relay is not None and self._running is not None and (
                 self._banked or self._running.plan.digest == structure.plan.digest):
-            return self._relay
+            return self.relay
         lists = self._compiled(structure)
         check_server(structure.plan.units, planes=self._optimizer.planes,
                      far_words=self._nodes.devices[-1].config.far_words)
-        self._relay = RelayRing(self._nodes, lists)
-        self._relay.serve(self.server.masters, self.server.state)
-        return self._relay
+        self.relay = RelayRing(self._nodes, lists)
+        self.relay.serve(self.server.masters, self.server.state)
+        return self.relay
 
     # Edits.
 
     def _send(self, edit: Edit) -> None:
         """Send an edit, unless nodes with two banks have no room for what it leads to beside the running set."""
-        if self._banked and self._relay is not None:
-            following = self._following(self._relay, [*self._pending, edit])
+        if self._banked and self.relay is not None:
+            following = self._following(self.relay, [*self._pending, edit])
             super()._send(edit)
             self._next, self._staged = following, False
         else:
@@ -179,10 +178,10 @@ class NodeRun(RelayRun):
         """Run the next set; what nodes have is compared before an edit."""
         if self._pending:
             self.compare()
-            if self._relay is not None:  # an edit that came behind the latest set
-                for _ in self._steps(self._relay, len(self.reports)):
+            if self.relay is not None:  # an edit that came behind the latest set
+                for _ in self._steps(self.relay, len(self.reports)):
                     pass
-                self._relay.turn()
+                self.relay.turn()
                 self._next = None
         return super().step()
 
@@ -222,8 +221,8 @@ class NodeRun(RelayRun):
 
     def compare(self) -> bool:
         """Compare the server's weights and state with the golden ones."""
-        if self._relay is not None:
-            weights, state = self._relay.served(self._optimizer.planes)
+        if self.relay is not None:
+            weights, state = self.relay.served(self._optimizer.planes)
             self.same &= all(np.array_equal(mine, golden) for mine, golden in zip(
                 weights, self.server.masters, strict=True))
             self.same &= all(np.array_equal(mine, golden) for plane, found in enumerate(state)
