@@ -104,12 +104,12 @@ def control_hub():
     return ControlHub(takes=[unit.takes for unit in units(NodeConfig(queues=2, replay=True))])
 
 
-def command_queues(*, queues, replay=False):
+def command_queues(*, queues, replay=False, banks=1):
     """Command queue of a node with several queues; with replay it has waits for other nodes."""
     from hdl.config import NodeConfig
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
-    config = NodeConfig(queues=queues, replay=bool(replay))
+    config = NodeConfig(queues=queues, replay=bool(replay), program_banks=banks)
     return CommandQueue(config=config, queues=queues, operations=operations(config))
 
 
@@ -332,6 +332,7 @@ UNITS = {
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
     "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
+    "control.program_banks": Unit("hdl.control.program_banks:ProgramBanks", {}),
     "control.remote_after": Unit("hdl.control.remote_after:RemoteAfter", {"queues": 2}),
     "control.region_versions": Unit("hdl.control.region_versions:RegionVersions", {}),
     "control.rejections": Unit("hdl.control.rejections:Rejections", {"queues": 2}),

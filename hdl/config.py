@@ -30,7 +30,7 @@ _REDUCED = {
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False, "role": NODE, "throttles": False}, object()
+                  "sequences": False, "role": NODE, "throttles": False, "program_banks": 1}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -109,6 +109,9 @@ class NodeConfig:
         than it must; without effect in a node with one queue.
     program_depth : int
         Commands of each queue's program, 1 to 1,024; without effect in a node with one queue.
+    program_banks : int
+        Banks of programs: 1, or 2 for a node that is given the programs of a later set while a set runs:
+        docs/control/program_banks.md. Without effect in a node with one queue.
     weight_codec : str
         Codec of new weights in a fused update: a name of :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
@@ -168,6 +171,7 @@ class NodeConfig:
     queues: int = 1
     versions: bool = False
     program_depth: int = 64
+    program_banks: int = 1
     weight_codec: str = RAW
     masters: bool = False
     gradient_codec: str = ZERO_VALUE
@@ -229,6 +233,8 @@ class NodeConfig:
             raise ValueError(f"Queue count must be 1, 2 or 3, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:
             raise ValueError(f"Program depth must be between 1 and {_MOST_COMMANDS}, not {self.program_depth!r}")
+        if isinstance(self.program_banks, bool) or self.program_banks not in (1, 2):
+            raise ValueError(f"Program bank count must be 1 or 2, not {self.program_banks!r}")
         if self.weight_codec not in WEIGHT_CODECS:
             raise ValueError(f"Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not {self.weight_codec!r}")
         if self.gradient_codec not in GRADIENT_CODECS:
@@ -336,6 +342,11 @@ class NodeConfig:
         With three queues both pairs of waits of a command are about queues of its own node.
         """
         return self.replay and self.queues == 2
+
+    @property
+    def has_banks(self):
+        """Whether the node has a second bank of programs."""
+        return self.queues > 1 and self.program_banks > 1
 
     @property
     def codebook_words(self):

@@ -8,7 +8,8 @@ from hdl.control.command_checker import RULE, checked_layout
 from hdl.control.command_control import CommandControl
 from hdl.control.command_loader import CommandLoader
 from hdl.control.event_queue import EventQueue
-from hdl.control.program_memory import ProgramMemory, check_queues, program_word_layout
+from hdl.control.program_banks import banks_members, connect_banks
+from hdl.control.program_memory import ProgramMemory, check_queues, program_status_layout, program_word_layout
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.region_versions import RegionVersions
@@ -22,17 +23,7 @@ from hdl.memory import read_signature
 from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import connect_stream
 
-__all__ = ["CommandQueue", "program_status_layout"]
-
-
-def program_status_layout():
-    """State of the programs of a node.
-
-    ``running`` is high from a run to the end of its last command, ``stopped`` if the last run was ended by a command
-    that was not OK, and ``loaded`` if some program is not empty. ``model`` is the number of the program, and
-    ``passes`` the number of passes that the last queue has not issued.
-    """
-    return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
+__all__ = ["CommandQueue"]
 
 
 class CommandQueue(wiring.Component):
@@ -128,6 +119,8 @@ class CommandQueue(wiring.Component):
     node_time, trace_pointer : Out(32), with several queues
         See :class:`~hdl.control.trace.Trace`.
     signals : Out(signals_signature(queues)), in a node with control words
+    banks, program_bank, program_set, with two banks of programs
+        See :func:`~hdl.control.program_banks.banks_members`.
     """
 
     latency = CommandLoader.latency + 3
@@ -145,6 +138,7 @@ class CommandQueue(wiring.Component):
         self._program_depth = program_depth
         self._has_signals = config.has_signals and queues > 1
         self._has_versions = config.versions and queues > 1
+        self._has_banks = config.has_banks and queues > 1
         lanes = config.lanes
         several = {
             "program": In(stream.Signature(program_word_layout())),
@@ -155,6 +149,7 @@ class CommandQueue(wiring.Component):
             "node_time": Out(32),
             "trace_pointer": Out(32),
             **({"signals": Out(signals_signature(queues))} if self._has_signals else {}),
+            **(banks_members() if self._has_banks else {}),
         }
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
@@ -288,7 +283,8 @@ class CommandQueue(wiring.Component):
     def _programs(self, m, controls, pushed, loader, ended):
         """Join sequencers, scoreboard and trace."""
         queues = range(self._queues)
-        m.submodules.programs = programs = ProgramMemory(queues=self._queues, depth=self._program_depth)
+        m.submodules.programs = programs = ProgramMemory(
+            queues=self._queues, depth=self._program_depth, banks=1 + self._has_banks)
         m.submodules.scoreboard = scoreboard = Scoreboard(queues=self._queues)
         m.submodules.trace = trace = Trace(queues=self._queues, lanes=self._config.lanes)
         sequencers = [Sequencer(depth=self._program_depth) for _ in queues]
@@ -328,6 +324,8 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.program_status.stopped.eq(1)
         with m.If(self.link_reset):
             m.d.sync += run.number.eq(0)
+        if self._has_banks:
+            connect_banks(m, self, programs)
         missing = self._remote(m, controls, loader, sequencers, scoreboard, taken=taken, run=run)
         ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):

@@ -6,10 +6,12 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from hdl.control.command_queue import program_status_layout
-from hdl.control.program_memory import program_header_layout, program_word_layout
+from hdl.control.program_banks import BanksSignature
+from hdl.control.program_memory import program_header_layout, program_status_layout, program_word_layout
+from hdl.control.program_requests import program_states
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
+    EDIT_WORDS,
     EVENT_WORDS,
     PING_WORDS,
     RESPONSE,
@@ -67,11 +69,12 @@ class HostPort(wiring.Component):
     events : In(stream of 32 bits)
         The words of events.
     program : Out(stream of program_word_layout()), with two queues
-        Headers and words of programs, which are never kept waiting. No program runs meanwhile, the queue is one of
-        the node's, and every command has a slot.
+        Headers and words of programs, which are never kept waiting. No program runs meanwhile, unless they are for
+        the bank that does not run; the queue is one of the node's, and every command has a slot.
     run : Out(stream of run_layout()), with two queues
         Runs of a model that is loaded, while no program runs.
     program_status : In(program_status_layout()), with two queues
+    banks : Out(BanksSignature()), with two banks of programs; runs begin two cycles later then
     """
 
     latency = 7
@@ -94,6 +97,7 @@ class HostPort(wiring.Component):
                 "run": Out(stream.Signature(run_layout())),
                 "program_status": In(program_status_layout()),
             } if config.queues > 1 else {}),
+            **({"banks": Out(BanksSignature())} if config.has_banks else {}),
         })
 
     def _capacities(self):
@@ -166,15 +170,22 @@ class HostPort(wiring.Component):
         ]
         m.d.sync += [settled.eq(~send), fetched.eq((fetched | self.bus.done) & ~send)]
         if self._programs:
-            asked, run = Signal(program_header_layout()), Signal(run_layout())
+            banked = self._config.has_banks
+            asked = Signal(program_header_layout(banks=self._config.program_banks))
+            run = Signal(run_layout())
             second = Signal(32)  # word of a run
+            third = Signal(32) if banked else word.payload.data
             m.d.comb += [
                 loads.eq(header.opcode == Opcode.LOAD_PROGRAM),
                 asked.eq(address),
-                run.eq(Cat(address, second, word.payload.data)),
+                run.eq(Cat(address, second, third)),
                 self.program.payload.data.eq(word.payload.data),
                 self.run.payload.eq(run),
             ]
+            busy = self.program_status.running
+            wrong = ~self.program_status.loaded | (self.program_status.model != run.model)
+            if banked:
+                m.d.comb += [self.banks.edit.eq(Cat(address, third)), self.banks.run.eq(run)]
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
 
@@ -234,6 +245,11 @@ class HostPort(wiring.Component):
                             m.next = "Address"
                             with m.If((header.count != RUN_WORDS) | ended):
                                 refuse(Status.BAD_LENGTH)
+                        if banked:
+                            with m.Case(Opcode.EDIT):
+                                m.next = "Address"
+                                with m.If((header.count != EDIT_WORDS) | ended):
+                                    refuse(Status.BAD_LENGTH)
                     with m.Case(Opcode.READ_REGISTER, Opcode.READ_MEMORY):
                         with m.If((header.count == 0) | ended):
                             refuse(Status.BAD_LENGTH)
@@ -308,20 +324,27 @@ class HostPort(wiring.Component):
                                 refuse(Status.BAD_ADDRESS)
                             with m.Elif(outside):
                                 refuse(Status.TOO_LONG)
-                            with m.Elif(self.program_status.running):
+                            with m.Elif(busy & ~asked.idle if banked else busy):
                                 refuse(Status.BUSY)
                             with m.Else():
                                 m.next = "Load-Header"
                         with m.Case(Opcode.RUN):
                             with m.If(ended):
                                 refuse(Status.BAD_LENGTH)
-                            with m.Elif(self.program_status.running):
+                            with m.Elif(busy):
                                 refuse(Status.BUSY)
-                            with m.Elif(~self.program_status.loaded | (self.program_status.model != run.model)):
-                                refuse(Status.NOT_LOADED)
+                            if not banked:
+                                with m.Elif(wrong):
+                                    refuse(Status.NOT_LOADED)
                             with m.Else():
                                 m.d.sync += left.eq(RUN_WORDS - 1)
                                 m.next = "Run"
+                        if banked:
+                            with m.Case(Opcode.EDIT):
+                                m.d.sync += left.eq(EDIT_WORDS - 1)
+                                m.next = "Run"
+                                with m.If(ended):
+                                    refuse(Status.BAD_LENGTH)
                     with m.Default():
                         with m.If(ended):
                             refuse(Status.BAD_LENGTH)
@@ -370,23 +393,8 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(1))
 
             if self._programs:
-                with m.State("Load-Header"):
-                    m.d.comb += [self.program.valid.eq(1), self.program.payload.first.eq(1),
-                                 self.program.payload.data.eq(address)]
-                    m.next = "Load-Words"
-                    with m.If(header.count == 0):
-                        respond(1)
-
-                with m.State("Load-Words"):
-                    m.d.comb += [self.program.valid.eq(word.valid), word.ready.eq(1)]
-                    with m.If(take):
-                        expect_end(lambda: respond(1))
-
-                with m.State("Run"):
-                    m.d.comb += [self.run.valid.eq(word.valid & word.payload.last & final), word.ready.eq(1)]
-                    with m.If(take):
-                        m.d.sync += second.eq(word.payload.data)
-                        expect_end(respond)
+                program_states(m, self, header, address, word, second, third, status, take, final, respond, refuse,
+                               expect_end)
 
             with m.State("Drain"):
                 m.d.comb += word.ready.eq(~ended)

@@ -4,6 +4,7 @@ from amaranth.hdl import Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.control.program_memory import program_header_layout
 from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["connect_host_side", "connect_programs", "host_members"]
@@ -74,14 +75,19 @@ def connect_programs(m, *, host_port, registers, queue):
     """
     connect_stream(m, host_port.program, queue.program)
     connect_stream(m, host_port.run, queue.run)
-    header = host_port.program.payload
+    header, place = host_port.program.payload, program_header_layout(banks=2)
+    banked = hasattr(queue, "banks")
+    if banked:
+        wiring.connect(m, host_port=host_port.banks, queue=queue.banks)
+        m.d.comb += [registers.program_bank.eq(queue.program_bank), registers.program_set.eq(queue.program_set)]
+    first = header.data[:place["idle"].offset] if banked else header.data[:place["model"].offset]
     m.d.comb += [
         host_port.program_status.eq(queue.program_status),
         queue.weight_stride.eq(registers.weight_stride),
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # A header of slot 0 of queue 0, whatever its model.
-        registers.count.program_loads.eq(host_port.program.valid & header.first & ~header.data[:24].any()),
+        # A header of slot 0 of queue 0, whatever its model, and its bank.
+        registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

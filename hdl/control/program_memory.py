@@ -7,7 +7,8 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import DESCRIPTOR_WORDS
 
-__all__ = ["DEPTH_MAX", "QUEUES_MAX", "ProgramMemory", "check_queues", "program_header_layout", "program_word_layout"]
+__all__ = ["DEPTH_MAX", "QUEUES_MAX", "ProgramMemory", "bank_state_layout", "begins_bank", "check_queues",
+           "program_header_layout", "program_status_layout", "program_word_layout"]
 
 #: Most queues of a node.
 QUEUES_MAX = 3
@@ -22,14 +23,35 @@ def check_queues(queues, *, least=1):
         raise ValueError(f"Queue count must be between {least} and {QUEUES_MAX}, not {queues!r}")
 
 
-def program_header_layout():
-    """First word of a load: the queue, the slot of the first command that follows, and the program's number."""
-    return data.StructLayout({"slot": 16, "queue": 8, "model": 8})
+def program_header_layout(*, banks=1):
+    """First word of a load: the queue, the slot of the first command that follows, and the program's number. In a
+    node with two banks ``idle`` is for the bank that does not run."""
+    return data.StructLayout({"slot": 16, **({"queue": 7, "idle": 1} if banks > 1 else {"queue": 8}), "model": 8})
+
+
+def begins_bank(header):
+    """Whether a load begins the program of the idle bank."""
+    return header.idle & (header.queue == 0) & (header.slot == 0)
 
 
 def program_word_layout():
     """Word of a program: ``first`` makes it a :func:`program_header_layout`, the others belong to commands."""
     return data.StructLayout({"data": 32, "first": 1})
+
+
+def program_status_layout():
+    """State of the programs of a node.
+
+    ``running`` is high from a run to the end of its last command, ``stopped`` if the last run was ended by a command
+    that was not OK, and ``loaded`` if some program is not empty. ``model`` is the number of the program, and
+    ``passes`` the number of passes that the last queue has not issued.
+    """
+    return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
+
+
+def bank_state_layout():
+    """Number of the program of a bank, and whether that of some queue is not empty."""
+    return data.StructLayout({"model": 8, "loaded": 1})
 
 
 class ProgramMemory(wiring.Component):
@@ -42,12 +64,18 @@ class ProgramMemory(wiring.Component):
     ``data`` is the word that was addressed one cycle before, and a word can be read from the cycle after it was taken
     on.
 
+    With two banks there are programs in both. What is read, and ``lengths`` and ``model``, are those of ``bank``, and
+    so is what is loaded, unless a header is for the other bank, the idle one. A header of queue 0 and slot 0 for that
+    empties all its programs.
+
     Parameters
     ----------
     queues : int
         Queues; between 1 and 3.
     depth : int
         Commands of a program; between 1 and 1,024.
+    banks : int
+        1 or 2.
 
     Members
     -------
@@ -60,14 +88,21 @@ class ProgramMemory(wiring.Component):
         Commands in the program of each queue.
     model : Out(8)
         Number in the latest header.
+    bank : In(1), with two banks
+        Does not change between the header and the words of a load.
+    idle : Out(bank_state_layout()), with two banks
+        State of the other bank.
     """
 
-    def __init__(self, *, queues, depth):
+    def __init__(self, *, queues, depth, banks=1):
         check_queues(queues)
         if not isinstance(depth, int) or not 1 <= depth <= DEPTH_MAX:
             raise ValueError(f"Program depth must be between 1 and {DEPTH_MAX}, not {depth!r}")
+        if banks not in (1, 2):
+            raise ValueError(f"Bank count must be 1 or 2, not {banks!r}")
         self._queues = queues
         self._depth = depth
+        self._banks = banks
         super().__init__({
             "program": In(stream.Signature(program_word_layout())),
             "serving": In(range(max(queues, 2))),
@@ -76,6 +111,7 @@ class ProgramMemory(wiring.Component):
             "data": Out(32),
             "lengths": Out(data.ArrayLayout(16, queues)),
             "model": Out(8),
+            **({"bank": In(1), "idle": Out(bank_state_layout())} if banks > 1 else {}),
         })
 
     @property
@@ -86,38 +122,71 @@ class ProgramMemory(wiring.Component):
         m = Module()
         places = 1 << len(self.slot)  # of each queue, of which the first `depth` are used
         m.submodules.memory = memory = Memory(
-            shape=32, depth=self._queues * places * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
+            shape=32, depth=self._queues * self._banks * places * DESCRIPTOR_WORDS, init=[],
+            attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         word = self.program.payload
-        header = Signal(program_header_layout())
+        header = Signal(program_header_layout(banks=self._banks))
         slot = Signal(range(self._depth + 1))
         place = Signal(range(DESCRIPTOR_WORDS))
         queue = Signal.like(self.serving)
         known = Signal()  # the queue is one of those that there are
+        target = Signal()  # bank that is loaded
+        states = self._states(m)
+        reads, writes = ([self.bank], [target]) if self._banks > 1 else ([], [])
 
         m.d.comb += [
             header.eq(word.data),
             self.program.ready.eq(1),
-            write.addr.eq(Cat(place, slot[:len(self.slot)], queue)),
+            write.addr.eq(Cat(place, slot[:len(self.slot)], *writes, queue)),
             write.data.eq(word.data),
             write.en.eq(self.program.valid & ~word.first & known & (slot != self._depth)),
-            read.addr.eq(Cat(self.word, self.slot, self.serving)),
+            read.addr.eq(Cat(self.word, self.slot, *reads, self.serving)),
             self.data.eq(read.data),
         ]
         with m.If(self.program.valid & word.first):
             start = Mux(header.slot < self._depth, header.slot, self._depth)
             m.d.sync += [
                 place.eq(0), slot.eq(start), queue.eq(header.queue), known.eq(header.queue < self._queues),
-                self.model.eq(header.model),
             ]
-            for n in range(self._queues):
-                with m.If(header.queue == n):
-                    m.d.sync += self.lengths[n].eq(start)
+            if self._banks == 1:
+                self._begin(m, header, start, *states[0])
+            else:
+                m.d.sync += target.eq(self.bank ^ header.idle)
+                for bank, state in enumerate(states):
+                    with m.If(self.bank ^ header.idle == bank):
+                        self._begin(m, header, start, *state)
         with m.Elif(write.en):
             m.d.sync += place.eq(place + 1)
             with m.If(place == DESCRIPTOR_WORDS - 1):
                 m.d.sync += slot.eq(slot + 1)
-                for n in range(self._queues):
-                    with m.If(queue == n):
-                        m.d.sync += self.lengths[n].eq(slot + 1)
+                for bank, (lengths, _) in enumerate(states):
+                    for n in range(self._queues):
+                        with m.If((queue == n) & (target == bank) if self._banks > 1 else queue == n):
+                            m.d.sync += lengths[n].eq(slot + 1)
         return m
+
+    def _states(self, m):
+        """Lengths and number of the program of each bank."""
+        if self._banks == 1:
+            return [(self.lengths, self.model)]
+        states = [(Signal(self.lengths.shape(), name=f"lengths_{bank}"), Signal(8, name=f"model_{bank}"))
+                  for bank in range(2)]
+        (first, first_model), (second, second_model) = states
+        m.d.comb += [
+            self.lengths.eq(Mux(self.bank, second, first)),
+            self.model.eq(Mux(self.bank, second_model, first_model)),
+            self.idle.model.eq(Mux(self.bank, first_model, second_model)),
+            self.idle.loaded.eq(Mux(self.bank, first, second).any()),
+        ]
+        return states
+
+    def _begin(self, m, header, start, lengths, model):
+        """Take a header, for a bank with these lengths and this number."""
+        m.d.sync += model.eq(header.model)
+        for n in range(self._queues):
+            with m.If(header.queue == n):
+                m.d.sync += lengths[n].eq(start)
+        if self._banks > 1:
+            with m.If(begins_bank(header)):
+                m.d.sync += lengths.eq(0)

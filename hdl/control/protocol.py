@@ -11,9 +11,9 @@ from amaranth.lib import data
 from hdl.memory_map import Space
 
 __all__ = [
-    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "QUEUE_DEPTH", "RESPONSE", "RUN_WORDS", "EventFlag",
-    "EventStatus", "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout", "descriptor_layout",
-    "event_layout", "header_layout",
+    "DESCRIPTOR_WORDS", "EDIT_WORDS", "EVENT_WORDS", "PING_WORDS", "QUEUE_DEPTH", "RESPONSE", "RUN_WORDS",
+    "EventFlag", "EventStatus", "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout",
+    "descriptor_layout", "event_layout", "header_layout",
 ]
 
 DESCRIPTOR_WORDS = 16
@@ -31,6 +31,9 @@ PING_WORDS = 64
 RUN_WORDS = 3
 """Words of a run (:func:`hdl.control.sequencer.run_layout`)."""
 
+EDIT_WORDS = 2
+"""Words of an edit (:func:`hdl.control.program_banks.edit_layout`)."""
+
 RESPONSE = 0x80
 """Bit that is set in the opcode of every response."""
 
@@ -47,6 +50,7 @@ class Opcode(enum.IntEnum):
     POP_EVENT = 7
     LOAD_PROGRAM = 8
     RUN = 9
+    EDIT = 10
 
 
 class Status(enum.IntEnum):
@@ -62,6 +66,9 @@ class Status(enum.IntEnum):
     TOO_LONG = 7
     BUSY = 8
     NOT_LOADED = 9
+    WRONG_SET = 10
+    OLD_EDIT = 11
+    WRONG_PROGRAM = 12
 
 
 class Operation(enum.IntEnum):

@@ -32,6 +32,9 @@ _ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIG
 #: Registers that a node without throttles lacks.
 _THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
 
+#: Registers that a node with one bank of programs lacks.
+_BANKS = ("PROGRAM_BANK", "PROGRAM_SET")
+
 
 def queue_status_layout():
     """Fields of STATUS that come from the command queue."""
@@ -82,15 +85,17 @@ class RegisterFile(wiring.Component):
     A counter has only as many low bits as cannot wrap between two visits. A visit adds their advance since the last
     one to the counter's row, so a counter is exact whenever it is read.
 
-    After reset, and after CONTROL.clear_counters for the counters alone, every row is visited once before the host's
-    turn comes, and gets its first value, which the upper half of the memory holds.
+    After reset, and after CONTROL.clear_counters for the counters alone, every row up to the last counter is visited
+    once before the host's turn comes, and gets its first value, which the upper half of the memory holds. Rows behind
+    the counters are of statuses, which the memory does not hold.
 
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
 
     A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
-    engine the counters of that, one without replay what links count, one without rounds what those need, and one
-    without throttles their rates: they have no ports, read zero, and ignore what is written.
+    engine the counters of that, one without replay what links count, one without rounds what those need, one
+    without throttles their rates, and one without a second bank of programs what tells of it: they have no ports,
+    read zero, and ignore what is written.
 
     Parameters
     ----------
@@ -115,7 +120,7 @@ class RegisterFile(wiring.Component):
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
     weight_stride : Out(32)
-    program_status, node_time, trace_pointer, link_delay : In(32)
+    program_status, node_time, trace_pointer, link_delay, program_bank, program_set : In(32)
     gradient_stride, quorum, deadline, late_weights_0 to late_weights_2, resumed_set : Out
     slot_0, slot_1 : In(19)
     far_silent, far_lost : In(1), in a server
@@ -157,7 +162,7 @@ class RegisterFile(wiring.Component):
     @property
     def initialisation(self):
         """Cycles after reset in which the host's requests wait."""
-        return self._VISIT * len(REGISTERS)
+        return self._VISIT * (COUNTERS[-1].address + 1)
 
     def _lacks(self, entry):
         if entry.name in _PROGRAMS and self._config.queues == 1:
@@ -169,6 +174,8 @@ class RegisterFile(wiring.Component):
         if entry.name in _ROUNDS and not self._config.rounds:
             return True
         if entry.name in _THROTTLES and not self._config.throttles:
+            return True
+        if entry.name in _BANKS and not self._config.has_banks:
             return True
         if not self._config.reduced:
             return False
@@ -204,8 +211,8 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in REGISTERS if not self._lacks(entry)]
-        # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
-        longest = self._VISIT * max(2 * len(COUNTERS), len(REGISTERS))
+        # Between two visits of a counter each has its turn, and the host as often; after reset, the rows up to these.
+        longest = self._VISIT * max(2 * len(COUNTERS), last + 1)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
 

@@ -316,6 +316,21 @@ REGISTERS = _table(
     _counter("GRADIENTS_FOLDED", "Late gradients that were added to a later round; zero without rounds."),
     _counter("GRADIENTS_DROPPED", "Gradients that were too late, or lost in a reset of links; zero without rounds.",
              increment=2),
+    _status(
+        "PROGRAM_BANK", "Banks of programs; zero without two of them.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="bank", bit=0, doc="Bank that runs."),
+            Field(name="pending", bit=1, doc="An edit waits for its set."),
+            Field(name="number", bit=16, width=16, doc="Number of the edit that is in force."),
+        ),
+    ),
+    _status(
+        "PROGRAM_SET", "Sets and edits; zero without two banks of programs.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="set", bit=0, width=16, doc="Set that the latest run began with."),
+            Field(name="latest", bit=16, width=16, doc="Number of the latest edit that was accepted."),
+        ),
+    ),
 )
 
 COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)

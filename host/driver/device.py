@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hdl.control.program_banks import edit_layout
 from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
+    EDIT_WORDS,
     EVENT_WORDS,
     PING_WORDS,
     RUN_WORDS,
@@ -46,7 +48,8 @@ from host.driver.words import Words, pack, places
 
 __all__ = ["Device"]
 
-_LOAD = places(program_header_layout())
+_LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(banks=2))
+_EDIT = places(edit_layout())
 _RUN = places(run_layout())
 
 PACKET_WORDS = 16_384
@@ -282,17 +285,19 @@ class Device(Requests):
 
     # Programs.
 
-    def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0,
-                            model: int = 0) -> Pending[None]:
+    def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
+                            idle: bool = False) -> Pending[None]:
         """See :meth:`load_program`."""
-        header = pack(_LOAD, {"queue": queue, "slot": slot, "model": model}, "Program's")
+        header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
+                      "Program's")
         request = self._submit(
             Opcode.LOAD_PROGRAM, f"a load of {len(commands)} commands from slot {slot} of queue {queue} on",
             count=DESCRIPTOR_WORDS * len(commands), words=[header, *(command.words() for command in commands)],
             answer=1, patience=DESCRIPTOR_WORDS * len(commands))
         return Pending(self, [request], _nothing)
 
-    def load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0) -> None:
+    def load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
+                     idle: bool = False) -> None:
         """Load commands of a queue's program, which ends behind them.
 
         Parameters
@@ -305,6 +310,8 @@ class Device(Requests):
             Place of the first one in the program.
         model : int
             Number of the program, which :meth:`run` names; that of the latest load holds for all queues.
+        idle : bool
+            Whether it is for the bank that does not run, of a node with two; a program may run then.
 
         Raises
         ------
@@ -313,7 +320,15 @@ class Device(Requests):
         ProgramRunningError
             A program runs.
         """
-        self.submit_load_program(queue, commands, slot=slot, model=model).result()
+        self.submit_load_program(queue, commands, slot=slot, model=model, idle=idle).result()
+
+    def submit_edit(self, *, number: int, set: int, digest: int) -> Pending[None]:
+        """Make the idle bank the program from a set on, the next one; the answer is the acknowledgement. ``number``
+        is that of the edit, and ``digest`` the CRC-32 of what was loaded: docs/control/program_banks.md."""
+        words = pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
+        request = self._submit(Opcode.EDIT, f"edit {number} from set {set} on", count=EDIT_WORDS, words=[words],
+                               answer=0)
+        return Pending(self, [request], _nothing)
 
     def submit_run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
                    collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0,

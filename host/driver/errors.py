@@ -4,8 +4,8 @@ from hdl.control.protocol import Status
 
 __all__ = [
     "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
-    "ProgramNotLoadedError", "ProgramRunningError", "ProgramTooLongError", "ProtocolError", "QueueFullError",
-    "ReadOnlyError", "UnknownOpcodeError",
+    "OldEditError", "ProgramNotLoadedError", "ProgramRunningError", "ProgramTooLongError", "ProtocolError",
+    "QueueFullError", "ReadOnlyError", "UnknownOpcodeError", "WrongProgramError", "WrongSetError",
 ]
 
 
@@ -45,6 +45,18 @@ class ProgramNotLoadedError(DeviceError):
     """The node has another program, or none."""
 
 
+class WrongSetError(DeviceError):
+    """An edit is for another set than the next one."""
+
+
+class OldEditError(DeviceError):
+    """An edit is not newer than the latest one that the node has accepted."""
+
+
+class WrongProgramError(DeviceError):
+    """The node's idle bank has another program than an edit says, or none."""
+
+
 class ProtocolError(DeviceError):
     """The response does not answer the request."""
 
@@ -66,5 +78,8 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with a larger program_depth"),
     Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, or reset the link"),
     Status.NOT_LOADED: (ProgramNotLoadedError, "load the program first, with the number that the run names"),
+    Status.WRONG_SET: (WrongSetError, "send it for the set behind the latest run, while that goes on"),
+    Status.OLD_EDIT: (OldEditError, "number it behind PROGRAM_SET.latest"),
+    Status.WRONG_PROGRAM: (WrongProgramError, "load the idle bank again, from slot 0 of queue 0 on"),
 }
 """Exception and advice for each status of a response."""

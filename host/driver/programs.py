@@ -6,21 +6,24 @@ pass, one behind the other.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
 from host.driver.command import Command, Event
 from host.driver.device import Device
 from host.driver.diagnosis import explain
-from host.driver.errors import DeviceTimeoutError
+from host.driver.errors import DeviceError, DeviceTimeoutError
 from host.driver.local_commands import LocalCommands
 from host.driver.nodes import TIMEOUT
 from host.driver.results import Outcome
 from host.driver.submission import PendingCommand
 from host.driver.trace import TraceRecord
+from host.driver.words import pack, places
 
 __all__ = ["RUNS", "Passes", "RingPrograms"]
 
@@ -35,6 +38,19 @@ _LOOK = 500
 
 #: Fields that the driver gives a command that it sends.
 _GIVEN = ("operation", "tag", "collective", "epoch")
+
+
+#: Header of a load for the idle bank.
+_HEADER = places(program_header_layout(banks=2))
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Staged:
+    """Programs in the idle banks, and the set that they hold from, once all nodes have acknowledged that."""
+
+    programs: list[list[list[Command]]]
+    model: int
+    set: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +87,7 @@ class RingPrograms(LocalCommands):
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
+        self._staged: _Staged | None = None
         self._on_ring = {one.code for config in self._configs for one in operations(config) if one.on_ring}
 
     def _next_run(self) -> int:
@@ -133,6 +150,52 @@ class RingPrograms(LocalCommands):
         self._programs = [[list(commands) for commands in program] for program in programs]
         self._model = model
         self._all_loaded = True
+
+    def stage_programs(self, programs: Sequence[NodeProgram]) -> Iterator[None]:
+        """Load the idle banks of nodes with two, step by step: each step loads a queue of all nodes. Programs may
+        run meanwhile. An edit that waits is taken back.
+
+        Raises
+        ------
+        ProgramTooLongError
+            A queue has no room for all of its commands.
+        """
+        staged = _Staged(programs=[[list(commands) for commands in program] for program in programs],
+                         model=(self._model + 1) % 256)
+        self._staged = staged
+        for queue in range(self._config.queues):
+            pending = [device.submit_load_program(queue, _commands(program, queue), model=staged.model, idle=True)
+                       for device, program in zip(self._devices, programs, strict=True)]
+            for one in pending:
+                one.result()
+            yield
+
+    def edit_programs(self, *, number: int, set: int) -> None:
+        """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
+        acknowledgements of all nodes.
+
+        Raises
+        ------
+        DeviceError
+            A node refuses the edit; it is taken back on the others then.
+        """
+        staged = self._staged
+        if staged is None:
+            raise ValueError("Programs must be staged before an edit")
+        digests = [_digest(program, self._config.queues, staged.model) for program in staged.programs]
+        pending = [device.submit_edit(number=number, set=set, digest=digest)
+                   for device, digest in zip(self._devices, digests, strict=True)]
+        refused: DeviceError | None = None
+        for one in pending:
+            try:
+                one.result()
+            except DeviceError as error:
+                refused = refused or error
+        if refused is not None:
+            self._staged = None
+            self._all(lambda rank, device: device.submit_load_program(0, [], idle=True))
+            raise refused
+        staged.set = set
 
     def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
                      on_event: Callable[[int, Event], None] = lambda rank, event: None) -> Passes:
@@ -203,6 +266,8 @@ class RingPrograms(LocalCommands):
         DeviceTimeoutError
             A node still runs its programs, but has ended no command for ``patience`` cycles.
         """
+        if self._staged is not None and self._staged.set == first:
+            self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
         if patience is None:
             patience = 4 * self._timeout + max((command.duration + 2 * command.length for program in self._programs
                                                 for queue in program for command in queue), default=0)
@@ -295,6 +360,16 @@ class RingPrograms(LocalCommands):
 def _commands(program: NodeProgram, queue: int) -> list[Command]:
     """Commands of a queue, of which a program may have fewer than a node."""
     return list(program[queue]) if queue < len(program) else []
+
+
+def _digest(program: NodeProgram, queues: int, model: int) -> int:
+    """Digest of loads of all queues for the idle bank."""
+    found = 0
+    for queue in range(queues):
+        found = zlib.crc32(pack(_HEADER, {"queue": queue, "idle": 1, "model": model}, "Program's").tobytes(), found)
+        for command in _commands(program, queue):
+            found = zlib.crc32(command.words().tobytes(), found)
+    return found
 
 
 def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:

@@ -20,6 +20,7 @@ from host.compute.factors import Array, best_factors
 from host.compute.instructions import Factors, Matrix, Products, Words, at, ended
 from host.program.program import CompiledProgram, Program, Queue
 from host.program.region import Region
+from host.relay.places import first_bases
 from host.relay.plan import ListKey, RelayPlan
 from sim.golden.compute import pack
 from sim.golden.relay import accesses
@@ -35,14 +36,16 @@ class RelayLists:
     -------
     plan : RelayPlan
     words : array of uint32
-        Words of all lists, which are written from ``plan.lists`` on.
+        Words of all lists, which are written from ``base`` on.
     places : dict of ListKey to int
         First element of each list.
+    base : int
     """
 
     plan: RelayPlan
     words: Words
     places: dict[ListKey, int]
+    base: int
 
 
 class _Compiler:
@@ -109,7 +112,7 @@ class _Compiler:
 
 
 def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_factors,
-                  recompute: bool = True) -> RelayLists:
+                  recompute: bool = True, base: int | None = None) -> RelayLists:
     """Make the lists of a plan.
 
     Parameters
@@ -122,13 +125,17 @@ def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_fact
         Whether outputs of all layers are made again backward. Those of the last layer always are, since its loss
         needs them; of the others a ReLU needs none, since the layer above has them as its inputs, and there gradients
         of these are made zero where they are. So the bits are the same without.
+    base : int, optional
+        First element of the lists; by default ``plan.lists``.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
     compiler = _Compiler(plan, array, functools.cache(factors), recompute=recompute)
     words = [compiler.compile(key) for key in plan.keys]
-    bases = itertools.accumulate(map(len, words), initial=plan.lists)
-    return RelayLists(plan=plan, words=np.concatenate(words), places=dict(zip(plan.keys, bases, strict=False)))
+    base = plan.lists if base is None else base
+    bases = itertools.accumulate(map(len, words), initial=base)
+    return RelayLists(plan=plan, words=np.concatenate(words), places=dict(zip(plan.keys, bases, strict=False)),
+                      base=base)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,14 +156,14 @@ class _Execution:
 class _Builder:
     """Commands of a set."""
 
-    def __init__(self, lists: RelayLists, lengths: Sequence[Sequence[int]], depth: int):
+    def __init__(self, lists: RelayLists, lengths: Sequence[Sequence[int]], depth: int, bases: Sequence[int]):
         self._lists, self._plan = lists, lists.plan
         self._lengths = lengths
         self._workers = len(lengths)
         self._program = Program(queues=3, depth=depth, nodes=self._workers + 1)
         forward, backward = accesses(self._plan.units)
         self._accesses = [*((number, False) for number in forward), *((number, True) for number in backward)]
-        self._bases = list(itertools.accumulate((unit.length for unit in self._plan.units), initial=0))
+        self._bases = bases
 
     def _near(self, name: str, words: int, place: int) -> Region:
         return Region("activations", self._plan.bank.places[name] + place % 2 * self._plan.distance, words)
@@ -275,7 +282,8 @@ class _Builder:
                    for _, made in self._moves(one, back=False))
 
 
-def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth: int = 64) -> CompiledProgram:
+def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
+                  bases: Sequence[int] | None = None) -> CompiledProgram:
     """The program of a set on all workers and the server, which has the last rank.
 
     Parameters
@@ -285,10 +293,13 @@ def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth:
         Examples of each microbatch of each worker; 1 to the plan's.
     depth : int
         Commands that a queue has room for.
+    bases : sequence of int, optional
+        Places of the units on the server; by default one behind the other.
     """
     plan = lists.plan
+    bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases
     for mine in lengths:
         if len(mine) != plan.count or not all(1 <= length <= plan.microbatch for length in mine):
             raise ValueError(f"Lengths of a worker must be {plan.count} of 1 to {plan.microbatch} examples, not "
                              f"{list(mine)!r}")
-    return _Builder(lists, lengths, depth).build()
+    return _Builder(lists, lengths, depth, bases).build()

@@ -1,28 +1,36 @@
 """Runs of a relay on nodes: the same sets as those of golden ones, on a ring of workers and a server.
 
 Golden workers that have all layers go along, so what nodes make is compared set by set: the loss, and before an edit
-and at the end the server's weights and state. An edit takes effect between two sets: the host gives workers and
-server programs of the new structure, and the server the weights and state of units that now lie elsewhere. Layers go
-through no codec on nodes.
+and at the end the server's weights and state. Layers go through no codec on nodes.
+
+Nodes with two banks of programs are given lists, programs, new units and settings of the next set while a set runs,
+and an EDIT, which all of them must have acknowledged before the next set begins. Units keep their places on the
+server (:mod:`host.relay.places`). On nodes with one bank an edit takes effect between two sets: the host gives
+workers and server programs of the new structure, and the server the weights and state of all units.
 """
 
-from collections.abc import Sequence
+import copy
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
-from host.compute.factors import Array
+from host.compute.factors import Array, best_factors
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.models.digits import Dataset
-from host.relay.edits import Edit, Kind, Structure
-from host.relay.lists import compile_relay
+from host.program.program import ProgramError
+from host.relay.edits import Edit, Kind, RefusedError, Structure
+from host.relay.lists import RelayLists, compile_relay
 from host.relay.measured import SetTimes, set_times
+from host.relay.places import lists_base, next_bases
 from host.relay.plan import Worker, check_server
-from host.relay.ring import RelayRing
-from host.relay.run import Assessor, RelayRun, SetReport
+from host.relay.ring import RelayRing, SetOutcome, SetProgram
+from host.relay.run import Assessor, RelayRun, SetReport, edit_server
 from host.relay.timeline import Costs, link_cycles
 from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
@@ -55,6 +63,16 @@ def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
                   activation_words=config.activation_words, far_words=config.far_words, windows=windows)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Next:
+    """What edits lead to: the number of the last one, structure and program, and the units that the server lacks."""
+
+    number: int
+    structure: Structure
+    program: SetProgram
+    units: Sequence[tuple[int, Bits, Sequence[Bits]]]
+
+
 class NodeRun(RelayRun):
     """Run of a relay on nodes, and on golden ones beside them, which have all layers.
 
@@ -73,51 +91,115 @@ class NodeRun(RelayRun):
         Whether nodes have had the golden bits until now.
     times : list of SetTimes
         Cycles of each set that was traced.
+    outcome : SetOutcome
+        That of the latest set.
+    relay : RelayRing, optional
+        The nodes, from the first set on.
     """
+
+    outcome: SetOutcome
 
     def __init__(self, ring: Ring, data: Dataset, structure: Structure, *, optimizer: Optimizer, seed: int = 0,
                  assessor: Assessor | None = None, edits: Sequence[Edit] = (), traced: bool = False):
         super().__init__(data, structure, workers=ring.nodes - 1, optimizer=optimizer, seed=seed, assessor=assessor,
                          edits=edits)
         self._nodes, self._traced = ring, traced
-        self._relay: RelayRing | None = None
+        self._banked = all(device.config.has_banks for device in ring.devices)
+        self._factors = functools.cache(best_factors)
+        self.relay: RelayRing | None = None
         self._running: Structure | None = None
+        self._next: _Next | None = None  # what the pending edits lead to
+        self._staged = False  # nodes have acknowledged it
         self.same = True
         self.times: list[SetTimes] = []
+
+    def _compiled(self, structure: Structure, base: int | None = None) -> RelayLists:
+        """Lists of a structure."""
+        if set(structure.formats) != {RAW}:
+            raise ValueError(f"Format of layers on nodes must be {RAW}, not {' and '.join(set(structure.formats))}")
+        worker = self._nodes.devices[0].config
+        return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
+            rows=worker.compute, lanes=worker.lanes, operands=worker.operands))
 
     def _on_nodes(self, structure: Structure) -> RelayRing:
         """Nodes with the lists of a structure; the server's weights and state are those of the golden one, with which
         they were compared if it has run before."""
-        if self._relay is not None and self._running is not None and (
-                self._running.plan.digest == structure.plan.digest):
-            return self._relay
-        if set(structure.formats) != {RAW}:
-            raise ValueError(f"Format of layers on nodes must be {RAW}, not {' and '.join(set(structure.formats))}")
-        config, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
-        units = structure.plan.units
-        check_server(units, planes=self._optimizer.planes, far_words=server.far_words)
-        lists = compile_relay(structure.plan, array=Array(rows=config.compute, lanes=config.lanes,
-                                                          operands=config.operands))
-        self._relay, self._running = RelayRing(self._nodes, lists), structure
-        self._relay.serve(self.server.masters, self.server.state)
-        return self._relay
+        if self.relay is not None and self._running is not None and (
+                self._banked or self._running.plan.digest == structure.plan.digest):
+            return self.relay
+        lists = self._compiled(structure)
+        check_server(structure.plan.units, planes=self._optimizer.planes,
+                     far_words=self._nodes.devices[-1].config.far_words)
+        self.relay = RelayRing(self._nodes, lists)
+        self.relay.serve(self.server.masters, self.server.state)
+        return self.relay
+
+    # Edits.
+
+    def _send(self, edit: Edit) -> None:
+        """Send an edit, unless nodes with two banks have no room for what it leads to beside the running set."""
+        if self._banked and self.relay is not None:
+            following = self._following(self.relay, [*self._pending, edit])
+            super()._send(edit)
+            self._next, self._staged = following, False
+        else:
+            super()._send(edit)
+
+    def _following(self, relay: RelayRing, edits: Sequence[Edit]) -> "_Next":
+        """What edits lead to."""
+        server, structure = copy.copy(self.server), self._structure
+        for edit in edits:
+            structure = edit_server(server, structure, edit)
+        config = self._nodes.devices[-1].config
+        bases = next_bases(self.server.masters, relay.bases, server.masters,
+                           words=min(config.weight_words, config.state_words))
+        try:
+            lists = self._compiled(structure, lists_base(structure.plan, relay.lists.plan, relay.lists.base))
+            program = relay.prepare(lists, bases)
+        except (ValueError, ProgramError) as error:
+            raise RefusedError(str(error)) from error
+        units = [(base, master, planes) for base, master, planes in zip(
+            bases, server.masters, server.state, strict=True) if base not in relay.bases]
+        return _Next(number=edits[-1].number, structure=structure, program=program, units=units)
+
+    def _steps(self, relay: RelayRing, number: int) -> Iterator[None]:
+        """Steps by which nodes get what the pending edits lead to, from a set on."""
+        following = self._next
+        if following is None or self._staged:
+            return
+        structure = following.structure
+        examples = structure.count * structure.microbatch * self._workers
+        yield from relay.stage(following.program, number=following.number, units=following.units,
+                               settings=self._optimizer.settings(number + 1, gradient_scale=1 / examples,
+                                                                 learning_rate=structure.rate))
+        self._staged = True
 
     def step(self) -> SetReport:
         """Run the next set; what nodes have is compared before an edit."""
         if self._pending:
             self.compare()
+            if self.relay is not None:  # an edit that came behind the latest set
+                for _ in self._steps(self.relay, len(self.reports)):
+                    pass
+                self.relay.turn()
+                self._next = None
         return super().step()
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
         relay = self._on_nodes(structure)
+        self._running = structure
         self._nodes.write_settings(settings)
-        outcome = relay.run_set(shares, traced=self._traced)
+        outcome = relay.run_set(shares, traced=self._traced, meanwhile=self._meanwhile(relay))
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
         if self._traced:
             self.times.append(set_times(outcome))
+        self.outcome = outcome
         return loss
+
+    def _meanwhile(self, relay: RelayRing) -> Iterator[None] | None:
+        return self._steps(relay, len(self.reports) + 1) if self._banked else None
 
     def choose(self, count: int) -> Edit:
         """Choose the microbatches of all sets from the next one on: the first edit of a log."""
@@ -139,8 +221,8 @@ class NodeRun(RelayRun):
 
     def compare(self) -> bool:
         """Compare the server's weights and state with the golden ones."""
-        if self._relay is not None:
-            weights, state = self._relay.served(self._optimizer.planes)
+        if self.relay is not None:
+            weights, state = self.relay.served(self._optimizer.planes)
             self.same &= all(np.array_equal(mine, golden) for mine, golden in zip(
                 weights, self.server.masters, strict=True))
             self.same &= all(np.array_equal(mine, golden) for plane, found in enumerate(state)

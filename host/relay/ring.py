@@ -8,25 +8,32 @@ same way.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import Operation
 from host.driver.command import Command, Event
+from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.program.compiled import Task
 from host.program.program import CompiledProgram, Queue
 from host.program.region import Region
 from host.relay.lists import RelayLists, relay_program
+from host.relay.places import first_bases
 
-__all__ = ["RelayRing", "SetOutcome", "node_programs"]
+__all__ = ["RelayRing", "SetOutcome", "SetProgram", "node_programs"]
 
 Bits = npt.NDArray[np.uint32]
 #: Commands of a worker after which its trace is read.
 _READ_AFTER = 40
+#: Numbers of sets, from 0 on, which a run and an edit carry.
+_SETS = 1 << 16
+#: Examples of each microbatch of each worker.
+Lengths: TypeAlias = list[list[int]]
 #: Inputs and labels of a worker in a set.
 Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
 
@@ -38,6 +45,26 @@ def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Comman
               for one in mine[-1][Queue.COMMUNICATE]]
     empty: list[Command] = []
     return [*mine[:-1], [served if queue == Queue.COMMUNICATE else empty for queue in range(len(mine[-1]))]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetProgram:
+    """Program of a set, and where it finds lists and units.
+
+    Members
+    -------
+    lists : RelayLists
+    bases : sequence of int
+        Places of the units on the server.
+    lengths : list of list of int
+        Examples of each microbatch of each worker.
+    compiled : CompiledProgram
+    """
+
+    lists: RelayLists
+    bases: Sequence[int]
+    lengths: Lengths
+    compiled: CompiledProgram
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +95,11 @@ class RelayRing:
         Workers of the plan, and as the last node their server; connected.
     lists : RelayLists
 
+    Members
+    -------
+    edited : list of (int, int, int)
+        Of each edit, its set, and NODE_TIME of the first worker before it was sent and behind its acknowledgements.
+
     Raises
     ------
     ValueError
@@ -81,31 +113,105 @@ class RelayRing:
         self._ring, self._lists, self._plan = ring, lists, lists.plan
         self._workers = ring.devices[:-1]
         self._server = ring.devices[-1]
-        self._lengths: list[list[int]] | None = None
+        self._bases: Sequence[int] = first_bases([unit.length for unit in self._plan.units])
+        self._lengths: Lengths | None = None
         self._program: CompiledProgram
-        self._bases = list(itertools.accumulate((unit.length for unit in self._plan.units), initial=0))
+        self._sets = 0
+        self._following: SetProgram | None = None
+        self._earlier: int | None = None
+        self.edited: list[tuple[int, int, int]] = []
+        self._write_lists(lists)
+
+    def _write_lists(self, lists: RelayLists) -> None:
         for device in self._workers:
-            device.write_memory(device.config.memories["activations"].number, self._plan.lists, lists.words)
+            device.write_memory(device.config.memories["activations"].number, lists.base, lists.words)
 
     def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
         """Give the server weights and state planes of all units."""
-        weights = np.concatenate(list(masters))
-        if len(weights) != self._bases[-1]:
-            raise ValueError(f"Weights must be {self._bases[-1]:,}, those of all units, not {len(weights):,}")
+        lengths = [unit.length for unit in self._plan.units]
+        if (given := sum(map(len, masters))) != sum(lengths):
+            raise ValueError(f"Weights must be {sum(lengths):,}, those of all units, not {given:,}")
+        for base, master, planes in zip(self._bases, masters, state, strict=True):
+            self._serve(base, master, planes)
+
+    def _serve(self, base: int, master: Bits, planes: Sequence[Bits]) -> None:
         memories = self._server.config.memories
-        self._server.write_memory(memories["weights"].number, 0, weights)
-        for plane, words in enumerate(zip(*state, strict=True)):
-            self._server.write_memory(memories[f"state_{plane}"].number, 0, np.concatenate(words))
+        self._server.write_memory(memories["weights"].number, base, master)
+        for plane, words in enumerate(planes):
+            self._server.write_memory(memories[f"state_{plane}"].number, base, words)
 
     def served(self, planes: int = 0) -> tuple[list[Bits], list[list[Bits]]]:
         """Weights of the units, and as many state planes of them, as the server has them."""
         def of(name: str) -> list[Bits]:
-            words = self._server.read_memory(self._server.config.memories[name].number, 0, self._bases[-1])
-            return np.split(words.view(np.uint32), self._bases[1:-1])
+            number = self._server.config.memories[name].number
+            return [self._server.read_memory(number, base, unit.length).view(np.uint32)
+                    for base, unit in zip(self._bases, self._plan.units, strict=True)]
 
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
 
-    def run_set(self, shares: Sequence[Share], *, traced: bool = False) -> SetOutcome:
+    @property
+    def bases(self) -> Sequence[int]:
+        """Places of the units on the server."""
+        return self._bases
+
+    @property
+    def lists(self) -> RelayLists:
+        """Lists of the workers."""
+        return self._lists
+
+    def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> "SetProgram":
+        """Compile the program of a set, whose microbatches are full unless there are ``lengths``.
+
+        Raises
+        ------
+        ProgramError
+            A queue has no room for it.
+        """
+        plan = lists.plan
+        lengths = [[plan.microbatch] * plan.count for _ in self._workers] if lengths is None else lengths
+        depth = self._workers[0].config.program_depth
+        return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=relay_program(
+            lists, lengths=lengths, depth=depth, bases=bases))
+
+    def stage(self, following: "SetProgram", *, number: int, settings: Settings,
+              units: Sequence[tuple[int, Bits, Sequence[Bits]]]) -> Iterator[None]:
+        """Give nodes with two banks all that the next set needs, step by step, while a set runs or before one, and
+        have it begin there: the last step is an EDIT, which all nodes have acknowledged when it ends.
+
+        Parameters
+        ----------
+        following : SetProgram
+        number : int
+            Number of the edit.
+        settings : Settings
+        units : sequence of (int, array, sequence of array)
+            Place, weights and state of each unit that the server does not have.
+        """
+        if following.lists.base != self._lists.base:
+            self._write_lists(following.lists)
+            yield
+        for base, master, planes in units:
+            self._serve(base, master, planes)
+            yield
+        yield from self._ring.stage_programs(node_programs(following.compiled, self._ring.nodes))
+        self._ring.write_settings(settings)
+        yield
+        if self._earlier is None:  # edits of an earlier run
+            self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
+        begun = int(self._workers[0].read_register("NODE_TIME"))
+        self._ring.edit_programs(number=self._earlier + number, set=self._sets % _SETS)
+        self.edited.append((self._sets, begun, int(self._workers[0].read_register("NODE_TIME"))))
+        self._following = following
+
+    def turn(self) -> None:
+        """Go on with what was staged, if anything was, as nodes will at the next set."""
+        if self._following is not None:
+            following, self._following = self._following, None
+            self._lists, self._plan, self._bases = following.lists, following.lists.plan, following.bases
+            self._program, self._lengths = following.compiled, following.lengths
+
+    def run_set(self, shares: Sequence[Share], *, traced: bool = False,
+                meanwhile: Iterator[None] | None = None) -> SetOutcome:
         """Carry out a set and wait for it.
 
         Parameters
@@ -114,23 +220,37 @@ class RelayRing:
             Inputs and labels of each worker: ``count`` microbatches, each full but for the last one.
         traced : bool
             Whether to read the trace of the first worker, in parts while the set runs: a node keeps 256 records.
+        meanwhile : iterator, optional
+            Steps of :meth:`stage` for the next set. They are taken one by one, with an event each, once all nodes
+            have latched the settings of this set; what is left of them, behind it.
         """
+        self.turn()
         plan = self._plan
         lengths = [[len(labels[first:first + plan.microbatch]) for first in self._firsts] for _, labels in shares]
         if lengths != self._lengths:
-            program = relay_program(self._lists, lengths=lengths, depth=self._workers[0].config.program_depth)
+            program = self.prepare(self._lists, self._bases, lengths).compiled
             self._ring.load_programs(node_programs(program, self._ring.nodes))
             self._lengths, self._program = lengths, program
         self._give(shares)
         records: list[TraceRecord] = []
         device, counted = self._workers[0], itertools.count(1)
         begun = int(device.read_register("TRACE_POINTER")) if traced else 0
+        steps, latched = iter(()) if meanwhile is None else meanwhile, set[int]()
+        number = self._sets
+        self._sets += 1
 
-        def read(rank: int, event: Event) -> None:
+        def react(rank: int, event: Event) -> None:
             if traced and rank == 0 and next(counted) % _READ_AFTER == 0:
                 records.extend(device.trace(begun + len(records)))
+            if event.queue == Queue.COMMUNICATE:
+                latched.add(rank)
+            if len(latched) == self._ring.nodes:
+                next(steps, None)
 
-        self._ring.run_programs(collectives=self._program.collectives, traced=False, on_event=read)
+        self._ring.run_programs(collectives=self._program.collectives, first=number % _SETS, traced=False,
+                                on_event=react)
+        for _ in steps:
+            pass
         if traced:
             records += device.trace(begun + len(records))
         return SetOutcome(losses=self._losses(), records=records, tasks=self._program.tasks)

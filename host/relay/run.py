@@ -15,7 +15,7 @@ import numpy.typing as npt
 from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset
 from host.models.layers import perceptron
-from host.relay.edits import Edit, Kind, Ring, Structure, edited, make_edit
+from host.relay.edits import Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
 from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
 from sim.arithmetic import functions
@@ -183,6 +183,8 @@ class RelayRun:
     reports : list of SetReport
     log : list of Edit
         All edits, in order.
+    refused : list of str
+        Messages about edits that the assessor has asked for in vain.
     """
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
@@ -195,6 +197,7 @@ class RelayRun:
         self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
         self.reports: list[SetReport] = []
         self.log: list[Edit] = []
+        self.refused: list[str] = []
         self._pending: list[Edit] = []
         for edit in (one for one in self._given if one.set == 0):
             self._send(edit)
@@ -225,8 +228,11 @@ class RelayRun:
             self._send(edit)
         if self._assessor is not None and self.reports:
             for layer, kind, value in self._assessor.assess(self.reports[-1], self._ring.banks[-1].following):
-                self._send(make_edit(self._ring.banks[-1].following, number=len(self.log) + 1, set=number + 1,
-                                     layer=layer, kind=kind, value=value))
+                try:
+                    self._send(make_edit(self._ring.banks[-1].following, number=len(self.log) + 1, set=number + 1,
+                                         layer=layer, kind=kind, value=value))
+                except RefusedError as error:
+                    self.refused.append(str(error))
         report = self._execute(number, structure)
         self.reports.append(report)
         return report

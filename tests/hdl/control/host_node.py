@@ -7,8 +7,7 @@ import cocotb
 from cocotb.triggers import FallingEdge, RisingEdge
 
 from hdl.config import NodeConfig
-from hdl.control.command_queue import program_status_layout
-from hdl.control.program_memory import program_word_layout
+from hdl.control.program_memory import program_status_layout, program_word_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,

@@ -9,8 +9,8 @@ import cocotb
 import pytest
 from cocotb.triggers import FallingEdge
 
-from hdl.control.command_queue import CommandQueue, program_status_layout
-from hdl.control.program_memory import program_word_layout
+from hdl.control.command_queue import CommandQueue
+from hdl.control.program_memory import program_status_layout, program_word_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.control.sequencer import run_layout
 from hdl.control.trace import trace_record_layout

@@ -16,23 +16,23 @@ from sim.payload import to_int
 from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
-#: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds and
-#: throttles.
+#: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,
+#: throttles and two banks of programs.
 CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1, replay=True,
-                                             stand_in=True, rounds=True, throttles=True)}
+                                             stand_in=True, rounds=True, throttles=True, program_banks=2)}
 LACKING = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS",
            "GEMM_CYCLES", "VECTOR_CYCLES", "LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED",
            "GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
            "RESUMED_SET", "SLOT_0", "SLOT_1", "GRADIENTS_COMPUTED", "GRADIENTS_APPLIED", "GRADIENTS_FOLDED",
            "GRADIENTS_DROPPED", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
-           "DELAY_LINK")
+           "DELAY_LINK", "PROGRAM_BANK", "PROGRAM_SET")
 CONSTANTS = {
     "ID": IDENTIFIER, "LANES": 8, "NODES_MAX": 16, "GRADIENT_WORDS": 320,
     "WEIGHT_WORDS": 64, "STATE_WORDS": 32, "STATE_PLANES": 2, "SEGMENT_ELEMENTS": 64,
 }
 COUNTERS = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
 STATUSES = ("flags", "weight_version", "last_error", "program_status", "node_time", "trace_pointer", "link_delay",
-            "slot_0", "slot_1")
+            "slot_0", "slot_1", "program_bank", "program_set")
 STALLS = ["STALL_NO_CREDIT", "STALL_INGRESS_EMPTY", "STALL_ENCODER", "STALL_OPTIMIZER", "STALL_MEMORY"]
 
 
@@ -41,7 +41,8 @@ def test_addresses_are_consecutive_and_names_unique():
     assert len({entry.name for entry in REGISTERS}) == len(REGISTERS)
     assert REGISTERS[0].name == "ID"
     assert REGISTERS[1].name == "CONFIGURATION_HASH"
-    assert tuple(COUNTERS) == REGISTERS[-len(COUNTERS):]  # they are visited in turn
+    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # they are visited in turn
+    assert all(entry.access is Access.STATUS for entry in REGISTERS[COUNTERS[-1].address + 1:])  # and these never
 
 
 @pytest.mark.parametrize("entry", REGISTERS, ids=lambda entry: entry.name)
