@@ -2,11 +2,11 @@
 
 Golden workers that have all layers go along, so what nodes make is compared set by set: the loss, and before an edit
 and at the end the server's weights and state. An edit takes effect between two sets: the host gives workers and
-server programs of the new structure, and the server the weights and state of units that now lie elsewhere. Layers go
-through no codec on nodes.
+server programs of the new structure, and the server the weights and state of units that now lie elsewhere. The assessor
+reads the server's own counts, which are compared as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -23,12 +23,12 @@ from host.relay.measured import SetTimes, set_times
 from host.relay.plan import Worker, check_server
 from host.relay.ring import RelayRing
 from host.relay.run import Assessor, RelayRun, SetReport
-from host.relay.timeline import Costs, link_cycles
+from host.relay.timeline import Costs, link_cycles, words_per_parameter
 from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
 from sim.arithmetic import functions
 from sim.golden.codecs import RAW
-from sim.golden.relay import Share, resident_set, total_loss
+from sim.golden.relay import Counts, Share, resident_set, total_loss
 
 __all__ = ["NodeRun", "server_node", "worker_node", "worker_of"]
 
@@ -38,6 +38,7 @@ Bits = npt.NDArray[np.uint32]
 def worker_node(*, window: int, activation_words: int, far_words: int, depth: int) -> NodeConfig:
     """A worker of four by four units with two windows of ``window`` elements, and as many accumulators."""
     return NodeConfig(role="worker", compute=4, queues=3, masking=False, error_feedback=False, state_planes=0,
+                      fetch_formats=True,
                       state_words=32, gradient_words=2 * window, weight_words=2 * window,
                       activation_words=activation_words, far_words=far_words, program_depth=depth)
 
@@ -46,7 +47,7 @@ def server_node(*, words: int, planes: int, depth: int) -> NodeConfig:
     """A server of ``words`` weights with ``planes`` words of state for each, which updates a row per cycle."""
     return NodeConfig(role="server", queues=3, masking=False, error_feedback=False, gradient_words=64,
                       weight_words=words, state_words=words, state_planes=planes, far_words=(1 + planes) * words,
-                      update_lanes=4, program_depth=depth)
+                      update_lanes=4, program_depth=depth, fetch_formats=True)
 
 
 def worker_of(config: NodeConfig) -> Worker:
@@ -70,7 +71,7 @@ class NodeRun(RelayRun):
     Members
     -------
     same : bool
-        Whether nodes have had the golden bits until now.
+        Whether nodes have had the golden bits and counts until now.
     times : list of SetTimes
         Cycles of each set that was traced.
     """
@@ -82,6 +83,7 @@ class NodeRun(RelayRun):
         self._nodes, self._traced = ring, traced
         self._relay: RelayRing | None = None
         self._running: Structure | None = None
+        self._found: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
         self.same = True
         self.times: list[SetTimes] = []
 
@@ -91,10 +93,14 @@ class NodeRun(RelayRun):
         if self._relay is not None and self._running is not None and (
                 self._running.plan.digest == structure.plan.digest):
             return self._relay
-        if set(structure.formats) != {RAW}:
-            raise ValueError(f"Format of layers on nodes must be {RAW}, not {' and '.join(set(structure.formats))}")
         config, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
-        units = structure.plan.units
+        units, others = structure.plan.units, set(structure.formats) - {RAW}
+        if not all(device.config.fetch_formats for device in self._nodes.devices) and others:
+            raise ValueError(f"Format of layers on nodes without fetch_formats must be {RAW}, not "
+                             f"{' and '.join(sorted(others))}")
+        if server.fetch_formats and len(units) > server.memories["counts"].words // 4:
+            raise ValueError(f"Units must be at most {server.memories['counts'].words // 4}, those of the server's "
+                             f"table of counts, not {len(units)}")
         check_server(units, planes=self._optimizer.planes, far_words=server.far_words)
         lists = compile_relay(structure.plan, array=Array(rows=config.compute, lanes=config.lanes,
                                                           operands=config.operands))
@@ -115,9 +121,16 @@ class NodeRun(RelayRun):
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
+        if self._nodes.devices[-1].config.fetch_formats:
+            self._found = relay.counts()
+            self.same &= self._found == (self.server.fetched, self.server.pushed)
         if self._traced:
             self.times.append(set_times(outcome))
         return loss
+
+    @property
+    def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
+        return super()._counts if self._found is None else self._found
 
     def choose(self, count: int) -> Edit:
         """Choose the microbatches of all sets from the next one on: the first edit of a log."""
@@ -134,8 +147,8 @@ class NodeRun(RelayRun):
             Words per cycle of the server's far memory.
         """
         moved = 2 * (1 + self._optimizer.planes)
-        return times.costs([link_cycles(unit.words, workers=self._workers, state_words=moved, rate=rate)
-                            for unit in self.server.units])
+        return times.costs([link_cycles(unit.words, workers=self._workers, state_words=moved, rate=rate,
+                                        words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
 
     def compare(self) -> bool:
         """Compare the server's weights and state with the golden ones."""

@@ -21,6 +21,7 @@ from host.program.compiled import Task
 from host.program.program import CompiledProgram, Queue
 from host.program.region import Region
 from host.relay.lists import RelayLists, relay_program
+from sim.golden.relay import Counts
 
 __all__ = ["RelayRing", "SetOutcome", "node_programs"]
 
@@ -104,6 +105,15 @@ class RelayRing:
             return np.split(words.view(np.uint32), self._bases[1:-1])
 
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
+
+    def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
+        """Counts of each unit in FETCH and in PUSH, as the server has found them in the last set."""
+        units = self._plan.units
+        table = self._server.read_memory(self._server.config.memories["counts"].number, 0, 4 * len(units))
+        rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
+        fetched, pushed = ({number: Counts(unit.words, *row[half])
+                            for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
+        return fetched, pushed
 
     def run_set(self, shares: Sequence[Share], *, traced: bool = False) -> SetOutcome:
         """Carry out a set and wait for it.
