@@ -144,7 +144,9 @@ def test_hash_covers_every_parameter():
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
-    assert {*changed, "element", "rounds", "far_words"} == {field.name for field in dataclasses.fields(NodeConfig)}
+    worker = NodeConfig(role="worker")
+    assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
+    assert {*changed, "element", "rounds", "far_words", "fetch_formats"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(
