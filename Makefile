@@ -34,6 +34,7 @@ help:
 	@echo "            RELAY=1 HIDDEN=64x16 MICROBATCH=8 SETS=30 for layers that come from a server one after the other, with"
 	@echo "            MICROBATCHES= of a set, FAR=4 words per cycle of its far memory, PLATEAU=1 to add a layer on the way,"
 	@echo "            RELAY=resident to have all layers stay on the workers, with the same bits,"
+	@echo "            FORMATS=mx9 or one for each layer for its weights on the link, UNDERFLOW=1 to widen mx4 by counts,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
@@ -125,7 +126,8 @@ RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES
   $(call option,MICROBATCH,--microbatch) $(call option,MICROBATCHES,--microbatches) $(call option,SETS,--sets) \
   $(call option,LEARNING_RATE,--rate) $(call option,MOMENTUM,--momentum) $(call option,FAR,--far) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic) \
-  $(if $(filter-out 0 no,$(PLATEAU)),--plateau) $(if $(filter resident,$(RELAY)),--resident))
+  $(call option,FORMATS,--format) $(if $(filter-out 0 no,$(PLATEAU)),--plateau) \
+  $(if $(filter-out 0 no,$(UNDERFLOW)),--underflow) $(if $(filter resident,$(RELAY)),--resident))
 PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--link-latency) \
   $(call option,MODEL,--model) $(call option,FORMATS,--formats) $(call option,EXAMPLES,--examples) \
   $(call option,MACS,--macs) $(call option,OVERLAP,--overlap) $(call option,CHAKRA,--chakra) \

@@ -26,11 +26,13 @@ _REDUCED = {
     "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
+    "fetch_formats": ("fetch_formats", False),
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False, "role": NODE, "throttles": False, "program_banks": 1}, object()
+                  "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
+                  "fetch_formats": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -139,6 +141,9 @@ class NodeConfig:
     role : str
         ``node``, or in a relay (docs/relay.md) ``worker`` or ``server``. Workers give their gradients to the server
         by PUSH. A server has its weights and its state in its far memory, and does not compute, mask or infer.
+    fetch_formats : bool
+        Whether weights of a worker or a server have a format in BROADCAST, and are counted:
+        docs/ring/collective/formats.md.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
     element : str
@@ -180,6 +185,7 @@ class NodeConfig:
     replay: bool = False
     rounds: bool = False
     role: str = NODE
+    fetch_formats: bool = False
     throttles: bool = False
     element: str = FP32
 
@@ -206,7 +212,7 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
-                     "masters", "replay", "rounds", "row_owners", "throttles"):
+                     "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -224,8 +230,13 @@ class NodeConfig:
             raise ValueError(f"far_words must be 0, or a multiple of 32 up to 16777216, not {self.far_words!r}")
         if self.role not in ROLES:
             raise ValueError(f"Role must be one of {', '.join(ROLES)}, not {self.role!r}")
+        if self.in_relay:
+            self._check_relay()
         if self.is_server:
             self._check_server()
+        if self.fetch_formats and (not self.in_relay or self.lanes < 2):
+            raise ValueError(f"Node with formats of FETCH must be a worker or a server with 2 lanes or more, not a "
+                             f"{self.role} with {self.lanes}")
         if self.far_words and not (self.compute or self.is_server):
             raise ValueError("Node with a far memory must have rows of multiply-accumulate units, since it moves "
                              "their activations")
@@ -268,13 +279,16 @@ class NodeConfig:
                 raise ValueError(f"{name} must be at most {most} with segments of {self.segment} elements, since a "
                                  f"block has at most {MOST_SEGMENTS} of them, not {getattr(self, name)!r}")
 
+    def _check_relay(self):
+        """Raise ValueError if a worker or server has codecs that a relay has no use for."""
+        if (self.weight_codec, self.gradient_codec, self.masters) != (RAW, ZERO_VALUE, False):
+            raise ValueError(f"{self.role.capitalize()} must have weights as {RAW}, no masters, and gradients as "
+                             f"{ZERO_VALUE}, not {self.weight_codec!r} and {self.gradient_codec!r}")
+
     def _check_server(self):
         """Raise ValueError if a server cannot have its weights and its state in its far memory."""
         if self.compute:
             raise ValueError(f"Server must have no rows of multiply-accumulate units, not {self.compute!r}")
-        if self.has_master or self.has_residual or not self.adds_compressed:
-            raise ValueError(f"Server must have weights as {RAW}, no masters, and gradients as {ZERO_VALUE}, not "
-                             f"{self.weight_codec!r} and {self.gradient_codec!r}")
         if self.far_words < self.served_words:
             raise ValueError(f"Far memory of a server must hold its weights and its state, {self.served_words:,} "
                              f"words, not {self.far_words:,}")

@@ -5,7 +5,7 @@ import enum
 
 from hdl.group import GROUP
 
-__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap",
+__all__ = ["BASE_ALIGNMENT", "COUNT_WORDS", "MOST_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap",
            "MemorySpace", "Space", "memory_map"]
 
 #: Alignment of the base of a command, in elements, in every memory.
@@ -17,6 +17,9 @@ REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state":
 
 #: Words of the table of scales, in a node with rounds.
 SCALE_WORDS = 512
+
+#: Words of the table of counts, of a server with formats: 4 for each of 64 entries.
+COUNT_WORDS = 256
 
 #: Words of a node's trace, in a node with programs.
 TRACE_WORDS = 512
@@ -121,7 +124,7 @@ def memory_map(config):
 
     Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
     codec needs them, the codebook where weights are coded by centroids, activations where there is a compute engine,
-    scales where there are rounds, and the trace where there are programs.
+    scales where there are rounds, counts in a server with formats, and the trace where there are programs.
     """
     planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
               for plane in range(config.state_planes)]
@@ -134,5 +137,6 @@ def memory_map(config):
         ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
         ("activations", config.activation_words if config.compute else 0, "activation memory", "activations"),
         ("scales", SCALE_WORDS if config.rounds else 0, "table of scales", "scales"),
+        ("counts", COUNT_WORDS if config.fetch_formats and config.is_server else 0, "table of counts", "counts"),
         ("trace", TRACE_WORDS if config.queues > 1 else 0, "trace", "trace"),
     ])

@@ -20,7 +20,8 @@ from hdl.compression.table.codec import TableCodec
 from hdl.compression.zero_value.codec import ZeroValueCodec
 from hdl.group import GROUP
 
-__all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "block_codec"]
+__all__ = ["CODECS", "FETCH_FORMATS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "block_codec",
+           "fetch_blocks"]
 
 #: Names of the codecs that a node has unless it is told otherwise.
 RAW, ZERO_VALUE = "raw", "zero_value"
@@ -69,6 +70,15 @@ CODECS: dict[str, Codec] = {
     "mxfp4_e2m1_up": block_codec(18, microscaling.MXFP4_E2M1_UP),
     "nvfp4": _nvfp4_codec(19, NVFP4()),
 }
+
+#: Formats of weights that a relay's server gives to its workers. A command has the place of its format here, and one
+#: pair of units has all but the first.
+FETCH_FORMATS = (RAW, "mx4", "mx6", "mx9")
+
+
+def fetch_blocks() -> tuple[BlockCodec, ...]:
+    """Return the formats of :data:`FETCH_FORMATS` with blocks, in this order, the widest last."""
+    return tuple(CODECS[name].parameters["codec"] for name in FETCH_FORMATS[1:])
 
 
 class _View(Mapping[str, Codec]):

@@ -61,7 +61,8 @@ class CommandChecker(wiring.Component):
     - The node has the operation, in the queue of the command (``UNKNOWN_OPERATION``; the detail is the operation).
       One without extents that is not on the ring, such as QUIESCE, is not checked further.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
-      the planes that the rule needs; the detail is the rule).
+      the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
+      ``BAD_FORMAT``, if there is no such format, or the root of one with blocks is no server; the detail is it).
     - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is the least length).
     - If the command is one of a program, and its ``after_1`` is that of a ``remote`` node, it has control words and
       ``unit`` is another node of its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit,
@@ -238,10 +239,12 @@ class CommandChecker(wiring.Component):
                                     with m.If(self._strays(command)):
                                         conclude(EventStatus.BAD_UNIT, Cat(
                                             command.unit, command.unit_queue, Const(0, 6), self.place.size))
-                                if operation.refused is not None:
-                                    condition, status, detail = operation.refused(settings)
-                                    with m.If(condition):
-                                        conclude(status, detail)
+                                for refused, given in ((operation.refused_fields, command),
+                                                       (operation.refused, settings)):
+                                    if refused is not None:
+                                        condition, status, detail = refused(given)
+                                        with m.If(condition):
+                                            conclude(status, detail)
                                 if operation.least:
                                     with m.If(command.length < operation.least):
                                         conclude(EventStatus.BAD_LENGTH, operation.least)

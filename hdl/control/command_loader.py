@@ -11,7 +11,7 @@ from hdl.control.sequencer import pass_layout, place_layout
 
 __all__ = ["WORDS", "CommandLoader"]
 
-#: Words of a command that are loaded; those behind are reserved.
+#: Words of a command that are loaded; those behind are reserved, but for one more in a node with formats of FETCH.
 WORDS = 12
 
 #: Word that is loaded first: those that say how others change, and what the command waits for, come early.
@@ -72,7 +72,7 @@ class CommandLoader(wiring.Component):
         Settings of the verdict.
     """
 
-    #: From the grant to the verdict on a QUIESCE.
+    #: From the grant to the verdict on a QUIESCE; a cycle more in a node with formats of FETCH.
     latency = WORDS + 4
 
     def __init__(self, *, config, operations, queues=1):
@@ -110,6 +110,7 @@ class CommandLoader(wiring.Component):
         m = Module()
         m.submodules.checker = checker = CommandChecker(
             config=self._config, operations=self._operations, queues=self._queues)
+        words = WORDS + self._config.fetch_formats
         asked = Signal()  # a word in this cycle
         chosen = Signal(self._queues)  # bit of the queue
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
@@ -125,7 +126,7 @@ class CommandLoader(wiring.Component):
         self._words(m, stages[0][1], value, shifted, chosen)
         with m.If(valid):
             with m.Switch(word):
-                for n in range(WORDS):
+                for n in range(words):
                     place = slice(32 * n, 32 * n + 32)
                     with m.Case(n):
                         m.d.sync += copy.as_value()[place].eq(shifted)
@@ -157,7 +158,7 @@ class CommandLoader(wiring.Component):
 
             with m.State("Read"):
                 m.d.comb += asked.eq(1)
-                m.d.sync += self.word.eq(Mux(self.word == WORDS - 1, 0, self.word + 1))
+                m.d.sync += self.word.eq(Mux(self.word == words - 1, 0, self.word + 1))
                 with m.If(self.word == FIRST_WORD - 1):
                     m.next = "Settle"
 

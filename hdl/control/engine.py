@@ -90,6 +90,8 @@ class OperationDescription:
     refused : callable, optional
         Takes the settings as ``Extent.used`` does, and gives a value that refuses the command, an EventStatus, and
         the detail.
+    refused_fields : callable, optional
+        Takes the command, and gives the same.
     queue : int, optional
         Queue of a node with several that carries it out: 0 computes, 1 communicates. By default any may.
     """
@@ -101,6 +103,7 @@ class OperationDescription:
     is_root: bool | None = None
     least: int = 0
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
+    refused_fields: Callable[[Any], tuple[Any, int, Any]] | None = None
     queue: int | None = None
 
     def __post_init__(self):

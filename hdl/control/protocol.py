@@ -127,6 +127,7 @@ class EventStatus(enum.IntEnum):
     CLOSE_TIMEOUT = 28
     READ_DEAD = 29
     FAR_TIMEOUT = 30
+    BAD_FORMAT = 31
 
 
 class EventFlag(enum.IntFlag):
@@ -158,8 +159,9 @@ def command_layout():
     the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
     region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
     (:mod:`hdl.control.region_versions`). ``round`` makes a command part of a round of
-    gradients, whose ``number`` is that of the pass, to which the node adds what is given here. SWITCH has its setting
-    in ``gradient_base``:
+    gradients, whose ``number`` is that of the pass, to which the node adds what is given here. ``format`` is that of
+    a BROADCAST's weights in a node with several, and ``entry`` the one in its table of counts
+    (docs/ring/collective/formats.md). SWITCH has its setting in ``gradient_base``:
     :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({
@@ -176,7 +178,7 @@ def command_layout():
         "unit": 8, "apart": 1,
         "turn": 8, "stride": 8, "number": 16,
         "duration": 32,
-        "reserved_12": 128,
+        "format": 4, "entry": 8, "reserved_12": 116,
     })
 
 

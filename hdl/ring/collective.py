@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.registry import CODECS, RAW
+from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.control.remote_after import signals_signature
 from hdl.optimizer.rules import settings_layout
@@ -18,6 +18,7 @@ from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
 from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import memory_ports
+from hdl.ring.parts.tally import ENTRIES
 from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
 from hdl.ring.switched_link import SwitchedLink
@@ -143,8 +144,9 @@ class CollectiveEngine(wiring.Component):
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
-        # A broadcast moves weights as they are.
-        expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
+        # A broadcast moves weights as they are, or where workers have formats in one of these.
+        formats = FETCH_FORMATS if config.fetch_formats and not config.is_server else ()
+        expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
         m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
         alive = self._control_words(m, link) if config.replay else 0
@@ -237,6 +239,16 @@ class CollectiveEngine(wiring.Component):
                 setup.settings.eq(self.settings),
                 setup.packed_state.eq(self.packed_state),
             ]
+            if config.fetch_formats:
+                fetches = given.operation == Operation.BROADCAST
+                m.d.sync += setup.format.eq(Mux(fetches, given.format, 0))
+                if config.is_server:
+                    m.d.sync += [
+                        setup.counted.eq((pushes | (fetches & (given.rank == given.root) & (given.size != 1)))
+                                         & (given.entry < ENTRIES)),
+                        setup.entry.eq(given.entry),
+                        setup.length.eq(given.length),
+                    ]
             if config.throttles:
                 m.d.sync += setup.pace.eq(self.throttle_optimizer)
         if config.throttles:

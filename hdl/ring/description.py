@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from hdl.compression.registry import FETCH_FORMATS
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
 from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
@@ -29,6 +30,12 @@ def describe(config):
     def lacks_planes(settings):
         return ~has_rule(settings.rule, config.state_planes), EventStatus.BAD_RULE, settings.rule
 
+    def lacks_format(command):
+        """No such format; or the server, which alone encodes, is not the root."""
+        wrong_root = (command.root == command.rank) != config.is_server
+        unknown = command.format >= len(FETCH_FORMATS)
+        return unknown | ((command.format != 0) & wrong_root), EventStatus.BAD_FORMAT, command.format
+
     push = ()
     if config.in_relay:
         served = (weights, *(dataclasses.replace(extent, reach=Reach.DENSE) for extent in state))
@@ -49,7 +56,7 @@ def describe(config):
             OperationDescription(code=Operation.REDUCE_SCATTER, extents=(gradients,), on_ring=True, queue=1),
             OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True, queue=1),
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True,
-                                 queue=1),
+                                 refused_fields=lacks_format if config.fetch_formats else None, queue=1),
             *push,
             *switch,
         ),

@@ -9,11 +9,11 @@ What follows from a record goes into queues, so that a walk may be ahead of the 
 and so it leaves no trace beyond its header.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.registry import CODECS, RAW
+from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
 from hdl.ring.header import PacketType, expected_layout, header_layout
 from hdl.ring.order import Phase, Walk, record_layout
 from hdl.ring.parts.chosen import parts as chosen_parts
@@ -205,6 +205,8 @@ class Sequencer(wiring.Component):
         gradients, weights, raw = (
             CODECS[name].code for name in (self._config.gradient_codec, self._config.weight_codec, RAW)
         )
+        if self._config.fetch_formats:
+            raw = Array(CODECS[name].code for name in FETCH_FORMATS)[self.setup.format]
         return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.coded, weights, raw))
 
     def _direct_egress(self, m, followers):

@@ -5,6 +5,7 @@ from amaranth.lib import data
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import PITCHES, plan_layout, tour_layout
 from hdl.ring.parts.chosen import parts as chosen_parts
+from hdl.ring.parts.part import fetch_setup
 from hdl.ring.walks import walks_of
 from hdl.throttle import RATE_BITS
 
@@ -46,6 +47,8 @@ def setup_layout(config, parts=None):
             "packed_state": 1,
             # The sum goes along a chain of workers to a server; this node is the first of them, or the server.
             **({"chain": 1, "opens": 1, "closes": 1} if config.in_relay else {}),
+            # The format of a BROADCAST, and where a server counts.
+            **fetch_setup(config),
             # Numbers of nodes.
             "rank": 8,
             "predecessor": 8,

@@ -16,6 +16,7 @@ from sim.verilated.native import Arithmetic
 if TYPE_CHECKING:
     from host.relay.measured import SetTimes
     from host.relay.node_run import NodeRun
+    from host.relay.run import Assessor
 
 __all__ = ["relay_nodes_command"]
 
@@ -37,6 +38,10 @@ def relay_nodes_command(
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
     plateau: Annotated[bool, typer.Option("--plateau", help="Add a layer wherever the loss stands still.")] = False,
+    format: Annotated[str, typer.Option(
+        help="Format of weights in FETCH: raw, mx4, mx6 or mx9, of all layers or of each, with commas.")] = "raw",
+    underflow: Annotated[bool, typer.Option(
+        "--underflow", help="Widen mx4 to mx6 where more than 10 % of a layer's weights are zeros.")] = False,
     far: Annotated[str, typer.Option(help="Words per cycle of the server's far memory.")] = "4",
     window: Annotated[int, typer.Option(help="Elements of a window, and of an accumulator.")] = 4160,
     resident: Annotated[bool, typer.Option("--resident", help="Have all layers stay on the workers.")] = False,
@@ -53,7 +58,7 @@ def relay_nodes_command(
     from host.models.digits import digits
     from host.models.widths import widths as hidden_widths
     from host.relay import node_run
-    from host.relay.assessor import Plateau
+    from host.relay.assessor import Plateau, Together, Underflow
     from host.relay.edits import Structure
     from host.relay.plan import cut, make_relay_plan
     from host.training.optimizers import SGD
@@ -81,7 +86,10 @@ def relay_nodes_command(
     memories = node_run.worker_of(worker, windows=windows)
     most = len(data.train_y) // nodes
     plan = make_relay_plan(widths, worker=memories, count=microbatches or 1, microbatch=microbatch, most=most)
-    structure = Structure(widths, ("raw",) * (len(widths) - 1), microbatches or 1, rate, plan.microbatch, memories)
+    formats = tuple(format.split(","))
+    structure = Structure(widths, formats * (len(widths) - 1) if len(formats) == 1 else formats, microbatches or 1,
+                          rate, plan.microbatch, memories)
+    rules: list[Assessor] = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
     words = sum(unit.length for unit in plan.units)
     server = node_run.server_node(words=-(-words // _STEP) * _STEP, planes=optimizer.planes, depth=_DEPTH)
     prepare(output, files=_FILES)
@@ -101,7 +109,7 @@ def relay_nodes_command(
                          for rank, (transport, config) in enumerate(zip(opened.transports, configs, strict=True))])
             ring.connect()
             run = node_run.NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
-                                   assessor=Plateau() if plateau else None)
+                                   assessor=Together(*rules) if rules else None)
             progress.stage("relay", sets)
             rows = []
             for number in range(sets):

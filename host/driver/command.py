@@ -65,6 +65,11 @@ class Command:
         pass.
     duration : int
         Cycles of a command that stands for others.
+    format : int
+        Format of a BROADCAST's weights, a place in :data:`hdl.compression.registry.FETCH_FORMATS`, in nodes with
+        several.
+    entry : int
+        Entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none.
     """
 
     operation: Operation
@@ -98,6 +103,8 @@ class Command:
     stride: int = 1
     number: int = 0
     duration: int = 0
+    format: int = 0
+    entry: int = 0
 
     def words(self) -> Words:
         """The sixteen words of the descriptor.
@@ -270,11 +277,13 @@ _MEANINGS: dict[EventStatus, str] = {
                        "check its waits, or the number of the run's first pass",
     EventStatus.CLOSE_TIMEOUT: "rank 0 did not close round {event.low}, and nobody was at work for {event.cycles} "
                                "cycles; check QUORUM and DEADLINE, that all nodes have the program, or raise TIMEOUT",
+    EventStatus.BAD_FORMAT: "there is no format {event.detail} of weights, or its root is not the server, which "
+                            "alone encodes",
     EventStatus.FAR_TIMEOUT: "the far memory said nothing for TIMEOUT cycles, after {event.detail} elements were "
                              "moved; check that it is there, or raise TIMEOUT",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
-           EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
+           EventStatus.BAD_RULE, EventStatus.BAD_FORMAT, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
            EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD)

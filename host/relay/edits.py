@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hdl.compression.registry import FETCH_FORMATS
 from host.relay.plan import RelayPlan, Worker, make_relay_plan
 
-__all__ = ["FORMATS", "Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit"]
-
-#: Formats of a layer's weights in FETCH: workers have a decoder for these.
-FORMATS = ("raw", "mx4", "mx6", "mx9")
+__all__ = ["Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit"]
 
 
 class RefusedError(ValueError):
@@ -80,8 +78,8 @@ class Structure:
             raise ValueError(f"Formats must be one for each of {len(self.widths) - 1} layers, not "
                              f"{len(self.formats)}")
         for name in self.formats:
-            if name not in FORMATS:
-                raise ValueError(f"Format must be one of {', '.join(FORMATS)}, not {name!r}")
+            if name not in FETCH_FORMATS:
+                raise ValueError(f"Format must be one of {', '.join(FETCH_FORMATS)}, not {name!r}")
         if not 0 <= self.rate < np.inf:
             raise ValueError(f"Rate must be a finite number of zero or more, not {self.rate!r}")
         object.__setattr__(self, "rate", float(np.float32(self.rate)))

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hdl.compression.registry import FETCH_FORMATS
 from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
+from hdl.memory_map import COUNT_WORDS
 from host.compute.factors import Array, best_factors
 from host.compute.instructions import Factors, Matrix, Products, Words, at, ended
 from host.program.program import CompiledProgram, Program, Queue
@@ -25,7 +27,10 @@ from host.relay.plan import ListKey, RelayPlan
 from sim.golden.compute import pack
 from sim.golden.relay import accesses
 
-__all__ = ["RelayLists", "compile_relay", "relay_program"]
+__all__ = ["RelayLists", "compile_relay", "entry_of", "relay_program"]
+
+#: Entries of a server's table of counts.
+_ENTRIES = COUNT_WORDS // 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,6 +158,11 @@ class _Execution:
         return f"{'backward' if self.backward else 'forward'} {self.number} {self.microbatch}"
 
 
+def entry_of(number: int) -> int:
+    """Entry of a unit in the server's table of counts; one that there is not for units that it has no room for."""
+    return int(min(number, _ENTRIES))
+
+
 class _Builder:
     """Commands of a set."""
 
@@ -223,7 +233,8 @@ class _Builder:
             f"fetch {number}{' again' if backward else ''}", operation="BROADCAST", queue=Queue.COMMUNICATE,
             collective=True, reads=[served], writes=[near],
             fields={"weight_base": [near.base] * self._workers + [served.base], "length": near.length,
-                    "root": self._workers})
+                    "root": self._workers, "format": FETCH_FORMATS.index(self._plan.units[number].format),
+                    "entry": entry_of(number)})
 
     def _served(self, number: int) -> Region:
         return Region("served", self._bases[number], self._plan.units[number].words)
@@ -234,7 +245,7 @@ class _Builder:
             f"push {number}", operation="PUSH", queue=Queue.COMMUNICATE, collective=True,
             reads=[near, Region("settings", 0, 1)], writes=[served],
             fields={"gradient_base": near.base, "weight_base": served.base, "state_base": served.base,
-                    "length": near.length, "root": self._workers})
+                    "length": near.length, "root": self._workers, "entry": entry_of(number)})
 
     def _execute(self, one: _Execution) -> None:
         plan = self._plan

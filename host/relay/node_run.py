@@ -1,7 +1,7 @@
 """Runs of a relay on nodes: the same sets as those of golden ones, on a ring of workers and a server.
 
 Golden workers that have all layers go along, so what nodes make is compared set by set: the loss, and before an edit
-and at the end the server's weights and state. Layers go through no codec on nodes.
+and at the end the server's weights and state. The assessor reads the server's own counts, which are compared as well.
 
 Nodes with two banks of programs are given lists, programs, new units and settings of the next set while a set runs,
 and an EDIT, which all of them must have acknowledged before the next set begins. Units keep their places on the
@@ -12,7 +12,7 @@ workers and server programs of the new structure, and the server the weights and
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -31,12 +31,12 @@ from host.relay.places import lists_base, next_bases
 from host.relay.plan import Worker, check_server
 from host.relay.ring import RelayRing, SetOutcome, SetProgram
 from host.relay.run import Assessor, RelayRun, SetReport, edit_server
-from host.relay.timeline import Costs, link_cycles
+from host.relay.timeline import Costs, link_cycles, words_per_parameter
 from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
 from sim.arithmetic import functions
 from sim.golden.codecs import RAW
-from sim.golden.relay import Share, resident_set, total_loss
+from sim.golden.relay import Counts, Share, resident_set, total_loss
 
 __all__ = ["NodeRun", "server_node", "worker_node", "worker_of"]
 
@@ -47,6 +47,7 @@ def worker_node(*, window: int, activation_words: int, far_words: int, depth: in
     """A worker of four by four units with windows of ``window`` elements, and as many accumulators."""
     return NodeConfig(role="worker", compute=4, queues=3, masking=False, error_feedback=False, state_planes=0,
                       state_words=32, gradient_words=windows * window, weight_words=windows * window,
+                      fetch_formats=True, program_banks=2,
                       activation_words=activation_words, far_words=far_words, program_depth=depth)
 
 
@@ -54,7 +55,7 @@ def server_node(*, words: int, planes: int, depth: int) -> NodeConfig:
     """A server of ``words`` weights with ``planes`` words of state for each, which updates a row per cycle."""
     return NodeConfig(role="server", queues=3, masking=False, error_feedback=False, gradient_words=64,
                       weight_words=words, state_words=words, state_planes=planes, far_words=(1 + planes) * words,
-                      update_lanes=4, program_depth=depth)
+                      update_lanes=4, program_depth=depth, fetch_formats=True, program_banks=2)
 
 
 def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
@@ -88,7 +89,7 @@ class NodeRun(RelayRun):
     Members
     -------
     same : bool
-        Whether nodes have had the golden bits until now.
+        Whether nodes have had the golden bits and counts until now.
     times : list of SetTimes
         Cycles of each set that was traced.
     outcome : SetOutcome
@@ -110,14 +111,26 @@ class NodeRun(RelayRun):
         self._running: Structure | None = None
         self._next: _Next | None = None  # what the pending edits lead to
         self._staged = False  # nodes have acknowledged it
+        self._found: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
         self.same = True
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> RelayLists:
-        """Lists of a structure."""
-        if set(structure.formats) != {RAW}:
-            raise ValueError(f"Format of layers on nodes must be {RAW}, not {' and '.join(set(structure.formats))}")
-        worker = self._nodes.devices[0].config
+        """Lists of a structure.
+
+        Raises
+        ------
+        ValueError
+            Nodes lack its formats, or the server's table of counts has no room for its units.
+        """
+        worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
+        others, units = set(structure.formats) - {RAW}, len(structure.plan.units)
+        if others and not all(device.config.fetch_formats for device in self._nodes.devices):
+            raise ValueError(f"Format of layers on nodes without fetch_formats must be {RAW}, not "
+                             f"{' and '.join(sorted(others))}")
+        if server.fetch_formats and units > server.memories["counts"].words // 4:
+            raise ValueError(f"Units must be at most {server.memories['counts'].words // 4}, those of the server's "
+                             f"table of counts, not {units}")
         return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
             rows=worker.compute, lanes=worker.lanes, operands=worker.operands))
 
@@ -193,6 +206,11 @@ class NodeRun(RelayRun):
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
+        if self._nodes.devices[-1].config.fetch_formats:
+            self._found = relay.counts()
+            wanted = super()._counts  # of units that there were before an edit, too
+            self.same &= all(mine[number] == golden[number] for number in range(len(self.server.units))
+                             for mine, golden in zip(self._found, wanted, strict=True))
         if self._traced:
             self.times.append(set_times(outcome))
         self.outcome = outcome
@@ -200,6 +218,9 @@ class NodeRun(RelayRun):
 
     def _meanwhile(self, relay: RelayRing) -> Iterator[None] | None:
         return self._steps(relay, len(self.reports) + 1) if self._banked else None
+    @property
+    def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
+        return super()._counts if self._found is None else self._found
 
     def choose(self, count: int) -> Edit:
         """Choose the microbatches of all sets from the next one on: the first edit of a log."""
@@ -216,8 +237,8 @@ class NodeRun(RelayRun):
             Words per cycle of the server's far memory.
         """
         moved = 2 * (1 + self._optimizer.planes)
-        return times.costs([link_cycles(unit.words, workers=self._workers, state_words=moved, rate=rate)
-                            for unit in self.server.units])
+        return times.costs([link_cycles(unit.words, workers=self._workers, state_words=moved, rate=rate,
+                                        words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
 
     def compare(self) -> bool:
         """Compare the server's weights and state with the golden ones."""

@@ -24,6 +24,7 @@ from host.program.program import CompiledProgram, Queue
 from host.program.region import Region
 from host.relay.lists import RelayLists, relay_program
 from host.relay.places import first_bases
+from sim.golden.relay import Counts
 
 __all__ = ["RelayRing", "SetOutcome", "SetProgram", "node_programs"]
 
@@ -148,6 +149,15 @@ class RelayRing:
                     for base, unit in zip(self._bases, self._plan.units, strict=True)]
 
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
+
+    def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
+        """Counts of each unit in FETCH and in PUSH, as the server has found them in the last set."""
+        units = self._plan.units
+        table = self._server.read_memory(self._server.config.memories["counts"].number, 0, 4 * len(units))
+        rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
+        fetched, pushed = ({number: Counts(unit.words, *row[half])
+                             for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
+        return fetched, pushed
 
     @property
     def bases(self) -> Sequence[int]:

@@ -246,8 +246,13 @@ class RelayRun:
             number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate), structure)
         fetched, pushed = ({layer: _together([counts[one] for one in numbers])
                             for layer, numbers in _by_layer(self.server.units).items()}
-                           for counts in (self.server.fetched, self.server.pushed))
+                           for counts in self._counts)
         return SetReport(number, loss, len(indices), fetched, pushed, structure)
+
+    @property
+    def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
+        """Counts of each unit in FETCH and in PUSH, in the last set."""
+        return self.server.fetched, self.server.pushed
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
         """Carry a set out, and return its loss as a bit pattern: here on golden nodes, layer by layer."""

@@ -23,7 +23,7 @@ from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.relay import Unit, accesses
 
 __all__ = ["Costs", "Event", "Run", "costs_of", "execution_cycles", "link_cycles", "microbatches", "relay_run",
-           "uniform"]
+           "uniform", "words_per_parameter"]
 
 #: Cycles of a word on the link with headers and masks, as a chain of nodes takes them; and of each FETCH and PUSH,
 #: beside those of each worker.
@@ -69,6 +69,11 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
     return math.ceil(fetch) + around, math.ceil(max(WORD * words, state_words * words / rate)) + around
 
 
+def words_per_parameter(unit: Unit) -> Fraction:
+    """Words of a parameter of a unit in FETCH, by its format."""
+    return Fraction(WEIGHT_CODECS[unit.format].most_words(unit.words), unit.words)
+
+
 def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool = True) -> tuple[int, int]:
     """Cycles of a microbatch forward and backward: modelled by full arrays."""
     cycles = -(-microbatch * unit.inputs * unit.outputs // macs) + EXECUTION
@@ -79,8 +84,7 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
              rate: Fraction = Fraction(4)) -> list[Costs]:
     """Modelled cycles of each unit; see :func:`link_cycles` and :func:`execution_cycles`."""
     return [Costs(*link_cycles(unit.words, workers=workers, state_words=state_words, rate=rate,
-                               words_per_parameter=Fraction(WEIGHT_CODECS[unit.format].most_words(unit.words),
-                                                            unit.words)),
+                               words_per_parameter=words_per_parameter(unit)),
                   *execution_cycles(unit, microbatch=microbatch, macs=macs)) for unit in units]
 
 

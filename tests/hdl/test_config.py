@@ -58,6 +58,15 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"role": "server", "compute": 4}, r"^Server must have no rows of multiply-accumulate units, not 4$"),
         ({"role": "server", "masters": True}, r"^Server must have weights as raw, no masters, and gradients as "
                                               r"zero_value, not 'raw' and 'zero_value'$"),
+        ({"role": "worker", "gradient_codec": "mx9"}, r"^Worker must have weights as raw, no masters, and gradients as "
+                                                      r"zero_value, not 'raw' and 'mx9'$"),
+        ({"role": "worker", "weight_codec": "mx9"}, r"^Worker must have weights as raw, no masters, and gradients as "
+                                                    r"zero_value, not 'mx9' and 'zero_value'$"),
+        ({"fetch_formats": 1}, r"^fetch_formats must be True or False, not 1$"),
+        ({"fetch_formats": True}, r"^Node with formats of FETCH must be a worker or a server with 2 lanes or more, "
+                                  r"not a node with 4$"),
+        ({"fetch_formats": True, "role": "worker", "lanes": 1}, r"^Node with formats of FETCH must be a worker or a "
+                                                                r"server with 2 lanes or more, not a worker with 1$"),
         ({"row_owners": 1}, r"^row_owners must be True or False, not 1$"),
         ({"throttles": 1}, r"^throttles must be True or False, not 1$"),
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
@@ -135,7 +144,9 @@ def test_hash_covers_every_parameter():
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
-    assert {*changed, "element", "rounds", "far_words"} == {field.name for field in dataclasses.fields(NodeConfig)}
+    worker = NodeConfig(role="worker")
+    assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
+    assert {*changed, "element", "rounds", "far_words", "fetch_formats"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(

@@ -58,7 +58,8 @@ with mx5.registered():
         # The server of a relay: weights and state in the far memory, an optimizer as wide as rows, and two banks of
         # programs.
         "server": NodeConfig(role="server", far_words=49152, state_words=16384, update_lanes=4, queues=3,
-                             masking=False, error_feedback=False, program_depth=256, program_banks=2),
+                             masking=False, error_feedback=False, program_depth=256, program_banks=2,
+                             fetch_formats=True),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }
@@ -69,7 +70,7 @@ MIXED = {
     # Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server.
     "relay": (NodeConfig(role="worker", compute=4, queues=3, gradient_words=8320, weight_words=8320, state_words=1024,
                          state_planes=0, masking=False, error_feedback=False, far_words=1 << 16,
-                         program_depth=256, program_banks=2),) * 2 + (CONFIGS["server"],),
+                         program_depth=256, program_banks=2, fetch_formats=True),) * 2 + (CONFIGS["server"],),
 }
 
 

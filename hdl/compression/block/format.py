@@ -43,11 +43,12 @@ import dataclasses
 import enum
 
 from amaranth.lib import data
+from amaranth.lib.wiring import In
 
 from hdl.floating.format import BF16, FP32
 
 __all__ = ["BIAS", "ONES", "RANDOM_BITS", "STATE_BITS", "WORD", "BlockCodec", "Rounding", "block_layout",
-           "check_codec", "check_integer", "check_power", "random_state"]
+           "check_among", "check_codec", "check_integer", "check_power", "choice_port", "random_state"]
 
 #: Bits of a word.
 WORD = 32
@@ -194,3 +195,23 @@ def check_codec(codec, lanes, format=FP32):
     if codec.magnitude_bits > format.fraction_bits + 1:
         raise ValueError(f"Magnitudes must be of at most {format.fraction_bits + 1} bits, not "
                          f"{codec.magnitude_bits!r}")
+
+
+def check_among(codec, among):
+    """Return the formats that a unit chooses from at run time; raise ValueError unless they differ in the width of
+    their integers alone, and ``codec`` is the widest."""
+    among = tuple(among)
+    if among and (codec.top_field > 1 or codec.difference_bits != 1 or codec.rounding is not Rounding.NEAREST_EVEN):
+        raise ValueError(f"Codec must have integers, a bit per difference and rounding to nearest, not {codec!r}")
+    if among and (codec not in among or any(
+            other.mantissa_bits > codec.mantissa_bits
+            or dataclasses.replace(other, mantissa_bits=codec.mantissa_bits) != codec for other in among)):
+        raise ValueError(f"Formats must be as the codec, which is one of them, but for narrower mantissas, not "
+                         f"{among!r}")
+    return among
+
+
+def choice_port(among):
+    """Member of a unit that chooses from formats: the place of the packets' format among them. It must hold while
+    anything is in the unit."""
+    return {"choice": In(range(max(len(among), 2)))} if among else {}

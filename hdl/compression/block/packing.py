@@ -2,11 +2,11 @@
 
 import math
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.block.format import WORD, block_layout, check_codec
+from hdl.compression.block.format import WORD, block_layout, check_among, check_codec, choice_port
 from hdl.floating.stages import shift_left
 from hdl.streams.stream import beat_layout
 
@@ -32,6 +32,19 @@ def least_words(codec, lanes):
     return -(-(codec.header_bits + lanes * codec.code_bits) // WORD)
 
 
+def _together(codec, among, lanes):
+    """:func:`positions` of formats to choose from: all places, sizes of first and further beats by format, and the
+    most words."""
+    found = [positions(one, lanes) for one in among or [codec]]
+    return (sorted({place for places, _, _ in found for place in places}),
+            [(sizes[0], sizes[-1]) for _, sizes, _ in found], max(words for _, _, words in found))
+
+
+def _of(given, values):
+    """The value of the chosen format, or of the only one."""
+    return values[0] if len(values) == 1 else Array(values)[given.choice]
+
+
 def check_words(words, least):
     """Words in a beat: as many as are asked for, at least as many as needed, and these by default."""
     if words is None:
@@ -54,23 +67,28 @@ class Packer(wiring.Component):
         Elements in a beat of a block.
     words : int or None
         Words in a beat of the output; by default as many as a beat can complete.
+    among : sequence of SharedExponent
+        Formats to choose from, as those of a :class:`~hdl.compression.block.quantizer.Quantizer`.
 
     Members
     -------
     i : In(stream of block_layout(codec, lanes))
+    choice : In, if there is ``among``
     o : Out(stream of beat_layout(words))
         At least one word is kept in each beat, but not all of them need be.
     """
 
     latency = 1
 
-    def __init__(self, *, codec, lanes, words=None):
+    def __init__(self, *, codec, lanes, words=None, among=()):
         check_codec(codec, lanes)
         layout = block_layout(codec, lanes)
         self._codec = codec
         self._lanes = lanes
-        self._words = check_words(words, positions(codec, lanes)[-1])
-        super().__init__({"i": In(stream.Signature(layout)), "o": Out(stream.Signature(beat_layout(self._words)))})
+        self._among = check_among(codec, among)
+        self._words = check_words(words, _together(codec, self._among, lanes)[-1])
+        super().__init__({"i": In(stream.Signature(layout)), **choice_port(self._among),
+                          "o": Out(stream.Signature(beat_layout(self._words)))})
 
     @property
     def words(self):
@@ -79,13 +97,18 @@ class Packer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        places, sizes, most = positions(self._codec, self._lanes)
+        codec, among = self._codec, self._among
+        places, pairs, most = _together(codec, among, self._lanes)
         unit = math.gcd(WORD, *places)
         given = self.i.payload
-        piece = Signal(sizes[0])
+        longest, several = max(first for first, _ in pairs), codec.block > self._lanes
+        piece = Signal(longest)
         body = given.codes.as_value()
-        header = Cat(given.exponent, *([given.differences] if self._codec.subsets else []))
-        if len(sizes) > 1:
+        if among:
+            body = _of(self, [Cat(Cat(code[:other.mantissa_bits], code[-1]) for code in given.codes)
+                              for other in among])
+        header = Cat(given.exponent, *([given.differences] if codec.subsets else []))
+        if several:
             m.d.comb += piece.eq(Mux(given.first, Cat(header, body), body))
         else:
             m.d.comb += piece.eq(Cat(header, body))
@@ -96,9 +119,9 @@ class Packer(wiring.Component):
         moved = Signal(len(left) + len(piece))
         m.d.comb += moved.eq(shift_left(m, Cat(piece, C(0, len(left))), (count * unit)[:5]) | left
                              if unit < WORD else piece)
-        total = Signal(range((places[-1] + sizes[0]) // unit + 1))
-        m.d.comb += total.eq(count + (Mux(given.first, sizes[0] // unit, sizes[-1] // unit)
-                                      if len(sizes) > 1 else sizes[0] // unit))
+        total = Signal(range((places[-1] + longest) // unit + 1))
+        first, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
+        m.d.comb += total.eq(count + (Mux(given.first, first, further) if several else first))
         shift = (WORD // unit).bit_length() - 1
         whole = Signal(range(max(most, 1) + 1))
         rest = Signal.like(count)
@@ -145,9 +168,13 @@ class Unpacker(wiring.Component):
         Elements in a beat of a block.
     words : int or None
         Words in a beat of the input; by default, and at least, as many as a beat of a block can need.
+    among : sequence of SharedExponent
+        Formats to choose from, as those of a :class:`~hdl.compression.block.quantizer.Quantizer`; in ``o`` narrower
+        magnitudes are in the highest bits, where they are worth the same.
 
     Members
     -------
+    choice : In, if there is ``among``
     i : In(stream of beat_layout(words))
         ``keep`` must be all ones except in the last beat, as usual.
     o : Out(stream of block_layout(codec, lanes))
@@ -157,13 +184,15 @@ class Unpacker(wiring.Component):
 
     latency = 1
 
-    def __init__(self, *, codec, lanes, words=None):
+    def __init__(self, *, codec, lanes, words=None, among=()):
         check_codec(codec, lanes)
         layout = block_layout(codec, lanes)
         self._codec = codec
         self._lanes = lanes
+        self._among = check_among(codec, among)
         self._words = check_words(words, least_words(codec, lanes))
         super().__init__({
+            **choice_port(self._among),
             "i": In(stream.Signature(beat_layout(self._words))), "o": Out(stream.Signature(layout)), "error": Out(1)})
 
     @property
@@ -174,9 +203,11 @@ class Unpacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         codec, lanes = self._codec, self._lanes
-        sizes = positions(codec, lanes)[1]
+        pairs, beats = _together(codec, self._among, lanes)[1], codec.block // lanes
         row = WORD * self._words
-        unit = math.gcd(WORD, *sizes)
+        unit = math.gcd(WORD, *(size for sizes in pairs for size in sizes))
+        longest = max(first for first, _ in pairs)
+        opening, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
         given = self.i.payload
 
         # Of the words that were taken last: how far they are used, and whether they are a packet's last.
@@ -186,15 +217,14 @@ class Unpacker(wiring.Component):
         ended = Signal()
         count = Signal(range(self._words + 1))
 
-        index = Signal(range(max(len(sizes), 2)))
-        first = (index == 0) if len(sizes) > 1 else C(1, 1)
-        final = (index == len(sizes) - 1) if len(sizes) > 1 else C(1, 1)
+        index = Signal(range(max(beats, 2)))
+        first = (index == 0) if beats > 1 else C(1, 1)
+        final = (index == beats - 1) if beats > 1 else C(1, 1)
         stop = Signal(range(2 * whole + 1))
         crossing = Signal()
         taking = Signal()
         m.d.comb += [
-            stop.eq(place + (Mux(first, sizes[0] // unit, sizes[-1] // unit) if len(sizes) > 1 else sizes[0] // unit)
-                    + 1),
+            stop.eq(place + (Mux(first, opening, further) if beats > 1 else opening) + 1),
             crossing.eq(stop > whole),
             taking.eq(crossing & ~ended),
         ]
@@ -221,18 +251,22 @@ class Unpacker(wiring.Component):
             go.eq(free & (~taking | self.i.valid)),
             self.i.ready.eq(free & taking),
         ]
-        window = Signal(row - unit + sizes[0])
+        window = Signal(row - unit + longest)
         m.d.comb += window.eq(Cat(held[unit:], given.elements))
         for bit in reversed(range((whole - 1).bit_length())):
             step = unit << bit
-            remaining = sizes[0] + step - unit
+            remaining = longest + step - unit
             moved = Signal(min(remaining, len(window)), name=f"moved_{step}")
             m.d.comb += moved.eq(Mux(place[bit], window[step:], window))
             window = moved
         header = window[:codec.header_bits]
-        body = window[codec.header_bits:sizes[0]]
-        if len(sizes) > 1:
-            body = Mux(first, body, window[:sizes[-1]])
+        body = window[codec.header_bits:longest]
+        if beats > 1:
+            body = Mux(first, body, window[:lanes * codec.code_bits])
+        if self._among:
+            body = _of(self, [Cat(
+                Cat(C(0, codec.magnitude_bits - other.magnitude_bits), body.word_select(lane, other.code_bits))
+                for lane in range(lanes)) for other in self._among])
 
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
@@ -246,7 +280,7 @@ class Unpacker(wiring.Component):
                 place.eq(Mux(finished | lacking, whole - 1, stop - 1 - Mux(taking, whole, 0))),
                 ended.eq(~finished & (known | lacking)),
             ]
-            if len(sizes) > 1:
+            if beats > 1:
                 m.d.sync += index.eq(Mux(final, 0, index + 1))
             with m.If(first):
                 m.d.sync += self.o.payload.exponent.eq(header[:codec.exponent_bits])

@@ -5,7 +5,7 @@ See :mod:`hdl.compression.block.format` for the scale rule that both follow.
 
 from types import SimpleNamespace
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Array, C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,7 +15,9 @@ from hdl.compression.block.format import (
     STATE_BITS,
     Rounding,
     block_layout,
+    check_among,
     check_codec,
+    choice_port,
     random_state,
 )
 from hdl.compression.block.pipeline import Pipeline
@@ -69,19 +71,26 @@ class Quantizer(wiring.Component):
         Elements in a beat: a power of two, at most a block.
     format : FloatFormat
         Format of the elements, FP32 or BF16.
+    among : sequence of SharedExponent
+        Formats of which ``choice`` takes one at run time, :func:`~hdl.compression.block.format.check_among`; by
+        default there is the codec alone.
 
     Members
     -------
     i : In(stream of beat_layout(lanes, format.width))
+    choice : In, if there is ``among``
     o : Out(stream of block_layout(codec, lanes))
+        A magnitude of fewer bits than the codec's is in the lowest ones.
     """
 
-    def __init__(self, *, codec, lanes, format=FP32):
+    def __init__(self, *, codec, lanes, format=FP32, among=()):
         check_codec(codec, lanes, format)
         self._codec = codec
         self._lanes = lanes
         self._format = format
+        self._among = check_among(codec, among)
         super().__init__({
+            **choice_port(self._among),
             "i": In(stream.Signature(beat_layout(lanes, format.width))),
             "o": Out(stream.Signature(block_layout(codec, lanes))),
         })
@@ -214,6 +223,11 @@ class Quantizer(wiring.Component):
             with m.If(advance):
                 m.d.sync += found.as_value().eq(following)
             common = {"top": pipeline.register("below", top=top).top, "differences": found.as_value()}
+            if self._among:  # narrower magnitudes are farther to the right
+                reach = Signal(9, name="reach")
+                m.d.comb += reach.eq(common["top"] + self._chosen(
+                    m, 3, [codec.mantissa_bits - other.mantissa_bits for other in self._among]))
+                common["reach"] = reach
             tags = pipeline.flags("tags_below", **vars(tags))
 
         # What the beats of a block have in common stands while they pass.
@@ -289,11 +303,12 @@ class Quantizer(wiring.Component):
                     m.d.comb += right.eq(block.top - own)
                 elif width == 1:
                     # The difference is the borrow.
-                    chain = Signal(9, name=f"chain_{lane}")
-                    m.d.comb += [chain.eq(Cat(C(0, 1), block.top) - Cat(lowered[lane], own)), right.eq(chain[1:])]
+                    start = block.reach if self._among else block.top
+                    chain = Signal(1 + len(start), name=f"chain_{lane}")
+                    m.d.comb += [chain.eq(Cat(C(0, 1), start) - Cat(lowered[lane], own)), right.eq(chain[1:])]
                 else:
                     m.d.comb += right.eq(block.top - own - lowered[lane])
-                far = right[places:8].any()
+                far = right[places:9 if self._among else 8].any()
                 aimed = pipeline.register(f"aimed_{lane}", amount=right[:places], sign=sign, fraction=fraction,
                                           sticky=sticky, zero=far | ~own.any())
                 window_in = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
@@ -328,7 +343,10 @@ class Quantizer(wiring.Component):
             full = Signal(name=f"full_{lane}")
             # Its fraction is ones, above a zero at most.
             odd = low & 1 if codec.fraction_bits else 1
-            m.d.comb += full.eq(window[-1] & mantissa[1 - odd:].all() & (
+            ones = window[-1] & mantissa[1 - odd:].all()
+            if self._among:
+                ones = self._chosen(m, 1, [window[guard:][:other.mantissa_bits].all() for other in self._among])
+            m.d.comb += full.eq(ones & (
                 (shifted.base == codec.top_field - 1) if codec.top_field > 1 else C(1, 1)))
             if not odd:
                 mantissa = Cat(mantissa[0] & ~full, mantissa[1:])
@@ -364,6 +382,12 @@ class Quantizer(wiring.Component):
                          self.o.payload.last.eq(flags["last"])]
             m.d.sync += [self.o.payload[name].eq(value) for name, value in header.items()]
         return m
+
+    def _chosen(self, m, width, values):
+        """The value of the chosen format."""
+        found = Signal(width, name="chosen")
+        m.d.comb += found.eq(Array(values)[self.choice])
+        return found
 
     def _is_above(self, fraction):
         """Whether a fraction is above that of the format's largest number."""

@@ -4,6 +4,7 @@ from hdl.ring.parts import (
     coded_weights,
     compressed_sum,
     decoded_sum,
+    fetch,
     landing,
     masters,
     raw_weights,
@@ -17,7 +18,8 @@ __all__ = ["parts"]
 
 #: Makers of descriptions, in the order of their ports at each memory.
 _DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe, residual.describe,
-                 raw_weights.describe, masters.describe, weight_transfer.describe, coded_weights.describe)
+                 raw_weights.describe, masters.describe, weight_transfer.describe, coded_weights.describe,
+                 fetch.describe)
 
 
 def parts(config):

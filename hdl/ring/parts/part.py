@@ -21,8 +21,8 @@ from hdl.ring.order import PITCHES
 from hdl.ring.walks import WalkDescription, is_gather
 from hdl.throttle import RATE_BITS
 
-__all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "check_parts", "has_infinite",
-           "job", "memory_ports", "part_setup_layout", "pulses_layout", "sinks_of", "taken"]
+__all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "check_parts", "fetch_setup",
+           "has_infinite", "job", "memory_ports", "part_setup_layout", "pulses_layout", "sinks_of", "taken"]
 
 
 class Socket(enum.Enum):
@@ -57,12 +57,25 @@ class Socket(enum.Enum):
     """Rows of updated weights in beats of the optimizer, for the ring."""
     STORED = enum.auto()
     """Rows of weights of the own block from memory, for the ring, where they go through a codec."""
+    CODED = enum.auto()
+    """The same behind a server's codec of several formats: rows, or beats of words."""
+    COUNTED = enum.auto()
+    """Rows of FINISHED, behind the count of a server with formats."""
+
+
+def fetch_setup(config):
+    """Fields of a command's setup in a node with formats of FETCH: the place of the format of a BROADCAST in
+    :data:`~hdl.compression.registry.FETCH_FORMATS`, and on a server whether and where the command is counted."""
+    if not config.fetch_formats:
+        return {}
+    longest = range(max(config.gradient_words, config.weight_words) + 1)
+    return {"format": 2, **({"counted": 1, "entry": 6, "length": longest} if config.is_server else {})}
 
 
 def part_setup_layout(config):
     """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
-        **({"chain": 1} if config.in_relay else {}),
+        **({"chain": 1} if config.in_relay else {}), **fetch_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES,
         "settings": settings_layout(), "pace": RATE_BITS})
 

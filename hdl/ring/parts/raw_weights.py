@@ -25,7 +25,8 @@ def describe(config):
     if config.weight_codec != RAW:
         return None
     where = OWN, "weights", lambda setup: setup.weight_row
-    mastered = config.has_master
+    mastered, formats = config.has_master, config.fetch_formats
+    serves = formats and config.is_server
     return PartDescription(
         name="weights",
         make=lambda description: RawWeights(config=config, description=description),
@@ -37,9 +38,12 @@ def describe(config):
         ),
         reads={"weights": 1},
         writes={"weights": 1},
-        receives=(Sink(name="gathered", when=is_transferred),),
-        takes={Socket.COPIED if mastered else Socket.UPDATED: "updated", Socket.BROADCAST: "broadcast"},
+        receives=(Sink(name="gathered", when=is_transferred,
+                       during=(lambda setup: setup.format == 0) if formats else None),),
+        takes={Socket.COPIED if mastered else Socket.UPDATED: "updated", Socket.BROADCAST: "broadcast",
+               **({Socket.CODED: "coded"} if serves else {})},
         gives=(
+            *((Given(name="stored", to=Socket.STORED),) if serves else ()),
             *(() if mastered else (Given(name="weights", to=Socket.WEIGHTS),)),
             Given(name="landing", to=Socket.LANDING, during=lambda setup: ~setup.sum),
             Given(name="own", to=Socket.OWN, during=lambda setup: ~setup.sum),
@@ -63,6 +67,8 @@ class RawWeights(Part):
             "updated": In(rows),
             # The same for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
+            # Weights of the root, for the codec of a server and behind it, where there are formats.
+            **({"stored": Out(rows), "coded": In(rows)} if config.fetch_formats and config.is_server else {}),
             # Weights from the ring that come to rest.
             "landing": Out(rows),
             # Weights of the own block, for the gather.
@@ -100,7 +106,11 @@ class RawWeights(Part):
             if narrow == lanes:
                 connect_stream(m, kept.o, serializer.i)
         with m.Else():
-            connect_stream(m, reader.o, serializer.i)
+            if config.fetch_formats and config.is_server:
+                connect_stream(m, reader.o, self.stored)
+                connect_stream(m, self.coded, serializer.i)
+            else:
+                connect_stream(m, reader.o, serializer.i)
         if narrow < lanes:
             m.submodules.kept_serializer = kept_serializer = RowSerializer(lanes=narrow)
             connect_stream(m, kept.o, kept_serializer.i)

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from host.relay.edits import FORMATS, Banks, Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
+from hdl.compression.registry import FETCH_FORMATS
+from host.relay.edits import Banks, Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
 from host.relay.plan import Worker
 
 WORKER = Worker(weight_words=2 * 4160, gradient_words=2 * 4160, activation_words=8192, far_words=1 << 17)
@@ -127,7 +128,7 @@ def random_edit(base, generator, **place):
     for _ in range(100):
         kind = generator.choice(list(Kind))
         layer = 0 if kind in (Kind.RATE, Kind.MICROBATCHES) else generator.randint(1, base.layers)
-        value = {Kind.ADD: 64, Kind.REMOVE: 0, Kind.FORMAT: generator.choice(FORMATS),
+        value = {Kind.ADD: 64, Kind.REMOVE: 0, Kind.FORMAT: generator.choice(FETCH_FORMATS),
                  Kind.MICROBATCHES: generator.randint(1, 6), Kind.RATE: generator.choice((0.05, 0.1, 0.2))}[kind]
         try:
             found = make_edit(base, layer=layer, kind=kind, value=value, **place)

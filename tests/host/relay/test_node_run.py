@@ -1,11 +1,13 @@
 """A relay on simulated nodes: bits of golden ones, stalls, edits between sets, and what is refused."""
 
 import collections
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
+from hdl.compression.registry import FETCH_FORMATS
 from hdl.control.protocol import EventStatus, Operation
 from host.compute.factors import Array
 from host.driver.command import Command
@@ -13,15 +15,18 @@ from host.driver.device import Device
 from host.driver.ring import Ring
 from host.driver.trace import TraceError
 from host.models.digits import Dataset
+from host.relay.assessor import Underflow
 from host.relay.edits import Kind, Structure
 from host.relay.lists import compile_relay, relay_program
 from host.relay.measured import set_times
 from host.relay.node_run import NodeRun, worker_of
 from host.relay.ring import RelayRing, SetOutcome
+from host.relay.run import RelayRun
 from host.relay.timeline import relay_run
 from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
-from sim.golden.relay import push_sum
+from sim.golden.codecs import WEIGHT_CODECS
+from sim.golden.relay import Counts, counts, push_sum
 from tests.host import rings
 
 RELAY = rings.MIXED["relay"]
@@ -102,9 +107,145 @@ def test_edits_and_adam(data):
         run.run(1)
         assert run.compare()
         assert run.server.units[0].words == 65 * 32
-        with pytest.raises(ValueError, match=r"^Format of layers on nodes must be raw, not mx9$"):
-            NodeRun(ring, some(data, 100), Structure((64, 10), ("mx9",), 1, 0.01, MICROBATCH, worker_of(WORKER)),
-                    optimizer=SGD(0.01)).step()
+
+
+def formatted(formats, count=1, rate=0.05):
+    """A program with a format for each layer, of 64 inputs each."""
+    return Structure((64,) * len(formats) + (10,), tuple(formats), count, rate, MICROBATCH, worker_of(WORKER))
+
+
+def test_formats_and_counts(data):
+    """Layers in four formats, of which two change, with golden bits and counts; what assessors see is the server's."""
+    with open_relay(host_port=False) as (ring, _):
+        run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
+        run.run(1)
+        for layer, name in ((1, "mx9"), (4, "mx4")):
+            run.propose(layer, Kind.FORMAT, name)
+        run.run(2)
+        assert run.reports[-1].structure.formats == ("mx9", "mx4", "mx6", "mx4")
+        assert run.same
+        assert run.compare()
+        table = ring.devices[-1].config.memories["counts"]
+        found = ring.devices[-1].read_memory(table.number, 0, 16).view(np.uint32).reshape(4, 4).tolist()
+        for layer, row in enumerate(found, start=1):
+            fetched, pushed = run.reports[-1].fetched[layer], run.reports[-1].pushed[layer]
+            assert row == [fetched.zeros, fetched.saturations, pushed.zeros, pushed.saturations]
+        assert found[1][0] > found[2][0] > 0
+        assert all(row[1] > 0 and row[2] > 0 for row in found)
+        parts = NodeRun(ring, some(data, 50), Structure((64, 96, 10), ("mx6", "mx4"), 1, 0.05, MICROBATCH,
+                                                        worker_of(WORKER)), optimizer=SGD(0.05))
+        parts.run(2)
+        assert parts.compare()
+        assert parts.reports[-1].fetched[1].elements == 65 * 96
+
+
+def test_underflow(data):
+    """The rule reads the server's own counts: layers in mx4 become mx6, as on golden nodes."""
+    with open_relay(host_port=False) as (ring, _):
+        options = {"optimizer": SGD(0.05, momentum=0.9)}
+        run, model = (kind(*place, some(data, 100), formatted(("mx4", "mx4")), **options,
+                           assessor=Underflow(sets=2), **more)
+                      for kind, place, more in ((NodeRun, (ring,), {}), (RelayRun, (), {"workers": 2})))
+        for one in (run, model):
+            one.run(5)
+        assert run.compare()
+        assert [edit.line for edit in run.log] == [edit.line for edit in model.log]
+        assert run.reports[-1].structure.formats == ("mx6", "mx6")
+        assert run.described() == model.described()
+        run._found = {0: Counts(4160, 0, 0)}, {}
+        assert run._counts == run._found
+
+
+def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
+    """Have all nodes begin a BROADCAST, in a format each, and return their events."""
+    for rank, device in enumerate(ring.devices):
+        device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=root, length=length,
+                            collective=collective, format=formats[rank], entry=entry))
+    return [device.pop_event(60_000) for device in ring.devices]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fetch(seed):
+    """BROADCASTs that follow each other in any formats, of any numbers: bits and counts of the golden codecs. An
+    entry that there is not is not counted, and others keep what they have."""
+    generator = np.random.default_rng(seed)
+    with open_relay(host_port=False) as (ring, simulation):
+        *workers, server = ring.devices
+        number = server.config.memories["counts"].number
+        table = np.zeros((64, 4), np.uint32)
+        server.write_memory(number, 0, table.ravel())
+        for step in range(4):
+            rate, given = generator.choice([0.5, 1, 4]), []
+            simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=float(rate), node=2)
+            base = 0
+            for _ in range(2):  # one behind the other
+                length, choice = int(generator.integers(1, 1500)), int(generator.integers(0, 4))
+                entry = int(generator.choice([0, 1, 5, 63, 64, 200]))
+                bits = generator.integers(0, 1 << 32, length, dtype=np.uint32)
+                near = bits & 0x807F_FFFF | generator.integers(112, 128, length, dtype=np.uint32) << np.uint32(23)
+                bits = np.where(generator.random(length) < 0.01, bits, near)
+                bits[generator.random(length) < 0.2] = generator.choice([0, 0x8000_0000, 1])
+                server.write_memory(1, base, bits)
+                given.append((base, bits, choice, entry))
+                base += -(-length // 32) * 32
+            simulation.run(200)
+            for place, (base, bits, choice, entry) in enumerate(given):
+                for rank, device in enumerate(ring.devices):
+                    device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=2, length=len(bits),
+                                        weight_base=base, collective=2 * step + place, format=choice, entry=entry))
+            for base, bits, choice, entry in given:
+                events = [device.pop_event(50_000) for device in ring.devices]
+                assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}, {step=}"
+                if entry < 64:
+                    one = counts(bits, FETCH_FORMATS[choice])
+                    table[entry, :2] = one.zeros, one.saturations
+            for base, bits, choice, _ in given:
+                codec = WEIGHT_CODECS[FETCH_FORMATS[choice]]
+                for device in workers:
+                    found = device.read_memory(1, base, len(bits)).view(np.uint32)
+                    assert (found == codec.decode(codec.encode(bits), len(bits))).all(), f"{seed=}, {step=}"
+            found = server.read_memory(number, 0, 256).view(np.uint32).reshape(64, 4)
+            assert found.tolist() == table.tolist(), f"{seed=}, {step=}"
+
+
+def test_fetch_refused():
+    """Formats that there are not, roots that cannot encode, and nodes that expect different ones; counts of a command
+    that fails are those until then."""
+    with open_relay(host_port=False) as (ring, simulation):
+        for rank, root, format in ((0, 2, 4), (2, 2, 15), (0, 0, 1), (2, 1, 3)):
+            device = ring.devices[rank]
+            device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=root, length=32,
+                                format=format))
+            event = device.pop_event(1000)
+            assert (event.status, event.detail) == (EventStatus.BAD_FORMAT, format)
+        server = ring.devices[-1]
+        server.write_memory(server.config.memories["counts"].number, 0, np.full(8, 7, np.uint32))
+        server.write_memory(1, 0, np.zeros(4000, np.uint32))
+        simulation.run(2000)
+        events = fetches(ring, formats=(2, 3, 3), length=4000, entry=1)
+        assert events[0].status == EventStatus.WRONG_CODEC
+        assert events[0].high >> 4 & 0xFF == WEIGHT_CODECS["mx9"].code
+        assert events[0].low >> 4 & 0xFF == WEIGHT_CODECS["mx6"].code
+        assert all(event.status != EventStatus.OK for event in events)
+        zeros, saturations, *others = server.read_memory(
+            server.config.memories["counts"].number, 4, 4).view(np.uint32).tolist()
+        assert zeros < 4000
+        assert (saturations, others) == (0, [7, 7])
+
+
+def test_nodes_without_formats():
+    """What a ring of such nodes is asked for is refused before anything runs; so are more units than entries."""
+    worker, server = (dataclasses.replace(config, fetch_formats=False) for config in (WORKER, SERVER))
+    digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
+                     np.zeros(1, np.int64), 10)
+    ring = Ring([Device(None, config) for config in (worker, server)])
+    with pytest.raises(ValueError, match=r"^Format of layers on nodes without fetch_formats must be raw, not mx9$"):
+        NodeRun(ring, digits, formatted(("mx9", "raw")), optimizer=SGD(0.01)).step()
+    ring = Ring([Device(None, config) for config in (WORKER, SERVER)])
+    many = Structure((64, *(4,) * 64, 10), ("raw",) * 65, 1, 0.1, MICROBATCH, dataclasses.replace(
+        worker_of(WORKER), activation_words=1 << 16, far_words=1 << 20))
+    with pytest.raises(ValueError, match=r"^Units must be at most 64, those of the server's table of counts, not 65$"):
+        NodeRun(ring, digits, many, optimizer=SGD(0.01)).step()
 
 
 @pytest.mark.parametrize("seed", range(3))

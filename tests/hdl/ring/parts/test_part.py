@@ -20,6 +20,7 @@ NAMES = {
     "default": ["landing", "update", "sums", "weights"],
     "mx9": ["landing", "update", "sums", "residual", "masters", "weights", "weight_codec"],
     "centroid": ["landing", "update", "sums", "masters", "weights", "weight_codec"],
+    "server": ["landing", "update", "sums", "weights", "fetch"],
 }
 
 
@@ -45,7 +46,7 @@ def test_ports(name):
         ports = memory_ports(config, parts(config))
         memories = set(config.memories.names) - {"trace", "activations", "scales"}
         expected = {f"{memory}_{kind}" for memory in memories for kind in ("read", "write")}
-        assert ports.keys() == expected - {"codebook_write"}
+        assert ports.keys() == expected - {"codebook_write", "counts_read"}
         assert ports.keys() <= Datapath(config=config).signature.members.keys()
 
 
