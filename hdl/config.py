@@ -22,7 +22,7 @@ NODE, WORKER, SERVER = ROLES = ("node", "worker", "server")
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
-    "ring_ports": ("Ring port count", 1),
+    "ring_ports": ("Ring port count", 1), "one_owner": ("one_owner", False),
     "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
@@ -30,7 +30,7 @@ _REDUCED = {
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False, "role": NODE, "throttles": False}, object()
+                  "sequences": False, "role": NODE, "throttles": False, "one_owner": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -136,6 +136,9 @@ class NodeConfig:
     role : str
         ``node``, or in a relay (docs/relay.md) ``worker`` or ``server``. Workers give their gradients to the server
         by PUSH. A server has its weights and its state in its far memory, and does not compute, mask or infer.
+    one_owner : bool
+        Whether one node may own all groups of a command, so that a slow link is crossed by what it has made alone:
+        docs/ring/one_owner.md. Such a node has weights as ``raw`` and gradients as ``zero_value``.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
     element : str
@@ -176,6 +179,7 @@ class NodeConfig:
     replay: bool = False
     rounds: bool = False
     role: str = NODE
+    one_owner: bool = False
     throttles: bool = False
     element: str = FP32
 
@@ -202,7 +206,7 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
-                     "masters", "replay", "rounds", "row_owners", "throttles"):
+                     "masters", "replay", "rounds", "row_owners", "throttles", "one_owner"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -243,6 +247,7 @@ class NodeConfig:
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
         self._check_rounds()
+        self._check_one_owner()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -287,6 +292,14 @@ class NodeConfig:
             raise ValueError(f"Gradient codec of a node with rounds must be {RAW} or {ZERO_VALUE}, since a residual "
                              f"would be added to the zeros of an absent node, not {self.gradient_codec!r}")
 
+    def _check_one_owner(self):
+        """Raise ValueError if one node cannot own all groups."""
+        if not self.one_owner or self.reduced:
+            return
+        if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
+            raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and no "
+                             f"part in a relay, not {self.weight_codec!r}, {self.gradient_codec!r} and role {self.role!r}")
+
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
         if not isinstance(nodes, int) or not 1 <= nodes <= self.nodes_max:
@@ -307,6 +320,11 @@ class NodeConfig:
     def in_relay(self):
         """Whether the node has the operation PUSH."""
         return self.role != NODE
+
+    @property
+    def has_chains(self):
+        """Whether a sum may go along a chain of nodes to its end, as one block."""
+        return self.in_relay or self.one_owner
 
     @property
     def is_server(self):

@@ -151,8 +151,8 @@ def command_layout():
     the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
     region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
     (:mod:`hdl.control.region_versions`). ``round`` makes a command part of a round of
-    gradients, whose ``number`` is that of the pass, to which the node adds what is given here. SWITCH has its setting
-    in ``gradient_base``:
+    gradients, whose ``number`` is that of the pass, to which the node adds what is given here. With ``one_owner`` all
+    groups belong to ``root``. SWITCH has its setting in ``gradient_base``:
     :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({
@@ -169,7 +169,8 @@ def command_layout():
         "unit": 8, "apart": 1,
         "turn": 8, "stride": 8, "number": 16,
         "duration": 32,
-        "reserved_12": 128,
+        "reserved_12": 12, "one_owner": 1, "reserved_12_high": 19,
+        "reserved_13": 96,
     })
 
 
