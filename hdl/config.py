@@ -297,8 +297,8 @@ class NodeConfig:
         if not self.one_owner or self.reduced:
             return
         if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
-            raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and no "
-                             f"part in a relay, not {self.weight_codec!r}, {self.gradient_codec!r} and role {self.role!r}")
+            raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role "
+                             f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")
 
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
