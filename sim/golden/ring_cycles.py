@@ -3,7 +3,7 @@
 Packets are dense, gradients in ``zero_value`` form and weights raw. A packet enters a link when the one before it has
 left, its first word has come to the node, and the successor has a place for it (a credit); its words follow each
 other at the rate of the link, and no faster than they come. So every time is the largest of some earlier ones, plus
-cycles that :data:`HOP` and others give, which are those of the gateware.
+cycles that the constants here give, which are those of the gateware.
 
 The model says which dealing is faster on given links, and by how much. It is compared with measured cycles in
 docs/ring/one_owner.md.
@@ -16,15 +16,15 @@ from sim.golden import one_owner
 from sim.golden.one_owner import GATHER, SCATTER
 from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
 
-__all__ = ["HOP", "best_owner", "update_cycles"]
+__all__ = ["best_owner", "update_cycles"]
 
-#: Cycles of a word from the egress of one node to that of the next, beside those on the wires: passed on as it is,
-#: and with gradients that are added to it.
-HOP = {GATHER: 13, SCATTER: 22}
+#: Cycles of a word from one egress to the next, or to its end in a node, beside those on the wires; and those by
+#: which gradients that are added on the way make it later, a group and some more.
+HOP, ADDER = 15, 45
 #: Cycles from a command's start to its first word, and from the last word of a segment to its end.
-BEGIN, END = 100, 60
+BEGIN, END = 60, 10
 #: Cycles from the last word of a sum at its owner, and from a burst's start, to the first word of the new weights.
-BURST = 90
+BURST = 30
 #: Cycles from the last word of a packet at a node to the credit at its predecessor, beside those on the wires.
 CREDIT = 8
 
@@ -74,11 +74,13 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     last = 0.0
     back = latency + CREDIT
 
-    def cross(rank: int, phase: str, begin: float, end: float, elements: int) -> tuple[float, float]:
-        """Cross a link; returns the times at which first and last words are at the egress of the next node."""
+    def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
+        """Cross a link; returns the times at which first and last words are at the egress of the next node, or in a
+        node where the packet ends."""
+        way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
         words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
         first, final = links[rank].send(begin, end, words, credits, back)
-        return first + HOP[phase] + latency, final + HOP[phase] + latency
+        return first + way, final + way
 
     def leave(rank: int, time: float) -> None:
         """A packet on the link from a rank has left the ingress at the end of the link."""
@@ -99,7 +101,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
             begin, end = ready[0, number] if phase == GATHER else (BEGIN, BEGIN)
             for hop in range(nodes - 1):
                 rank = (start + hop) % nodes
-                begin, end = cross(rank, phase, begin, end, sizes[number])
+                begin, end = cross(rank, phase, begin, end, sizes[number], ends=hop == nodes - 2)
                 if hop:
                     leave((rank - 1) % nodes, links[rank].free)
             leave((start + nodes - 2) % nodes, end)
@@ -116,7 +118,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
             for rank in range(nodes):
                 block = (rank + shift - hop) % nodes
                 begin, end = coming[rank] if hop else ready[block, number] if shift else (BEGIN, BEGIN)
-                arrived.append(cross(rank, phase, begin, end, blocks[block][number]))
+                arrived.append(cross(rank, phase, begin, end, blocks[block][number], ends=hop == nodes - 2))
             for rank in range(nodes):
                 if hop:
                     leave((rank - 1) % nodes, links[rank].free)
