@@ -11,7 +11,8 @@ from host.driver.command import Command
 from host.driver.dealing import choose, link_rates
 from host.driver.diagnosis import RingError
 from host.driver.memory import Allocation
-from host.driver.optimizer_settings import SGD, Rule, Settings
+from host.driver.optimizer_settings import Rule, Settings
+from host.training.optimizers import SGD
 from sim.golden import one_owner
 from sim.golden import ring as golden
 from tests.host.rings import CONFIGS, Reference, open_nodes, random
@@ -253,7 +254,7 @@ class TestFaults:
         with open_nodes(nodes, config=CONFIG, host_port=False, timeout=1500) as (ring, simulation):
             for link in range(nodes):
                 ring.write_gradients(list(gradients))
-                simulation.links[link].cut(simulation.cycle + int(generator.integers(900)))
+                simulation.links[link].cut(simulation.cycle + int(generator.integers(300)))
                 with pytest.raises(RingError):
                     ring.all_reduce(length, owner=2)
                 simulation.links[link].cut(0, 0)

@@ -1,5 +1,7 @@
 """Golden model of collectives with one owner, and the model of their cycles."""
 
+import graphlib
+
 import numpy as np
 import pytest
 
@@ -123,3 +125,58 @@ class TestCycles:
         """An owner that updates all elements alone may be what takes longest."""
         assert update_cycles(4096, 8, owner=0, update_rate=0.25) > 4 * 4096
         assert best_owner(4096, 8, rates=[1] * 7 + [0.5], update_rate=0.25)[0] is None
+
+
+def waits(nodes, segments, *, lag, credits, room):
+    """What each event of a command waits for, with no more room than ``credits`` packets in an ingress, and at the
+    owner that of ``room`` sums which the gather has not taken; places are those of the chain, the owner's the last.
+    """
+    last = nodes - 1
+    sent, received = zip(*(one_owner.packets(segments, nodes, last, rank, lag=lag) for rank in range(nodes)),
+                         strict=True)
+    found = {}
+    for place in range(nodes):
+        before = (place - 1) % nodes
+        for number, packet in enumerate(sent[place]):
+            event = found["send", place, packet] = []
+            phase, segment = packet
+            if number:
+                event.append(("send", place, sent[place][number - 1]))
+            if number >= credits:
+                event.append(("receive", (place + 1) % nodes, sent[place][number - credits]))
+            if packet in received[place]:  # passed on
+                at = received[place].index(packet)
+                event += [("send", before, packet), *(("receive", place, one) for one in received[place][:at][-1:])]
+            elif phase == AG:
+                event.append(("receive", place, (SR, segment)))
+        for number, packet in enumerate(received[place]):
+            event = found["receive", place, packet] = [("send", place if packet in sent[place] else before, packet)]
+            event += [("receive", place, one) for one in received[place][:number][-1:]]
+            if place == last and packet[1] >= room:
+                event.append(("send", place, (AG, packet[1] - room)))
+    return found
+
+
+def ends(nodes, **shape):
+    try:
+        graphlib.TopologicalSorter(waits(nodes, 9, **shape)).prepare()
+    except graphlib.CycleError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("nodes", range(2, 17))
+def test_no_deadlock(nodes):
+    """No events wait for each other in a circle where the lag is less than the room at both ends of the owner's link,
+    as the page argues; with the lag that is built, two packets in an ingress and two sums are enough."""
+    for credits in (1, 2, 4):
+        for room in (1, 2, 4):
+            assert all(ends(nodes, lag=lag, credits=credits, room=room) for lag in range(min(credits + room, 6)))
+    assert one_owner.LAG < 2 + 2
+
+
+def test_deadlock():
+    """A lag that is too long for the room ends in a circle; the ingress of other nodes is room as well."""
+    longest = {(credits, room): max(lag for lag in range(9) if ends(3, lag=lag, credits=credits, room=room))
+               for credits in (1, 2) for room in (1, 2)}
+    assert longest == {(1, 1): 2, (1, 2): 3, (2, 1): 5, (2, 2): 6}
