@@ -165,7 +165,7 @@ def test_refused():
         ring.deal_to(None)
         ring.write_settings(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         vector = ring.allocate(Allocation(length=600, planes=1))
-        with pytest.raises(ValueError, match=r"^State of a block must take at most the 224 words of its buffer, not "
+        with pytest.raises(ValueError, match=r"^State of a block must take at most the 216 words of its buffer, not "
                                              r"600$"):
             ring.fused_update(vector, owner=0)
     with open_nodes(2, config=CONFIGS["default"], host_port=False) as (ring, _):
