@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate slow-link quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
+	@echo "            SLOW_LINK=2:0.5 for a link of half the rate from rank 2: groups are dealt so that it costs least,"
 	@echo "            ACTIVATIONS=6144 FAR=1/4 MEMORY=mixed, swap, recompute or keep for text on nodes whose saved maps do"
 	@echo "            not all fit and are moved to a far memory or made again,"
 	@echo "            TOPOLOGY=2x4 for a grid of nodes with two ports, DISABLE=card1@40,node5@120,link5:0@60 ENABLE=card1@80"
@@ -54,6 +55,7 @@ help:
 	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor)"
 	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
 	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); some minutes for each machine's first build"
+	@echo "make slow-link  updates on rings with a slow link, groups dealt in turn and to one node: measured and modelled"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
 	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
 	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
@@ -105,7 +107,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
-  $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) \
+  $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) $(call option,SLOW_LINK,--slow-link) \
   $(call option,ACTIVATIONS,--activations) $(call option,FAR,--far) $(call option,MEMORY,--memory) \
   $(call option,TOPOLOGY,--topology) $(call option,DISABLE,--disable) $(call option,ENABLE,--enable) \
   $(call option,SHAPE,--shape) \
@@ -176,6 +178,9 @@ memory: $(VENV)/.base
 
 relay: $(VENV)/.base
 	$(BIN)/gradring relay $(RELAY_OPTIONS)
+
+slow-link: $(VENV)/.base
+	$(BIN)/python -m host.reports.slow_link
 
 estimate: $(VENV)/.base
 	$(BIN)/gradring estimate $(ESTIMATE_OPTIONS)

@@ -22,7 +22,7 @@ NODE, WORKER, SERVER = ROLES = ("node", "worker", "server")
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
-    "ring_ports": ("Ring port count", 1),
+    "ring_ports": ("Ring port count", 1), "one_owner": ("one_owner", False),
     "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
@@ -32,7 +32,7 @@ _REDUCED = {
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
-                  "fetch_formats": False}, object()
+                  "fetch_formats": False, "one_owner": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -144,6 +144,9 @@ class NodeConfig:
     fetch_formats : bool
         Whether weights of a worker or a server have a format in BROADCAST, and are counted:
         docs/ring/collective/formats.md.
+    one_owner : bool
+        Whether one node may own all groups of a command, so that a slow link is crossed by what it has made alone:
+        docs/ring/one_owner.md. Such a node has weights as ``raw`` and gradients as ``zero_value``.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
     element : str
@@ -186,6 +189,7 @@ class NodeConfig:
     rounds: bool = False
     role: str = NODE
     fetch_formats: bool = False
+    one_owner: bool = False
     throttles: bool = False
     element: str = FP32
 
@@ -212,7 +216,7 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
-                     "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats"):
+                     "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -260,6 +264,7 @@ class NodeConfig:
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
         self._check_rounds()
+        self._check_one_owner()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -307,6 +312,14 @@ class NodeConfig:
             raise ValueError(f"Gradient codec of a node with rounds must be {RAW} or {ZERO_VALUE}, since a residual "
                              f"would be added to the zeros of an absent node, not {self.gradient_codec!r}")
 
+    def _check_one_owner(self):
+        """Raise ValueError if one node cannot own all groups."""
+        if not self.one_owner or self.reduced:
+            return
+        if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
+            raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role "
+                             f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")
+
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
         if not isinstance(nodes, int) or not 1 <= nodes <= self.nodes_max:
@@ -327,6 +340,11 @@ class NodeConfig:
     def in_relay(self):
         """Whether the node has the operation PUSH."""
         return self.role != NODE
+
+    @property
+    def has_chains(self):
+        """Whether a sum may go along a chain of nodes to its end, as one block."""
+        return self.in_relay or self.one_owner
 
     @property
     def is_server(self):

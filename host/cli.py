@@ -13,6 +13,7 @@ from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host.commands import far_options, late_options
+from host.commands import slow_link as slow_links
 from host.commands.console import (
     ArithmeticOption,
     HostPort,
@@ -191,6 +192,7 @@ def train_command(
         help="Links that repeat damaged words, and damage: the part of all cycles in which a wire of a link changes, "
              "at random. [default: links without either]", metavar="RATE", show_default=False)] = None,
     fault_seed: Annotated[int, typer.Option(help="Seed of --faults.")] = RandomFaults.seed,
+    slow_link: slow_links.SlowLinkOption = None,
     activations: far_options.Activations = None,
     far: far_options.Far = None,
     memory: far_options.Memory = None,
@@ -256,6 +258,8 @@ def train_command(
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
                   board=board, overlap=overlap, compute=compute, faults=faults, topology=topology)
     node.check_ring(nodes)
+    slow = slow_links.check(slow_link, nodes=nodes, node=node, transport=transport, board=board, overlap=overlap,
+                            topology=topology, faults=faults, far=far)
     if damage is not None or course is not None:
         node = dataclasses.replace(node, replay=damage is not None, ring_ports=1 if course is None else 2)
     check_range("Link latency", link_latency, 1, 1_000_000 if damage is None else LONGEST_REPLAYED)
@@ -299,6 +303,8 @@ def train_command(
         if board is None:
             node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one],
                           nodes=nodes if course is None else course.fewest, planes=state_planes)
+            if slow is not None:
+                node = slow_links.with_option(node, task.parameters.size, planes=config.optimizer.planes)
             if compute == NODE:
                 node = engine_node(node, task, config, nodes=nodes)
             if overlap is not None:
@@ -314,7 +320,8 @@ def train_command(
         identity = identity_of(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
                              link_latency=link_latency, host_port=host_port, overlap=overlap,
                              faults=None if damage is None else dataclasses.asdict(damage),
-                             topology=topology, shape=None if shape is None else shape.value)
+                             topology=topology, shape=None if shape is None else shape.value,
+                             **({} if slow_link is None else {"slow_link": slow_link}))
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
         prepare(output, files=("report.json", "report.png", "report.html", "weights.npz", "timeline.json",
                                "timeline.png", checkpoints.NAME),
@@ -330,6 +337,7 @@ def train_command(
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, arithmetic=arithmetic,
                           host_port=host_port, latency=link_latency, faults=damage,
+                          slow_link=None if slow is None else slow.as_tuple(),
                           far_rate=None if config.far is None else config.far.rate,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
@@ -337,6 +345,9 @@ def train_command(
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session, \
                 contextlib.nullcontext() if events is None else events:
             total = config.steps(task.examples)
+            dealing = None if slow is None else slow_links.deal(
+                session.ring, task.parameters.size, planes=config.optimizer.planes, latency=link_latency,
+                say=progress.say)
             experiment = Experiment(session, task, configs, keeper=keeper, content=kept, course=course)
 
             def stage(number: int) -> None:
@@ -370,7 +381,7 @@ def train_command(
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash,
                 host_port=host_port, elapsed=experiment.elapsed, seconds=session.build_seconds | run_seconds,
                 simulation_seconds=experiment.simulation_seconds, faults=damage,
-                course=course)
+                course=course, dealing=dealing)
     bigram_loss = task.bigram_loss if isinstance(task, CharacterModel) else None
     begun = [(asked, one) for asked, one in zip(configs, experiment.trainings, strict=False) if one.steps]
     scheduled = begun if overlap is not None else []

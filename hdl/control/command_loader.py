@@ -9,13 +9,19 @@ from hdl.control.program_memory import check_queues
 from hdl.control.protocol import DESCRIPTOR_WORDS, EventStatus, command_layout
 from hdl.control.sequencer import pass_layout, place_layout
 
-__all__ = ["WORDS", "CommandLoader"]
+__all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
-#: Words of a command that are loaded; those behind are reserved, but for one more in a node with formats of FETCH.
+#: Words of a command that are loaded, but where :func:`words_loaded` says so; those behind are reserved.
 WORDS = 12
 
 #: Word that is loaded first: those that say how others change, and what the command waits for, come early.
 FIRST_WORD = 8
+
+
+def words_loaded(config):
+    """Words of a command that a node of this configuration loads, of which the last one is for few nodes: it has
+    ``one_owner``, ``format`` and ``entry``."""
+    return WORDS + (config.one_owner or config.fetch_formats)
 
 
 class CommandLoader(wiring.Component):
@@ -72,7 +78,7 @@ class CommandLoader(wiring.Component):
         Settings of the verdict.
     """
 
-    #: From the grant to the verdict on a QUIESCE; a cycle more in a node with formats of FETCH.
+    #: From the grant to the verdict on a QUIESCE, in a node that loads as many words as most do.
     latency = WORDS + 4
 
     def __init__(self, *, config, operations, queues=1):
@@ -80,6 +86,8 @@ class CommandLoader(wiring.Component):
         self._config = config
         self._operations = tuple(operations)
         self._queues = queues
+        self._words_loaded = words_loaded(config)
+        self.latency = self._words_loaded + 4
         several = {
             "from_program": In(queues),
             "program_data": In(32),
@@ -110,7 +118,6 @@ class CommandLoader(wiring.Component):
         m = Module()
         m.submodules.checker = checker = CommandChecker(
             config=self._config, operations=self._operations, queues=self._queues)
-        words = WORDS + self._config.fetch_formats
         asked = Signal()  # a word in this cycle
         chosen = Signal(self._queues)  # bit of the queue
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
@@ -126,7 +133,7 @@ class CommandLoader(wiring.Component):
         self._words(m, stages[0][1], value, shifted, chosen)
         with m.If(valid):
             with m.Switch(word):
-                for n in range(words):
+                for n in range(self._words_loaded):
                     place = slice(32 * n, 32 * n + 32)
                     with m.Case(n):
                         m.d.sync += copy.as_value()[place].eq(shifted)
@@ -158,7 +165,7 @@ class CommandLoader(wiring.Component):
 
             with m.State("Read"):
                 m.d.comb += asked.eq(1)
-                m.d.sync += self.word.eq(Mux(self.word == words - 1, 0, self.word + 1))
+                m.d.sync += self.word.eq(Mux(self.word == self._words_loaded - 1, 0, self.word + 1))
                 with m.If(self.word == FIRST_WORD - 1):
                     m.next = "Settle"
 

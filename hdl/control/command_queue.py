@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_checker import RULE, checked_layout
 from hdl.control.command_control import CommandControl
-from hdl.control.command_loader import CommandLoader
+from hdl.control.command_loader import WORDS, CommandLoader, words_loaded
 from hdl.control.event_queue import EventQueue
 from hdl.control.program_banks import banks_members, connect_banks
 from hdl.control.program_memory import ProgramMemory, check_queues, program_status_layout, program_word_layout
@@ -139,6 +139,7 @@ class CommandQueue(wiring.Component):
         self._has_signals = config.has_signals and queues > 1
         self._has_versions = config.versions and queues > 1
         self._has_banks = config.has_banks and queues > 1
+        self.latency = CommandQueue.latency + words_loaded(config) - WORDS
         lanes = config.lanes
         several = {
             "program": In(stream.Signature(program_word_layout())),

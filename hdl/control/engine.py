@@ -85,6 +85,8 @@ class OperationDescription:
         Whether ``root`` must name a node.
     is_root : bool, optional
         Whether that must be this node, of several, or must be another one; by default it may be any.
+    owned : bool
+        Whether ``one_owner`` of a command makes ``root`` the owner of all groups, so that it must name a node.
     least : int
         Least length.
     refused : callable, optional
@@ -101,6 +103,7 @@ class OperationDescription:
     on_ring: bool = False
     has_root: bool = False
     is_root: bool | None = None
+    owned: bool = False
     least: int = 0
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
     refused_fields: Callable[[Any], tuple[Any, int, Any]] | None = None

@@ -161,7 +161,8 @@ def command_layout():
     (:mod:`hdl.control.region_versions`). ``round`` makes a command part of a round of
     gradients, whose ``number`` is that of the pass, to which the node adds what is given here. ``format`` is that of
     a BROADCAST's weights in a node with several, and ``entry`` the one in its table of counts
-    (docs/ring/collective/formats.md). SWITCH has its setting in ``gradient_base``:
+    (docs/ring/collective/formats.md). With ``one_owner`` all groups belong to ``root``. SWITCH has its setting in
+    ``gradient_base``:
     :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({
@@ -178,7 +179,8 @@ def command_layout():
         "unit": 8, "apart": 1,
         "turn": 8, "stride": 8, "number": 16,
         "duration": 32,
-        "format": 4, "entry": 8, "reserved_12": 116,
+        "format": 4, "entry": 8, "one_owner": 1, "reserved_12": 19,
+        "reserved_13": 96,
     })
 
 

@@ -80,6 +80,10 @@ class CollectiveEngine(wiring.Component):
     PUSH of a relay is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a server,
     and goes from worker to worker to its optimizer. Nothing is gathered.
 
+    With ``one_owner`` a FUSED_UPDATE or ALL_REDUCE moves the vector as one block, too: the sum goes along such a
+    chain to ``root``, whichever node this is, and what the root makes of it goes on from node to node, the gather of
+    a segment :data:`~hdl.ring.order.LAG` segments behind its sum. So the link from the root carries gathers alone.
+
     With two ports, SWITCH sets which of them is used how, if all is still, or ends with ``BUSY``; a command runs on
     the ring that its field ``port`` names. A packet is taken in only when one is expected, since the next one may be
     of the other ring; so an ABORT that comes when all packets of a command have come is left where it is, until the
@@ -178,6 +182,8 @@ class CollectiveEngine(wiring.Component):
         steps = Signal(SIZES)  # of a node that takes part in a whole phase
         # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
+        if config.one_owner:
+            whole = is_broadcast | setup.one_owner
         if config.in_relay:
             whole, gathered, updated = (
                 is_broadcast | setup.chain, setup.fused & ~setup.chain, updated & (~setup.chain | setup.fused))
@@ -209,13 +215,17 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, self.command, control.command)
         connect_stream(m, control.event, self.event)
         updating = (Operation.FUSED_UPDATE, Operation.PUSH)
-        if config.in_relay:
-            pushes = given.operation == Operation.PUSH
+        if config.has_chains:
+            if config.in_relay:
+                chained, kind = given.operation == Operation.PUSH, setup.chain
+            else:
+                owned = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
+                chained, kind = given.one_owner & _among(given.operation, owned) & (given.size != 1), setup.one_owner
             with m.If(self.command.ready):
                 m.d.sync += [
-                    setup.chain.eq(pushes),
-                    setup.opens.eq(~pushes | (predecessor(given.rank, given.size) == given.root)),
-                    setup.closes.eq(~pushes | (given.rank == given.root)),
+                    kind.eq(chained),
+                    setup.opens.eq(~chained | (predecessor(given.rank, given.size) == given.root)),
+                    setup.closes.eq(~chained | (given.rank == given.root)),
                 ]
         with m.If(self.command.ready):
             m.d.sync += [
@@ -244,7 +254,7 @@ class CollectiveEngine(wiring.Component):
                 m.d.sync += setup.format.eq(Mux(fetches, given.format, 0))
                 if config.is_server:
                     m.d.sync += [
-                        setup.counted.eq((pushes | (fetches & (given.rank == given.root) & (given.size != 1)))
+                        setup.counted.eq((chained | (fetches & (given.rank == given.root) & (given.size != 1)))
                                          & (given.entry < ENTRIES)),
                         setup.entry.eq(given.entry),
                         setup.length.eq(given.length),
@@ -258,15 +268,22 @@ class CollectiveEngine(wiring.Component):
         is_root = command.rank == command.root
         gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
         sends = receives = scatters
+        passes_on, is_passed = setup.successor != command.root, is_broadcast
+        passes, sums, updates = gathers, command.size, setup.fused
         if config.in_relay:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
+        if config.one_owner:  # a node has one step of each phase, or none
+            lone = setup.one_owner
+            sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
+            passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
+            sums, updates, is_passed = Mux(lone, 1, sums), setup.fused & (~lone | is_root), is_broadcast | lone
         gives = has_gather & ~has_scatter
         if not config.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
             gives &= ~setup.alone
         now = Situation(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
-            following=planner.following, sends=sends, receives=receives, gathers=gathers,
-            gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=setup.successor != command.root)
+            following=planner.following, sends=sends, receives=receives, passes=passes, gathers=gathers, sums=sums,
+            updates=updates, gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=passes_on)
 
         # Planned tours are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
@@ -280,8 +297,8 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += [
                 setup.plan.eq(planner.plan),
                 setup.pitch.eq(planner.plan.pitch),
-                setup.relay.eq(is_broadcast & ~is_root),
-                setup.pass_on.eq(is_broadcast & now.passes_on),
+                setup.relay.eq(is_passed & ~is_root),
+                setup.pass_on.eq(is_passed & now.passes_on),
             ]
             for name, make in tours(config).items():
                 tour = make(now)

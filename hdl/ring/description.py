@@ -51,8 +51,9 @@ def describe(config):
         operations=(
             OperationDescription(code=Operation.QUIESCE),
             OperationDescription(code=Operation.FUSED_UPDATE, extents=(gradients, weights, *state), on_ring=True,
-                                 refused=lacks_planes, queue=1),
-            OperationDescription(code=Operation.ALL_REDUCE, extents=(gradients,), on_ring=True, queue=1),
+                                 owned=config.one_owner, refused=lacks_planes, queue=1),
+            OperationDescription(code=Operation.ALL_REDUCE, extents=(gradients,), on_ring=True,
+                                 owned=config.one_owner, queue=1),
             OperationDescription(code=Operation.REDUCE_SCATTER, extents=(gradients,), on_ring=True, queue=1),
             OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True, queue=1),
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True,

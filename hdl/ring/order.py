@@ -6,7 +6,8 @@ that first group is below G % size. In memory the groups of a vector lie ``strid
 block ``pitch`` = size · stride. A block moves in segments of S elements, and every block in the same number T of
 segments, so that short ones end in empty segments. With SR(t) and AG(t) the
 scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
-AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer.
+AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer. In a late walk it lags
+:data:`LAG` behind, which hides that of a whole way round the ring as well.
 
 Everything that takes part in a collective (sending, receiving, reading gradients, updating a block) follows this
 order with a walk of its own: it has a number of steps in each phase, and the block goes down by one from step to
@@ -21,7 +22,7 @@ from hdl.group import GROUP
 from hdl.ring.header import LONGEST_SEGMENT
 from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_successor, successor
 
-__all__ = ["PITCHES", "STRIDES", "Phase", "Planner", "Walk", "first_layout", "plan_layout", "record_layout",
+__all__ = ["LAG", "PITCHES", "STRIDES", "Phase", "Planner", "Walk", "first_layout", "plan_layout", "record_layout",
            "tour_layout"]
 
 #: Shape of a stride.
@@ -29,6 +30,10 @@ STRIDES = range(256)
 
 #: Shape of a pitch.
 PITCHES = range(MOST_NODES * STRIDES.stop)
+
+
+#: Segments by which the gather is behind in a late walk.
+LAG = 3
 
 
 class Phase(enum.Enum, shape=1):
@@ -231,6 +236,8 @@ class Walk(wiring.Component):
         Elements in a segment, 32 times a power of two.
     chained : bool
         Whether a scatter-reduce may be a chain, of which a node has one link.
+    lags : bool
+        Whether a walk may be late.
 
     Members
     -------
@@ -242,20 +249,24 @@ class Walk(wiring.Component):
     opens, closes : In(1)
         Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if it is
         ``chained``; otherwise they always are.
+    late : In(1)
+        The gather lags :data:`LAG` segments behind, and not one: only if it ``lags``.
     o : Out(stream of record_layout(elements, segment))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been taken.
     """
 
-    def __init__(self, *, elements, segment, chained=False):
+    def __init__(self, *, elements, segment, chained=False, lags=False):
         self._elements = elements
         self._segment = segment
         self._chained = chained
+        self._lags = lags
         super().__init__(
             {
                 "start": In(1),
                 "plan": In(plan_layout(elements)),
                 **({"opens": In(1), "closes": In(1)} if chained else {}),
+                **({"late": In(1)} if lags else {}),
                 "scatter": In(tour_layout(elements)),
                 "gather": In(tour_layout(elements)),
                 "o": Out(stream.Signature(record_layout(elements, segment))),
@@ -283,7 +294,7 @@ class Walk(wiring.Component):
         ending, before_end = Signal(), Signal()  # this segment is the last one, or the next is
         enters = Signal()
         onward = Signal(Phase)
-        change = Signal(signed(3))
+        change = Signal(signed(4 if self._lags else 3))
         tour = Signal(tour_layout(self._elements))
         m.d.comb += [
             wraps.eq(group == 0),
@@ -355,11 +366,23 @@ class Walk(wiring.Component):
                 ]
                 m.d.comb += enters.eq(steps == 1)
 
-        # The all-gather lags behind by one segment.
-        with m.If(phase == Phase.SCATTER):
-            m.d.comb += change.eq(Mux(both & (segment != 0), -1, Mux(both & ending, 0, 1)))
-        with m.Else():
-            m.d.comb += change.eq(Mux(both & ~before_end, 2, 1))
+        # The all-gather lags behind by one segment, or by more. Segments that it waits for are a gather's to begin
+        # with; those that are left for it come one behind the other.
+        awaited, near_end = segment != 0, before_end
+        if self._lags:
+            lag = Mux(self.late, LAG, 1)
+            awaited, near_end = Signal(), Signal()
+            m.d.comb += [awaited.eq(segment >= lag), near_end.eq(segment + lag + 1 >= plan.segments)]
+            back = Mux(awaited, lag, segment[:LAG.bit_length()])
+            with m.If(phase == Phase.SCATTER):
+                m.d.comb += change.eq(Mux(both & (awaited | ending), -back, 1))
+            with m.Else():
+                m.d.comb += change.eq(Mux(both & ~near_end, lag + 1, 1))
+        else:
+            with m.If(phase == Phase.SCATTER):
+                m.d.comb += change.eq(Mux(both & awaited, -1, Mux(both & ending, 0, 1)))
+            with m.Else():
+                m.d.comb += change.eq(Mux(both & ~near_end, 2, 1))
         with m.If(enters):
             m.d.sync += [
                 phase.eq(onward),
@@ -382,7 +405,7 @@ class Walk(wiring.Component):
             with m.If(~both):
                 m.d.comb += onward.eq(phase)
             with m.Elif(phase == Phase.SCATTER):
-                m.d.comb += onward.eq(Mux((segment != 0) | ending, Phase.GATHER, Phase.SCATTER))
+                m.d.comb += onward.eq(Mux(awaited | ending, Phase.GATHER, Phase.SCATTER))
             with m.Else():
-                m.d.comb += onward.eq(Mux(before_end, Phase.GATHER, Phase.SCATTER))
+                m.d.comb += onward.eq(Mux(near_end, Phase.GATHER, Phase.SCATTER))
         return m

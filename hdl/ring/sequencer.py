@@ -109,12 +109,14 @@ class Sequencer(wiring.Component):
 
     def _walk(self, m, description):
         """Make the walk of a participant, with nobody who follows it yet."""
-        chained = self._config.in_relay
-        walk = Walk(elements=self._elements, segment=self._config.segment, chained=chained)
+        chained, lags = self._config.has_chains, self._config.one_owner
+        walk = Walk(elements=self._elements, segment=self._config.segment, chained=chained, lags=lags)
         m.submodules[f"{description.name}_walk"] = walk
         m.d.comb += [walk.start.eq(self.start), walk.plan.eq(self.setup.plan)]
         if chained:
             m.d.comb += [walk.opens.eq(self.setup.opens), walk.closes.eq(self.setup.closes)]
+        if lags:
+            m.d.comb += walk.late.eq(self.setup.one_owner)
         for phase, tour in (("scatter", description.scatter), ("gather", description.gather)):
             if tour is not None:
                 m.d.comb += getattr(walk, phase).eq(self.setup[f"{description.name}_{phase}"])

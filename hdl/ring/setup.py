@@ -45,8 +45,11 @@ def setup_layout(config, parts=None):
             "pass_on": 1,
             # A word of state holds two elements.
             "packed_state": 1,
-            # The sum goes along a chain of workers to a server; this node is the first of them, or the server.
-            **({"chain": 1, "opens": 1, "closes": 1} if config.in_relay else {}),
+            # The sum goes along a chain of workers to a server; a node is the first of a chain, or its end.
+            **({"chain": 1} if config.in_relay else {}),
+            # All groups belong to one node, and the sum goes along a chain to it.
+            **({"one_owner": 1} if config.one_owner else {}),
+            **({"opens": 1, "closes": 1} if config.has_chains else {}),
             # The format of a BROADCAST, and where a server counts.
             **fetch_setup(config),
             # Numbers of nodes.

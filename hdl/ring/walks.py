@@ -32,11 +32,15 @@ class Situation:
     previous: Any
     own: Any
     following: Any
-    #: Steps of this node in the scatter-reduce, as one that sends and as one that receives, and in the all-gather; 0
+    #: Steps of this node in the scatter-reduce and in the all-gather, as one that sends and as one that receives; 0
     #: where the command leaves the phase out.
     sends: Any
     receives: Any
+    passes: Any
     gathers: Any
+    #: Steps in which this node forms sums of a command that sums, and in which it updates its block.
+    sums: Any
+    updates: Any
     #: Whether the vector moves as one block, from a root to all others.
     is_broadcast: Any
     #: Whether this node is the root.
@@ -95,7 +99,7 @@ def _gathers(now, broadcasts, steps, first):
 EGRESS = WalkDescription(
     name="egress",
     scatter=lambda now: Tour(steps=now.sends, first=now.own),
-    gather=lambda now: _gathers(now, now.passes_on, now.gathers, now.following))
+    gather=lambda now: _gathers(now, now.passes_on, now.passes, now.following))
 
 #: The packets that come. A ring of one expects nothing and takes its own sums.
 INGRESS = WalkDescription(
@@ -106,12 +110,12 @@ INGRESS = WalkDescription(
 #: The local gradients that are encoded, or summed before they are.
 ENCODE = WalkDescription(
     name="encode",
-    scatter=lambda now: Tour(steps=Mux(now.setup.sum, now.size, now.sends), first=now.own))
+    scatter=lambda now: Tour(steps=Mux(now.setup.sum, now.sums, now.sends), first=now.own))
 
 #: The own block: updated by the optimizer, or given away by a command without one.
 OWN = WalkDescription(
     name="own",
-    scatter=lambda now: Tour(steps=now.setup.fused, first=now.following),
+    scatter=lambda now: Tour(steps=now.updates, first=now.following),
     gather=lambda now: _gathers(now, now.is_root & ~now.setup.alone, now.gives, now.following))
 
 

@@ -33,7 +33,9 @@ class Command:
     epoch, collective : int
         Numbers that packets carry, so that packets of another command are refused; the same on all nodes.
     root : int
-        Rank that a BROADCAST starts from.
+        Rank that a BROADCAST starts from, or that all groups belong to.
+    one_owner : int
+        Whether all groups of a FUSED_UPDATE or an ALL_REDUCE belong to ``root``; docs/ring/one_owner.md.
     wait, signal : int
         Flags to take before the start, and flags to set after a good end; 16 bits each.
     tag : int
@@ -105,6 +107,7 @@ class Command:
     duration: int = 0
     format: int = 0
     entry: int = 0
+    one_owner: int = 0
 
     def words(self) -> Words:
         """The sixteen words of the descriptor.

@@ -29,12 +29,19 @@ class Allocation:
         Whether state is stored as bfloat16.
     errors : bool
         Whether errors are kept behind the weights; see :meth:`host.driver.ring.Ring.sparsify`.
+    one_owner : bool
+        Whether one node owns all groups, so that its block is the whole vector.
     """
 
     length: int
     planes: int = 0
     packed_state: bool = False
     errors: bool = False
+    one_owner: bool = False
+
+    def block(self, nodes: int) -> int:
+        """Elements of the largest block."""
+        return largest_block(self.length, 1 if self.one_owner else nodes)
 
     def check(self, config: NodeConfig, *, nodes: int) -> None:
         """Check that a ring of ``nodes`` nodes of this configuration has room for the vectors.
@@ -52,7 +59,7 @@ class Allocation:
         if self.planes > config.state_planes:
             raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
                              f"{self.planes}")
-        block = largest_block(self.length, nodes)
+        block = self.block(nodes)
         if config.has_master and block > config.state_words:
             raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
                              f"weights, not {block:,}: take more nodes, or raw weights")
@@ -78,7 +85,7 @@ class Allocation:
             There is no room between those buffers, or such a ring could never have it; nothing is reserved then.
         """
         self.check(config, nodes=nodes)
-        block = largest_block(self.length, nodes)
+        block = self.block(nodes)
         state = 0
         if self.planes:
             state = -(-block // 2) if self.packed_state else block
@@ -123,7 +130,7 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     for allocation in allocations:
         length = allocation.length
         end = errors_base(length) + length if allocation.errors else length
-        block = largest_block(length, nodes)
+        block = allocation.block(nodes)
         state = [block] if node.has_master else []
         if allocation.planes:
             state.append(-(-block // 2) if allocation.packed_state else block)

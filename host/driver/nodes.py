@@ -25,7 +25,7 @@ TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
 
 ALIKE = ("element", "segment", "weight_codec", "gradient_codec", "masters", "ingress_segments", "replay", "rounds",
-         "queues")
+         "queues", "one_owner")
 """Parameters that all nodes of a ring must have alike: those of packets, links, masters and programs."""
 
 
@@ -54,6 +54,7 @@ class RingNodes:
         self._topology = RingTopology(len(self._devices))
         self._allocator = Allocator(*(config.memories for config in self._configs))
         self._timeout = timeout
+        self._dealt_to: int | None = None
         self._settings: dict[str, int | float] = {}  # values of the registers of settings, as far as they are known
         self._lost = [0] * len(devices)  # words missing behind each link when the ring was last in order
 
@@ -76,6 +77,33 @@ class RingNodes:
     @property
     def devices(self) -> list[Device]:
         return list(self._devices)
+
+    @property
+    def dealt_to(self) -> int | None:
+        """Rank that owns all groups of fused updates and all-reduces; None if they are dealt to all nodes in turn."""
+        return self._dealt_to
+
+    def deal_to(self, owner: int | None) -> None:
+        """Have one rank own all groups in later fused updates and all-reduces, or with None have them dealt to all
+        nodes in turn, as they are to begin with: docs/ring/one_owner.md.
+
+        Another dealing is another order of sums. State and masters are not moved: see
+        :meth:`host.driver.vectors.RingVectors.move_state`.
+
+        Raises
+        ------
+        ValueError
+            There is no such rank, or nodes have no option one_owner.
+        """
+        if owner is not None:
+            self._check_owner(owner)
+        self._dealt_to = owner
+
+    def _check_owner(self, owner: int) -> None:
+        if not 0 <= owner < self.nodes:
+            raise ValueError(f"Owner must be a rank below {self.nodes}, not {owner!r}")
+        if not self._config.one_owner:
+            raise ValueError("Nodes must have option one_owner, for one of them to own all groups")
 
     @property
     def segment(self) -> int:

@@ -56,6 +56,9 @@ _PARTS = {
     Operation.QUIESCE: (),
 }
 
+#: Operations in which one rank may own all groups.
+_OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
+
 
 class Ring(RingLayers):
     """Nodes in a ring, in the order of their ranks.
@@ -70,8 +73,8 @@ class Ring(RingLayers):
 
     # Collectives.
 
-    def submit(self, operation: Operation, where: Where = 0, *, root: int = 0, first: int = 0,
-               length: int | None = None) -> PendingCommand[Outcome]:
+    def submit(self, operation: Operation, where: Where = 0, *, root: int = 0, owner: int | None = None,
+               first: int = 0, length: int | None = None) -> PendingCommand[Outcome]:
         """Queue a collective on all nodes behind earlier commands, without waiting for it.
 
         The optimizer takes the settings that registers hold when the command starts.
@@ -88,6 +91,9 @@ class Ring(RingLayers):
             The vector.
         root : int
             Rank that a BROADCAST starts from.
+        owner : int, optional
+            Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and has all state; by default
+            :attr:`dealt_to`.
         first : int
             First element of the part, a multiple of 32.
         length : int, optional
@@ -102,7 +108,14 @@ class Ring(RingLayers):
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "
                              f"{operation!r}")
-        parts = self._parts(operation, where)
+        if operation in _OWNED:
+            owner = self._dealt_to if owner is None else owner
+        elif owner is not None:
+            raise ValueError(f"Operation with an owner of all groups must be one of "
+                             f"{', '.join(each.name for each in _OWNED)}, not {operation.name}")
+        if owner is not None:
+            self._check_owner(owner)
+        parts = self._parts(operation, where, owner)
         whole = next((buffer.length for buffer in parts.values()), 0)
         length = whole - first if length is None else length
         if first % GROUP or not 0 <= first <= first + length <= whole or (length % GROUP and first + length != whole):
@@ -110,10 +123,12 @@ class Ring(RingLayers):
                              f"{length:,} from {first:,} on")
         groups = first // GROUP
         fields = []
+        lone = owner is not None
         for rank in range(self.nodes):
-            before = groups_before(groups, self.nodes, self._topology.owned_block(rank))
+            before = groups if lone else groups_before(groups, self.nodes, self._topology.owned_block(rank))
             offsets = {"state": self._state_offset(before)} if "state" in parts else {}
-            fields.append({"root": root, "length": length, "turn": groups % self.nodes, **{
+            fields.append({"root": owner if lone else root, "one_owner": int(lone), "length": length,
+                           "turn": groups % self.nodes, **{
                 REGION_BASES[part]: buffer.base + offsets.get(part, first) for part, buffer in parts.items()}})
         return self._submit(operation, _outcome, fields)
 
@@ -124,7 +139,10 @@ class Ring(RingLayers):
         An all-gather then brings the new weights to all nodes. The three operations together are a fused update, bit
         for bit.
         """
-        parts = self._parts(Operation.FUSED_UPDATE, where)
+        if self._dealt_to is not None:
+            raise ValueError(f"Groups must be dealt to all nodes for each to update its own, not to rank "
+                             f"{self._dealt_to} alone")
+        parts = self._parts(Operation.FUSED_UPDATE, where, None)
         fields = []
         for rank, owned in enumerate(self._owned(parts["weights"].length)):
             # Each block begins with the group of its own number, and its groups lie as many apart as there are nodes.
@@ -134,12 +152,12 @@ class Ring(RingLayers):
             fields.append({"rank": 0, "size": 1, "stride": self.nodes, "length": len(owned), **bases})
         return self._submit(Operation.FUSED_UPDATE, _outcome, fields)
 
-    def _parts(self, operation: Operation, where: Where) -> dict[str, Buffer]:
+    def _parts(self, operation: Operation, where: Where, owner: int | None) -> dict[str, Buffer]:
         """Buffers that a collective works on."""
         parts = {part: place(where, part) for part in _PARTS[operation]
-                 if part != "state" or not isinstance(where, Buffers) or self._state_words(where.length)}
+                 if part != "state" or not isinstance(where, Buffers) or self._state_words(where.length, owner)}
         if "state" in parts and isinstance(where, Buffers):
-            words = self._state_words(where.length)
+            words = self._state_words(where.length, owner)
             if words > parts["state"].length:
                 raise ValueError(f"State of a block must take at most the {parts['state'].length:,} words of its "
                                  f"buffer, not {words:,}")
@@ -158,10 +176,10 @@ class Ring(RingLayers):
         field = register("OPTIMIZER").field(name)
         return int(int(self._settings.get("OPTIMIZER", 0)) >> field.bit & (1 << field.width) - 1)
 
-    def _state_words(self, length: int) -> int:
+    def _state_words(self, length: int, owner: int | None) -> int:
         """Words of state, or of masters, that a node uses in a fused update of ``length`` elements, by the settings
         that were written last."""
-        block = largest_block(length, self.nodes)
+        block = largest_block(length, self.nodes) if owner is None else length
         if self._config.has_master or "OPTIMIZER" not in self._settings:
             return block
         rule, packed = map(self._optimizer_field, ("rule", "packed_state"))
@@ -169,17 +187,18 @@ class Ring(RingLayers):
             return 0
         return -(-block // 2) if packed else block
 
-    def fused_update(self, where: Where) -> Outcome:
-        """Sum gradients, update each block at its owner, and bring the new weights to all nodes."""
-        return self.submit(Operation.FUSED_UPDATE, where).result()
+    def fused_update(self, where: Where, *, owner: int | None = None) -> Outcome:
+        """Sum gradients, update each block at its owner, and bring the new weights to all nodes; see :meth:`submit`
+        for an ``owner`` of all of them."""
+        return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
 
     def owned_update(self, where: Where) -> Outcome:
         """Update each block at its owner alone; see :meth:`submit_owned_update`."""
         return self.submit_owned_update(where).result()
 
-    def all_reduce(self, where: Where) -> Outcome:
-        """Replace the gradients of all nodes by their sum."""
-        return self.submit(Operation.ALL_REDUCE, where).result()
+    def all_reduce(self, where: Where, *, owner: int | None = None) -> Outcome:
+        """Replace the gradients of all nodes by their sum, which one ``owner`` may form: see :meth:`submit`."""
+        return self.submit(Operation.ALL_REDUCE, where, owner=owner).result()
 
     def reduce_scatter(self, where: Where) -> Outcome:
         """Replace, on each node, the gradients of its own block by their sum."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.buffers import Buffer, Where, place
+from host.driver.buffers import Buffer, Buffers, Where, place
 from host.driver.codebooks import codebook_words
 from host.driver.device import Device
 from host.driver.nodes import RingNodes
@@ -139,7 +139,7 @@ class RingVectors(RingNodes):
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
         """Write zeros to every state plane, for the optimizer of a vector."""
-        zeros = np.zeros(_words(largest_block(_length(where), self.nodes), packed_state), dtype=np.uint32)
+        zeros = np.zeros(_words(self._largest_block(_length(where)), packed_state), dtype=np.uint32)
         for plane in range(max(config.state_planes for config in self._configs)):
             ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.state_planes]
             self._write_blocks(f"state_{plane}", [zeros] * self.nodes, where, ranks)
@@ -164,8 +164,48 @@ class RingVectors(RingNodes):
         """Read a state plane of the whole vector, each block from the node that owns it."""
         return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
 
+    def move_state(self, owner: int | None, where: Where, *, packed_state: bool = False) -> None:
+        """Deal a vector anew (:meth:`~host.driver.nodes.RingNodes.deal_to`), and move its state and its masters from
+        the old owners to the new ones.
+
+        Raises
+        ------
+        ValueError
+            There is no such owner, or it has no room for all state; nothing is changed then.
+        """
+        if owner is not None:
+            self._check_owner(owner)
+            self._check_state(owner, where, packed_state=packed_state)
+        planes = range(min(config.state_planes for config in self._configs))
+        state = [self.read_state(where, plane, packed_state=packed_state) for plane in planes]
+        masters = self.read_master(where) if self.has_master else None
+        self.deal_to(owner)
+        buffers = where if isinstance(where, Buffers) else None
+        for plane, values in zip(planes, state, strict=True):
+            self.write_state(values, plane, buffers, packed_state=packed_state)
+        if masters is not None:
+            self.write_master(masters, buffers)
+
+    def _check_state(self, owner: int, where: Where, *, packed_state: bool) -> None:
+        """Raise ``ValueError`` unless a node has room for the state and the masters of all elements."""
+        planes = any(config.state_planes for config in self._configs)
+        if not planes and not self.has_master:
+            return
+        words = _words(_length(where), packed_state and not self.has_master)
+        room = place(where, "state").length if isinstance(where, Buffers) else min(
+            config.state_words for config in self._configs)
+        if words > room:
+            raise ValueError(f"Owner of all groups must have room for their state, {words:,} words, not for "
+                             f"{room:,}: rank {owner} cannot own them")
+
+    def _largest_block(self, length: int) -> int:
+        """Most elements that a rank owns."""
+        return length if self._dealt_to is not None else largest_block(length, self.nodes)
+
     def _owned(self, length: int) -> list[npt.NDArray[np.int64]]:
         """Elements of a vector that each rank owns, in the order in which they lie in its state."""
+        if self._dealt_to is not None:
+            return [np.arange(length if rank == self._dealt_to else 0) for rank in range(self.nodes)]
         blocks = block_indices(length, self.nodes)
         return [blocks[self._topology.owned_block(rank)] for rank in range(self.nodes)]
 

@@ -55,6 +55,8 @@ class Simulation:
         Faults of the links, of nodes whose links repeat words.
     course : Course, optional
         Rings of a grid.
+    dealing : dict, optional
+        Dealing of groups on a ring with a slow link, and the cycles for which it was taken.
     """
 
     transport: str
@@ -69,6 +71,7 @@ class Simulation:
     simulation_seconds: float
     faults: RandomFaults | None = None
     course: Course | None = None
+    dealing: dict[str, Any] | None = None
 
 
 def _settings(config: TrainingConfig) -> dict[str, Any]:
@@ -217,6 +220,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "wires_per_link": [len(wires(replay=simulation.configuration.get("replay", False))) - 1, 1],
         "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
         "topology": None if simulation.course is None else _topology(simulation.course),
+        **({} if simulation.dealing is None else {"dealing": simulation.dealing}),
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
     }

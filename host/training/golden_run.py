@@ -148,6 +148,12 @@ class Reference:
         """A fused update of some elements; ``residuals`` are replaced, and nothing else."""
         golden = self._golden
         numbers, packed_state = self._numbers(settings)
+        if self._ring.dealt_to is not None and self._ring.nodes > 1:
+            from sim.golden import one_owner
+
+            return one_owner.fused_update(
+                gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state], numbers,
+                self._ring.dealt_to, packed_state=packed_state, segment=self._ring.segment, lanes=self._ring.lanes)
         update: Update = golden.fused_update(
             gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state],
             numbers, packed_state=packed_state, weight_codec=self._codec,

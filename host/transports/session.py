@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +147,7 @@ class Session:
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
+                 slow_link: tuple[int, Fraction] | None = None,
                  far_rate: float | None = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
@@ -172,6 +174,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
     faults : RandomFaults, optional
         Random faults of all links, of transports verilated and pysim.
+    slow_link : tuple of int and Fraction, optional
+        A rank, and the words per cycle of the link from it; Verilated only. By default all links have one.
     far_rate : float, optional
         Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; Verilated only. By
         default those of a simulation that was just made.
@@ -208,6 +212,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
     if grid is not None and transport is TransportName.SERIAL:
         raise ValueError(f"Transport must be that of a simulation for a grid, not {transport.value}")
+    if slow_link is not None and (transport is not TransportName.VERILATED or not 0 <= slow_link[0] < nodes):
+        raise ValueError(f"Slow link must be that of a rank below {nodes} on transport verilated, not of "
+                         f"{slow_link[0]!r} on {transport.value}")
     if far_rate is not None and transport is not TransportName.VERILATED:
         raise ValueError(f"Transport must be verilated for a far memory, not {transport.value}")
     wiring = None if grid is None else GridTopology(*grid).wiring
@@ -226,6 +233,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
                           announce=announce))
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
+            if slow_link is not None:
+                opened.simulation.links[slow_link[0]].set_rate(*slow_link[1].as_integer_ratio())
             opened.simulation.set_faults(faults)
             if far_rate is not None:
                 opened.simulation.set_far_speed(latency=FAR_LATENCY, rate=far_rate)

@@ -44,6 +44,8 @@ KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
 _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
          Operation.BROADCAST)
+#: Those in which one node may own all groups.
+_OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 _WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY)
 #: Added to the number of one node, which no other command of a batch has then.
 _ANOTHER = 1 << 15
@@ -349,9 +351,13 @@ class Generator:
             if number is None:
                 number = self._number = (self._number + 1) % _ANOTHER
             most = DATA
+            if operation in _OWNED:
+                used["one_owner"] = choose.getrandbits(1)
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
-                most = (self._state_end - used["state_base"]) * self.nodes
+                if upper:  # more elements than one owner has room for
+                    used["one_owner"] = 0
+                most = (self._state_end - used["state_base"]) * (1 if used["one_owner"] else self.nodes)
             bases = [self._extent(start, most) for _ in range(2)]
             used["length"] = min(length for _, length in bases)
             stride = 1 if upper else choose.choice([1, 1, 1, 2, 3])
@@ -364,7 +370,7 @@ class Generator:
                 used["gradient_base"] = bases[0][0]
             if operation not in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
                 used["weight_base"] = bases[1][0]
-            if operation is Operation.BROADCAST:
+            if operation is Operation.BROADCAST or used.get("one_owner"):
                 used["root"] = choose.randrange(self.nodes)
             used |= {"size": self.nodes, "port": 0, "epoch": self._epoch, "collective": number,
                      "turn": choose.randrange(self.nodes), "stride": stride}

@@ -10,7 +10,7 @@ from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
-from sim.golden import masking, optimizer, quantization, stand_in
+from sim.golden import masking, one_owner, optimizer, quantization, stand_in
 from sim.golden import ring as golden
 from sim.golden.compute import Engine
 
@@ -115,6 +115,10 @@ class Model:
     def _collective(self, command: Command, order: npt.NDArray[np.intp],
                     settings: optimizer.Settings) -> list[Change]:
         base, stride, shape = command.gradient_base, command.stride, {**self._shape, "turn": command.turn}
+        lone = command.one_owner and self.nodes > 1 and command.operation in (
+            Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
+        if lone:
+            return self._owned(command, order, settings)
         if command.operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
             gradients = self._rows(GRADIENT, order, base, command)
             if command.operation is Operation.ALL_REDUCE:
@@ -145,6 +149,21 @@ class Model:
                 changes += [Change(STATE + plane, owner, command.state_base, update.state[plane][index])
                             for owner, index in zip(owners, blocks, strict=True)]
         return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
+
+    def _owned(self, command: Command, order: npt.NDArray[np.intp], settings: optimizer.Settings) -> list[Change]:
+        """Changes of a collective in which the root owns all groups."""
+        gradients = self._rows(GRADIENT, order, command.gradient_base, command)
+        owner, stride = int(order[command.root]), command.stride
+        if command.operation is Operation.ALL_REDUCE:
+            total = one_owner.all_reduce(gradients, command.root, **self._shape)[0]
+            return [Change(GRADIENT, node, command.gradient_base, total, stride) for node in range(self.nodes)]
+        weights = self._rows(WEIGHT, order, command.weight_base, command)[command.root]
+        state = [plane[owner, command.state_base:command.state_base + command.length]
+                 for plane in self.memories[STATE:ACTIVATIONS]]
+        update = one_owner.fused_update(gradients, weights, state, settings, command.root, **self._shape)
+        return [*(Change(STATE + plane, owner, command.state_base, update.state[plane])
+                  for plane in range(settings.planes)),
+                *(Change(WEIGHT, node, command.weight_base, update.weights, stride) for node in range(self.nodes))]
 
     def _mask(self, node: int, command: Command, programs: Programs, alternative: int) -> tuple[list[Change], int]:
         job = programs.masks[command.weight_base]

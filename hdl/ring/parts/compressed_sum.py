@@ -189,7 +189,14 @@ class CompressedSum(Part):
         connect_stream(m, own_addend.o, adder.b)
         connect_stream(m, self.to_decoder, to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
-        connect_stream(m, self.onward, passed.i[PassedFrom.INGRESS])
+        onward = self.onward
+        if config.one_owner:
+            # A sum leaves the adder a group and some cycles behind what comes in. Where what is passed on comes
+            # behind every sum, it waits here, so that the next sum is at the adder meanwhile.
+            m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)
+            connect_stream(m, onward, to_follow.i)
+            onward = to_follow.o
+        connect_stream(m, onward, passed.i[PassedFrom.INGRESS])
         connect_stream(m, adder.o, summed.i)
         connect_stream(m, summed.o[SummedTo.EGRESS], passed.i[PassedFrom.ADDER])
         connect_stream(m, summed.o[SummedTo.KEPT], kept_sums.i)

@@ -53,6 +53,9 @@ def verdict(command, config, rule, packed, place=None):
         return stray
     outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation in (Operation.BROADCAST, Operation.PUSH) and command["root"] >= size
+    # All groups belong to the root.
+    owned = config.one_owner and command["one_owner"] and operation in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
+    outside |= bool(owned) and command["root"] >= size
     if operation == Operation.PUSH:
         outside |= (command["root"] == command["rank"]) != config.is_server or size == 1
     on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE,
@@ -72,7 +75,7 @@ def verdict(command, config, rule, packed, place=None):
     if updates or operation in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))
     if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
-        memories.append((command["state_base"], CONFIG.state_words, size))
+        memories.append((command["state_base"], CONFIG.state_words, 1 if owned else size))
     if operation == Operation.PUSH and config.is_server and planes:
         memories.append((command["state_base"], CONFIG.state_words, 1))
     if operation == Operation.COMPUTE:

@@ -29,8 +29,9 @@ NO_RULE = 9
 
 
 def options(local, planes, weight_codec):
-    """Options of a node with every local operation, or without, which then may be one of a relay."""
-    return {**COMPUTE[local], "weight_codec": weight_codec,
+    """Options of a node with every local operation, in which one node may own all groups if weights are raw; or
+    without, which then may be one of a relay."""
+    return {**COMPUTE[local], "weight_codec": weight_codec, "one_owner": local and weight_codec == "raw",
             **(ROLES.get(planes, {}) if not local and weight_codec == "raw" else {})}
 
 
@@ -51,7 +52,7 @@ async def finds_what_is_wrong(dut):
     commands = [random_command(generator, n) for n in range(CHECKED - 2)]
     commands += [random_command(  # those that take longest
         generator, n, operation=operation, rank=0, size=CONFIG.nodes_max, port=0, turn=0, stride=2, gradient_base=0,
-        weight_base=0, state_base=0, length=1) for n, operation in enumerate((Operation.FUSED_UPDATE,
+        weight_base=0, state_base=0, length=1, one_owner=0) for n, operation in enumerate((Operation.FUSED_UPDATE,
                                                                              Operation.ALL_REDUCE))]
     cocotb.start_soon(source.send(commands))
     seen = set()

@@ -9,7 +9,7 @@ import pytest
 from cocotb.triggers import FallingEdge
 
 from hdl.control.command_checker import CommandChecker
-from hdl.control.command_loader import WORDS, CommandLoader
+from hdl.control.command_loader import WORDS, CommandLoader, words_loaded
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.control.sequencer import pass_layout
 from hdl.engines import operations
@@ -25,17 +25,18 @@ CONFIG_2 = dataclasses.replace(CONFIG, queues=QUEUES, replay=True)
 STRIDE = 0x1234_5678
 
 
-def refusal(command, queue, place):
+def refusal(command, queue, place, config):
     """Golden verdict on a command in a queue, of a program if there is a place."""
     foreign = command["operation"] in LOCAL if queue else command["operation"] not in (*LOCAL, Operation.QUIESCE)
     if foreign and command["operation"] in list(Operation):
         return EventStatus.UNKNOWN_OPERATION, command["operation"]
-    return verdict(command, CONFIG_2, Rule.MOMENTUM, 0, place)
+    return verdict(command, config, Rule.MOMENTUM, 0, place)
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def loads_in_turn(dut):
     p = regression.parameters()
+    config, least, words = dataclasses.replace(CONFIG_2, one_owner=p["one_owner"]), p["latency"], p["words"]
     generator = random.Random(p["seed"])
     for port in ("wanted", "deliver", "dismiss", "packed_state"):
         getattr(dut, port).value = 0
@@ -85,7 +86,7 @@ async def loads_in_turn(dut):
         last = queue
         await cycles(dut, 1)
         dut.wanted.value = 0
-        status, detail = refusal(command, queue, place if program >> queue & 1 else None)
+        status, detail = refusal(command, queue, place if program >> queue & 1 else None, config)
         latency, results = 0, {}
         while latency < 80 and not any(results.values()):
             if latency:
@@ -98,11 +99,11 @@ async def loads_in_turn(dut):
         assert results == {**dict.fromkeys(results, 0), name: 1 << queue}, f"seed {p['seed']}, command {number}"
         seen.add((status, name))
         if command["operation"] == Operation.QUIESCE:
-            assert latency == CommandLoader.latency
-        assert CommandLoader.latency <= latency <= CommandLoader.latency + p["checking"] - 1
+            assert latency == least
+        assert least <= latency <= least + p["checking"] - 1
         waited.add(latency)
         head = int(dut.heads.value) >> command_layout().size * queue
-        assert head & (1 << 32 * WORDS) - 1 == to_int(command_layout(), command) & (1 << 32 * WORDS) - 1
+        assert head & (1 << 32 * words) - 1 == to_int(command_layout(), command) & (1 << 32 * words) - 1
         if name == "refused":
             for _ in range(generator.randrange(4)):
                 await cycles(dut, 1)
@@ -118,11 +119,16 @@ async def loads_in_turn(dut):
     assert len(waited) > 8
 
 
-def test_loader():
-    checker = CommandChecker(config=CONFIG_2, operations=operations(CONFIG_2), queues=QUEUES)
-    loader = CommandLoader(config=CONFIG_2, operations=operations(CONFIG_2), queues=QUEUES)
+@pytest.mark.parametrize("one_owner", [False, True])
+def test_loader(one_owner):
+    config = dataclasses.replace(CONFIG_2, one_owner=one_owner)
+    checker = CommandChecker(config=config, operations=operations(config), queues=QUEUES)
+    loader = CommandLoader(config=config, operations=operations(config), queues=QUEUES)
+    assert words_loaded(config) == WORDS + one_owner
+    assert loader.latency == CommandLoader.latency + one_owner
     regression.run(loader, module=__name__, testcase="loads_in_turn", parameters={
-        "seed": 4, "count": 400, "checking": checker.latency})
+        "seed": 4, "count": 400, "checking": checker.latency, "one_owner": one_owner, "latency": loader.latency,
+        "words": words_loaded(config)})
 
 
 @pytest.mark.parametrize("queues", [0, 4, "2"])

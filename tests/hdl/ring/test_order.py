@@ -10,8 +10,9 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
-from hdl.ring.order import Phase, Planner, Walk, first_layout, record_layout
+from hdl.ring.order import LAG, Phase, Planner, Walk, first_layout, record_layout
 from hdl.streams.stream import connect_stream
+from sim.golden import one_owner
 from sim.golden.ring import block_indices, places
 from sim.streams import stall_array
 from sim.verilated.vectors import Unit, unpack
@@ -25,15 +26,17 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 class Bench(wiring.Component):
     """A planner, and the walk of all that a node sends, which it starts. A ring of one has a step of its own."""
 
-    def __init__(self, segment, *, chained=False):
+    def __init__(self, segment, *, chained=False, lags=False):
         self._segment = segment
         self._chained = chained
+        self._lags = lags
         first = first_layout(ELEMENTS)
         super().__init__({
             "length": In(range(ELEMENTS + 1)), "size": In(range(17)), "rank": In(range(16)),
             "turn": In(range(16)), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, a gather
             "ends": In(2),  # whether a link of a chain is the first one, the last one
+            "late": In(1), "single": In(1),  # whether a walk is late; whether it has one step of each phase
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
         })
@@ -41,9 +44,12 @@ class Bench(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=self._segment)
-        m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=self._segment, chained=self._chained)
+        m.submodules.walk = walk = Walk(
+            elements=ELEMENTS, segment=self._segment, chained=self._chained, lags=self._lags)
         if self._chained:
             m.d.comb += [walk.opens.eq(self.ends[0]), walk.closes.eq(self.ends[1])]
+        if self._lags:
+            m.d.comb += walk.late.eq(self.late)
         connect_stream(m, walk.o, self.records)
         for name in ("length", "size", "rank", "turn", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
@@ -51,9 +57,9 @@ class Bench(wiring.Component):
             m.d.comb += getattr(self, name).eq(getattr(planner, name))
         m.d.comb += [self.busy.eq(walk.busy), walk.plan.eq(planner.plan), walk.start.eq(planner.done)]
         with m.If(self.steps[0]):
-            m.d.comb += walk.scatter.steps.eq(Mux(self.size == 1, 1, self.size - 1))
+            m.d.comb += walk.scatter.steps.eq(Mux((self.size == 1) | self.single, 1, self.size - 1))
         with m.If(self.steps[1]):
-            m.d.comb += walk.gather.steps.eq(self.size - 1)
+            m.d.comb += walk.gather.steps.eq(Mux(self.single, 1, self.size - 1))
         m.d.comb += [walk.scatter.first.eq(planner.own), walk.gather.first.eq(planner.following)]
         return m
 
@@ -128,10 +134,8 @@ def test_order(pattern, segment):
             group = (block - turn) % size
             assert (found["group"][0], found["place"][0]) == (group, group * stride % PLACES), case
         taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-        records = unpack(record_layout(ELEMENTS, segment), trace["records__payload"][taken])
         expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride)
-        columns = [records[field].tolist() for field in FIELDS]
-        assert meaning(zip(*columns, strict=True)) == meaning(expected), case
+        assert meaning(taken_records(trace, segment)) == meaning(expected), case
         assert not trace["busy"][-1], case
         offered = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)
         np.testing.assert_array_equal(offered[1:], taken[:-1] + 2, err_msg=case)
@@ -152,11 +156,49 @@ def test_chain():
                 sources={}, sinks={"records": stall_array("geometric", cycles, seed=ends)},
                 inputs={"length": length, "size": size, "rank": 0, "turn": 0, "stride": stride, "steps": steps,
                         "ends": ends, "start": start})
-            taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-            records = unpack(record_layout(ELEMENTS, SEGMENT), trace["records__payload"][taken])
             expected = order(length, size, 0, steps & 1, steps >> 1, stride=stride)
             if steps == 0b01:
                 expected = [(*record[:5], bool(ends & 1), bool(ends >> 1)) for record in expected]
-            columns = [records[field].tolist() for field in FIELDS]
-            assert meaning(zip(*columns, strict=True)) == meaning(expected), (ends, length, steps)
+            assert meaning(taken_records(trace, SEGMENT)) == meaning(expected), (ends, length, steps)
             assert not trace["busy"][-1]
+
+
+def test_late():
+    """A late walk has the golden order of a collective with one owner, and that of any other lags one behind."""
+    assert LAG == one_owner.LAG
+    unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
+    generator = random.Random(7)
+    lengths = [0, 1, 33, *(SEGMENT * segments + more for segments in range(1, 7) for more in (0, 1)), ELEMENTS]
+    for seed, length in enumerate(lengths):
+        for pattern in ("none", "geometric"):
+            ends, stride, cycles = generator.randrange(4), generator.randint(1, 255), 3000
+            start = np.zeros(cycles, dtype=np.uint8)
+            start[0] = 1
+            inputs = {"length": length, "rank": 0, "turn": 0, "stride": stride, "start": start}
+            sinks = {"records": stall_array(pattern, cycles, seed=seed)}
+            case = f"seed {seed}: {length} elements, stride {stride}, ends {ends:02b}, {pattern}"
+            trace = unit.lockstep(sources={}, sinks=sinks, inputs={
+                **inputs, "size": 1, "steps": 0b11, "ends": ends, "late": 1, "single": 1})
+            segments = -(-length // SEGMENT)
+            place = places(length, stride=stride) // GROUP
+            expected = []
+            for phase, segment in one_owner.order(segments):
+                gathers = phase == one_owner.GATHER
+                elements = min(SEGMENT, length - segment * SEGMENT)
+                expected.append((int(gathers), segment, 0, int(place[segment * SEGMENT]) % PLACES, elements,
+                                 gathers or bool(ends & 1), gathers or bool(ends >> 1)))
+            assert taken_records(trace, SEGMENT) == expected, case
+            size = generator.randint(2, 16)
+            trace = unit.lockstep(sources={}, sinks={"records": stall_array(pattern, 9000, seed=seed)}, inputs={
+                **inputs, "start": np.pad(start, (0, 6000)), "size": size, "steps": 0b11, "ends": 0b11, "late": 0,
+                "single": 0})
+            found = taken_records(trace, SEGMENT)
+            expected = order(length, size, 0, True, True, stride=stride)
+            assert meaning(found) == meaning(expected), f"{case}, size {size}"
+
+
+def taken_records(trace, segment):
+    """Records that were taken."""
+    taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
+    records = unpack(record_layout(ELEMENTS, segment), trace["records__payload"][taken])
+    return list(zip(*(records[field].tolist() for field in FIELDS), strict=True))

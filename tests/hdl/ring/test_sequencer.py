@@ -4,6 +4,7 @@
 The routes and jobs of all parts are tested on whole rings.
 """
 
+import dataclasses
 import random
 
 import numpy as np
@@ -32,8 +33,8 @@ CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=64, weight_words=64, sta
 class IdleAfterReset(wiring.Component):
     """Claims that a sequencer which was reset in the last cycle is not busy, and offers nothing."""
 
-    def __init__(self):
-        self._unit = Sequencer(config=CONFIG)
+    def __init__(self, config):
+        self._unit = Sequencer(config=config)
         super().__init__({"reset": In(1), **{
             name: member for name, member in self._unit.signature.members.items()
             if member.is_port and member.flow is In}})
@@ -64,9 +65,10 @@ class IdleAfterReset(wiring.Component):
         return m
 
 
-def test_idle_after_reset():
+@pytest.mark.parametrize("one_owner", [False, True])
+def test_idle_after_reset(one_owner):
     """Proof by induction, from every state; the engine resets its sequencer whenever no command runs."""
-    formal.prove(IdleAfterReset(), depth=2)
+    formal.prove(IdleAfterReset(dataclasses.replace(CONFIG, one_owner=one_owner)), depth=2)
 
 
 # --- a part that only tests have

@@ -1,0 +1,113 @@
+"""Rates of a ring's links, measured, and the dealing of groups that is fastest on them.
+
+Example
+-------
+::
+
+    rates = link_rates(ring)  # [1.0, 1.0, 0.5, 1.0]
+    dealing = choose(ring, length, rates)
+    ring.deal_to(dealing.owner)  # 2
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from hdl.control.protocol import Operation
+from host.driver.buffers import Buffer
+from host.driver.ring import Ring
+from sim.golden.ring import PACKET_OVERHEAD
+from sim.golden.ring_cycles import best_owner
+
+__all__ = ["LEAST_GAIN", "Dealing", "choose", "link_rates"]
+
+#: Least part of the cycles that another dealing must save by its model, to be taken.
+LEAST_GAIN = 0.05
+
+#: Segments of the two broadcasts at a root, whose difference is free of what a command takes at its ends.
+_SEGMENTS = 4, 12
+
+#: Costs of a word that differ by less are those of links that are alike.
+_ALIKE = 1.03
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dealing:
+    """A dealing of groups, and why it was chosen.
+
+    Members
+    -------
+    owner : int, optional
+        Rank that owns all groups; None if they are dealt to all ranks in turn.
+    rates : tuple of float
+        Words per cycle of the link from each rank.
+    cycles : dict of int or None to float
+        Cycles of a fused update by the model, for each owner and for groups in turn (None).
+    """
+
+    owner: int | None
+    rates: tuple[float, ...]
+    cycles: dict[int | None, float]
+
+    @property
+    def gain(self) -> float:
+        """Part of the cycles that it saves by the model."""
+        return 1 - self.cycles[self.owner] / self.cycles[None]
+
+    def __str__(self) -> str:
+        slowest = min(range(len(self.rates)), key=lambda rank: self.rates[rank])
+        text = f"slowest link: from rank {slowest}, {self.rates[slowest]:.2f} words per cycle; groups "
+        if self.owner is None:
+            return text + "in turn"
+        return f"{text}of rank {self.owner} alone, {self.gain:.0%} fewer cycles by the model"
+
+
+def link_rates(ring: Ring) -> tuple[float, ...]:
+    """Measure the link of each rank by broadcasts, which overwrite the weights at the start of the memories.
+
+    A broadcast goes over all links but the one to its root, and takes as long as the slowest of them. So the slowest
+    link of all is the one that leads to the root whose broadcast is fastest, and any other broadcast shows its rate.
+    Of the other links this shows the rate of the slowest, which all of them are said to have.
+    """
+    if ring.nodes < 2:
+        return (1.0,) * ring.nodes
+    room = min(device.config.weight_words for device in ring.devices)
+    short, long = (min(segments * ring.segment, room) for segments in _SEGMENTS)
+    if short == long:
+        raise ValueError(f"Weight memory must have room for more than {short:,} elements for links to be measured, "
+                         f"not for {room:,}")
+    words = (long - short) * (1 + PACKET_OVERHEAD / ring.segment)
+    costs = []
+    for root in range(ring.nodes):
+        cycles = [ring.submit(Operation.BROADCAST, Buffer("weights", 0, length), root=root).result().cycles
+                  for length in (short, long)]
+        costs.append(max((cycles[1] - cycles[0]) / words, 1.0))
+    fastest, slowest = min(costs), max(costs)
+    rates = [1 / fastest] * ring.nodes
+    if slowest > _ALIKE * fastest:
+        rates[(costs.index(fastest) - 1) % ring.nodes] = 1 / slowest
+    return tuple(rates)
+
+
+def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Dealing:
+    """Choose the dealing of a vector's groups that is fastest by the model, if it saves :data:`LEAST_GAIN`.
+
+    Parameters
+    ----------
+    ring : Ring
+    length : int
+        Elements of the vector.
+    rates : sequence of float
+        Words per cycle of the link from each rank.
+    planes : int
+        State planes of the optimizer: an owner must have room for the state of all groups.
+    latency : int
+        Cycles of a link.
+    """
+    config = ring.devices[0].config
+    if ring.nodes < 2:
+        return Dealing(owner=None, rates=tuple(rates), cycles={None: 0.0})
+    best, cycles = best_owner(length, ring.nodes, rates=rates, least_gain=LEAST_GAIN, latency=latency,
+                              segment=ring.segment, credits=config.ingress_segments,
+                              update_rate=config.update_lanes / config.update_interval)
+    has_room = min(device.config.state_words for device in ring.devices) >= length or not (planes or ring.has_master)
+    return Dealing(owner=best if config.one_owner and has_room else None, rates=tuple(rates), cycles=cycles)

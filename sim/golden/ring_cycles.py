@@ -1,0 +1,141 @@
+"""Model of the cycles of a fused update on a ring whose links have rates of their own.
+
+Packets are dense, gradients in ``zero_value`` form and weights raw. A packet enters a link when the one before it has
+left, its first word has come to the node, and the successor has a place for it (a credit); its words follow each
+other at the rate of the link, and no faster than they come. So every time is the largest of some earlier ones, plus
+cycles that the constants here give, which are those of the gateware.
+
+The model says which dealing is faster on given links, and by how much. It is compared with measured cycles in
+docs/ring/one_owner.md.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from sim.golden import one_owner
+from sim.golden.one_owner import GATHER, SCATTER
+from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
+
+__all__ = ["best_owner", "update_cycles"]
+
+#: Cycles of a word from one egress to the next, or to its end in a node, beside those on the wires; and those by
+#: which gradients that are added on the way make it later, a group and some more.
+HOP, ADDER = 15, 45
+#: Cycles from a command's start to its first word, and from the last word of a segment to its end.
+BEGIN, END = 60, 10
+#: Cycles from the last word of a sum at its owner, and from a burst's start, to the first word of the new weights.
+BURST = 30
+#: Cycles from the last word of a packet at a node to the credit at its predecessor, beside those on the wires.
+CREDIT = 8
+
+
+@dataclasses.dataclass
+class _Link:
+    """A link, in the order of its packets."""
+
+    rate: float
+    free: float = 0.0
+    left: list[float] = dataclasses.field(default_factory=list)  # times at which packets have left the ingress
+
+    def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
+        """Times of the first and the last word on the link, of a packet whose words come from begin to end."""
+        place = len(self.left) - credits
+        begin = max(begin, self.free, self.left[place] + back if place >= 0 else 0.0)
+        self.free = max(begin + words / self.rate, end)
+        return begin, self.free
+
+
+def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = None, owner: int | None = None,
+                  latency: int = 16, segment: int = 256, credits: int = 4, update_rate: float = 1.0,
+                  lag: int = one_owner.LAG) -> float:
+    """Cycles of a fused update.
+
+    Parameters
+    ----------
+    length, nodes : int
+        Elements; nodes of the ring, 2 or more.
+    rates : sequence of float, optional
+        Words per cycle of the link from each rank; by default 1.
+    owner : int, optional
+        Rank that owns all groups; by default they are dealt to all.
+    latency, segment, credits : int
+        Cycles of a link's wires; elements of a segment; segments that an ingress holds.
+    update_rate : float
+        Elements per cycle of the optimizer.
+    lag : int
+        Segments by which the gather of an owner lags.
+    """
+    rates = [1.0] * nodes if rates is None else list(rates)
+    if nodes < 2 or len(rates) != nodes or not all(0 < rate <= 1 for rate in rates):
+        raise ValueError(f"Rates must be one above 0 and up to 1 for each of 2 nodes or more, not {rates!r}")
+    links = [_Link(rate) for rate in rates]
+    ready: dict[tuple[int, int], tuple[float, float]] = {}  # words of the gather at its owner, by block and segment
+    drained = [BEGIN * 1.0] * nodes  # when the optimizer of each node is free
+    last = 0.0
+    back = latency + CREDIT
+
+    def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
+        """Cross a link; returns the times at which first and last words are at the egress of the next node, or in a
+        node where the packet ends."""
+        way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
+        words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
+        first, final = links[rank].send(begin, end, words, credits, back)
+        return first + way, final + way
+
+    def leave(rank: int, time: float) -> None:
+        """A packet on the link from a rank has left the ingress at the end of the link."""
+        nonlocal last
+        links[rank].left.append(time)
+        last = max(last, time)
+
+    def update(rank: int, block: int, number: int, end: float, elements: int) -> None:
+        """The optimizer takes a segment whose last word is there."""
+        begin = max(end, drained[rank])
+        drained[rank] = begin + elements / update_rate
+        ready[block, number] = begin + BURST, drained[rank] + BURST
+
+    if owner is not None:
+        sizes = [len(index) for index in segment_indices(length, 1, segment)[0]]
+        for phase, number in one_owner.order(len(sizes), lag=lag):
+            start = owner + 1 if phase == SCATTER else owner
+            begin, end = ready[0, number] if phase == GATHER else (BEGIN, BEGIN)
+            for hop in range(nodes - 1):
+                rank = (start + hop) % nodes
+                begin, end = cross(rank, phase, begin, end, sizes[number], ends=hop == nodes - 2)
+                if hop:
+                    leave((rank - 1) % nodes, links[rank].free)
+            leave((start + nodes - 2) % nodes, end)
+            if phase == SCATTER:
+                update(owner, 0, number, end, sizes[number])
+        return last + END
+
+    blocks = [[len(index) for index in one] for one in segment_indices(length, nodes, segment)]
+    for phase, number in one_owner.order(len(blocks[0]), lag=1):
+        shift = 0 if phase == SCATTER else 1
+        coming: list[tuple[float, float]] = [(0.0, 0.0)] * nodes
+        for hop in range(nodes - 1):
+            arrived = []
+            for rank in range(nodes):
+                block = (rank + shift - hop) % nodes
+                begin, end = coming[rank] if hop else ready[block, number] if shift else (BEGIN, BEGIN)
+                arrived.append(cross(rank, phase, begin, end, blocks[block][number], ends=hop == nodes - 2))
+            for rank in range(nodes):
+                if hop:
+                    leave((rank - 1) % nodes, links[rank].free)
+                coming[(rank + 1) % nodes] = arrived[rank]
+        for rank in range(nodes):
+            leave((rank - 1) % nodes, coming[rank][1])
+            if phase == SCATTER:
+                block = (rank + 1) % nodes
+                update(rank, block, number, coming[rank][1], blocks[block][number])
+    return last + END
+
+
+def best_owner(length: int, nodes: int, *, rates: Sequence[float], least_gain: float = 0.05,
+               **shape: float) -> tuple[int | None, dict[int | None, float]]:
+    """Rank that should own all groups, or None if none gains at least so much, and the cycles of each choice."""
+    cycles: dict[int | None, float] = {
+        owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
+        for owner in (None, *range(nodes))}
+    best = min(range(nodes), key=lambda owner: cycles[owner])
+    return (best if cycles[best] <= (1 - least_gain) * cycles[None] else None), cycles

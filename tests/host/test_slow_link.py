@@ -1,0 +1,80 @@
+"""Option --slow-link of a training run, and the table of `make slow-link`."""
+
+from fractions import Fraction
+
+import pytest
+
+from hdl.config import NodeConfig
+from host.commands.slow_link import SlowLink, check, deal, with_option
+from host.reports.slow_link import BARS, CASES, Case, Row, line
+from host.transports.session import TransportName, open_session
+from tests.host.rings import CONFIGS, open_nodes
+
+VERILATED = TransportName.VERILATED
+
+
+def test_parse():
+    assert SlowLink.parse("2:0.5").as_tuple() == (2, Fraction(1, 2))
+    assert SlowLink.parse("0:1/3").as_tuple() == (0, Fraction(1, 3))
+    for text in ("2", "2:", ":0.5", "-1:0.5", "2:0", "2:1.5", "2:1/0", "a:b"):
+        with pytest.raises(ValueError, match=r"^Slow link must be a rank and a rate above 0 and up to 1, like "
+                                             rf"2:0\.5, not {text!r}$"):
+            SlowLink.parse(text)
+
+
+def test_check():
+    given = {"nodes": 4, "node": NodeConfig(), "transport": VERILATED}
+    assert check(None, **given, faults=1e-4) is None
+    assert check("3:0.5", **given, faults=None) == SlowLink(3, Fraction(1, 2))
+    for options, message in (
+            ({"nodes": 3}, "Slow link must be from a rank below 3, not 3"),
+            ({"faults": 1e-4}, "Option --slow-link is for a run without --faults: leave it out"),
+            ({"transport": TransportName.PYSIM},
+             "Option --slow-link is for transport verilated, not pysim: leave it out"),
+            ({"node": NodeConfig(weight_codec="mx9")},
+             "Option --slow-link is for weights as raw and gradients as zero_value, not mx9 and zero_value: leave it "
+             "out")):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            check("3:0.5", **{**given, **options})
+    with pytest.raises(ValueError, match=r"^Slow link must be that of a rank below 2 on transport verilated, not of "
+                                         r"2 on verilated$"), open_session(
+            NodeConfig(), nodes=2, slow_link=(2, Fraction(1, 2))):
+        pass
+
+
+def test_node():
+    """A node has room for the state of all groups, if there is any."""
+    node = NodeConfig(state_words=2048)
+    assert with_option(node, 4810, planes=1) == NodeConfig(one_owner=True, state_words=8192)
+    assert with_option(node, 4810, planes=0) == NodeConfig(one_owner=True, state_words=2048)
+
+
+def test_deal():
+    """The run's ring is dealt to the node that drives the slow link, if that is faster, and the report says so."""
+    said = []
+    with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
+        found = deal(ring, 2048, planes=0, latency=16, say=said.append)
+        assert (found["owner"], ring.dealt_to, found["order"]) == (None, None, "from the rank of its block on")
+        simulation.links[3].set_rate(1, 2)
+        found = deal(ring, 2048, planes=0, latency=16, say=said.append)
+        assert (found["owner"], ring.dealt_to, found["slowest"]) == (3, 3, 3)
+        assert found["order"] == "from rank 0 to rank 3"
+        assert found["rates"][3] == pytest.approx(0.5, abs=0.02)
+        assert found["cycles"]["one_owner"] < 0.95 * found["cycles"]["turn"]
+        for kind, cycles in found["cycles"].items():
+            assert found["modelled"][kind] == pytest.approx(cycles, rel=0.1)
+        assert "groups of rank 3 alone" in said[-2]
+
+
+def test_table():
+    """The cases are those of the bars and more, and a row has the figures of its case."""
+    for nodes, length in BARS:
+        assert Case(nodes=nodes, length=length) in CASES
+    row = Row(case=CASES[0], clean=25488, turn=50826, owner=33996, modelled_turn=50800, modelled_owner=34000,
+              measured=0.5, taken=1)
+    assert row.bar == 1.36
+    assert line(row) == "| 4 | 16,384 | 0.50 | 25,488 | 1.994 | 1.334 | 1.993, 1.334 | 0.50 | one owner |"
+    sparse = Row(case=CASES[-2], clean=100, turn=120, owner=110, modelled_turn=1, modelled_owner=1, measured=0.5,
+                 taken=None)
+    assert sparse.bar is None
+    assert line(sparse) == "| 8 | 16,384 | 0.50, 10% not zero | 100 | 1.200 | 1.100 |  | 0.50 | in turn |"
