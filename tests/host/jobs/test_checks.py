@@ -27,7 +27,7 @@ CASES = {
                  "Nodes must have error feedback for a density, to keep the elements that they do not send"),
     "part": ({"part": 100}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 100"),
     "long part": ({"part": 16416}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 16416"),
-    "nodes": ({"nodes": 17}, "Ring must have between 1 and 16 nodes, not 17"),
+    "nodes": ({"nodes": 256}, "Ring must have between 1 and 255 nodes, not 256"),
     "both": ({"node": NodeConfig(), "gradients": "mx9"}, "Codecs must be left out with a node, which has its own"),
 }
 
