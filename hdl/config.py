@@ -269,11 +269,11 @@ class NodeConfig:
         if self.nodes_max <= SMALL_RING:
             return
         if self.has_signals:
-            raise ValueError(f"Largest ring must be at most {SMALL_RING} nodes with two queues and replay, since ranks "
-                             f"in control words and in rounds have 4 bits, not {self.nodes_max!r}")
+            raise ValueError(f"Largest ring must be at most {SMALL_RING} nodes with two queues and replay, since "
+                             f"ranks in control words and in rounds have 4 bits, not {self.nodes_max!r}")
         if self.ring_ports > 1:
-            raise ValueError(f"Largest ring must be at most {SMALL_RING} nodes with two ports, since rows and columns "
-                             f"of a grid have at most as many, not {self.nodes_max!r}")
+            raise ValueError(f"Largest ring must be at most {SMALL_RING} nodes with two ports, since rows and "
+                             f"columns of a grid have at most as many, not {self.nodes_max!r}")
 
     def _check_server(self):
         """Raise ValueError if a server cannot have its weights and its state in its far memory."""

@@ -165,7 +165,8 @@ class Planner(wiring.Component):
         bits = len(plan.quotient)
         groups = Signal.like(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
-        partial = Signal(range(2 * len(ranks(self._nodes_max))))  # remainder so far, with the next bit of the dividend
+        # The remainder so far, with the next bit of the dividend.
+        partial = Signal(range(2 * len(ranks(self._nodes_max))))
         first = Signal(first_layout(self._elements, self._nodes_max))  # each of the first groups in turn
         block = Signal(ranks(self._nodes_max))
         widest = Signal(len(plan.quotient) + 1)

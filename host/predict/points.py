@@ -1,7 +1,7 @@
 """Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
 
-Two sets are kept in ``points.csv``: one that the two constants of :mod:`host.predict.timing` were fitted with, and
-one that nothing was fitted with.
+Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.predict.timing` were fitted with, and
+two that nothing was fitted with, of rings of up to 16 nodes and of larger ones.
 """
 
 import csv
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, nodes_max_for
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.output import write_bytes
@@ -47,6 +47,8 @@ _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
+#: Lengths, and latencies in turn, of larger rings.
+_LARGE = {64: ((333, 2500, 9000, 40_000), (1, 100, 30, 512)), 255: ((2500, 9000), (30, 6))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,10 +78,11 @@ class Point:
         return [self.kind.name, *dataclasses.astuple(self)[1:]]
 
 
-def config_of(form: Format) -> NodeConfig:
-    """Node of the points of a format."""
+def config_of(form: Format, nodes: int = NodeConfig.nodes_max) -> NodeConfig:
+    """Node of the points of a format, in a ring of so many nodes."""
     return NodeConfig(gradient_words=_LONGEST, weight_words=_LONGEST, state_words=_LONGEST // 2, masking=False,
-                      error_feedback=False, gradient_codec=form.gradients, weight_codec=form.weights)
+                      error_feedback=False, gradient_codec=form.gradients, weight_codec=form.weights,
+                      nodes_max=nodes_max_for(nodes))
 
 
 def _fitted() -> list[Point]:
@@ -95,6 +98,16 @@ def _chosen() -> list[Point]:
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
         for _ in range(2 if length in _SHORT else 1):
             latency = _LATENCIES[next(turn) * 3 % len(_LATENCIES)]
+            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return found
+
+
+def _large() -> list[Point]:
+    """Points for validation on larger rings: each length with one latency, which change places from form to form."""
+    found: list[Point] = []
+    for place, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
+        for turn, length in enumerate(lengths):
+            latency = latencies[(place // len(_LARGE) + turn) % len(latencies)]
             found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
     return found
 
@@ -124,14 +137,14 @@ def measure(points: Sequence[Point]) -> Iterator[Point]:
         return point.form, point.nodes, point.latency
 
     for (form, nodes, latency), group in itertools.groupby(sorted(points, key=ring_of), key=ring_of):
-        with open_session(config_of(FORMATS[form]), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
+        with open_session(config_of(FORMATS[form], nodes), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
                           host_port=False) as session:
             for point in group:
                 yield _one(session.ring, point)
 
 
 def load() -> dict[str, list[Point]]:
-    """The points of the file, ``fitted`` and ``chosen``."""
+    """The points of the file: ``fitted``, ``chosen`` and ``large``."""
     found: dict[str, list[Point]] = {}
     with FILE.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -154,7 +167,7 @@ def main() -> None:
     """Measure all points, and write the file."""
     begun = time.process_time()
     found: dict[str, list[Point]] = {}
-    for name, points in (("fitted", _fitted()), ("chosen", _chosen())):
+    for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
         found[name] = []
         for number, point in enumerate(measure(points), start=1):
             print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)

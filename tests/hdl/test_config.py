@@ -73,8 +73,9 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"nodes_max": 17, "queues": 2, "replay": True},
          r"^Largest ring must be at most 16 nodes with two queues and replay, since ranks in control words and in "
          r"rounds have 4 bits, not 17$"),
-        ({"nodes_max": 255, "ring_ports": 2}, r"^Largest ring must be at most 16 nodes with two ports, since rows and "
-                                              r"columns of a grid have at most as many, not 255$"),
+        ({"nodes_max": 255, "ring_ports": 2},
+         r"^Largest ring must be at most 16 nodes with two ports, since rows and columns of a grid have at most as "
+         r"many, not 255$"),
         ({"ring_ports": 3}, r"^Ring port count must be 1 or 2, not 3$"),
         ({"ring_ports": True}, r"^Ring port count must be 1 or 2, not True$"),
         ({"element": "bf16"}, r"^Element must be fp32 or int16, not 'bf16'$"),

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends whatever it is at, a part brings steps and walks of its own, and headers
-of a long command have sequence numbers that start again.
+"""The sequencer of a collective: a reset ends whatever it is at, a part brings steps and walks of its own, and
+sequence numbers of a long command start again.
 
 The routes and jobs of all parts are tested on whole rings.
 """
@@ -200,9 +200,8 @@ def test_numbers_start_again():
 @pytest.mark.parametrize(("size", "segments"), [(2, 1024), (3, 800), (16, 200), (17, 180), (100, 25), (255, 1),
                                                 (255, 2), (255, 20)])
 def test_headers_of_a_command_differ(size, segments):
-    """A link never has two packets of a command with the same sequence number, block and segment. So a packet for
-    another can only be taken where all between them, a multiple of all sequence numbers, have been lost, and its block
-    and its segment tell it even then."""
+    """A link never has two packets of a command with the same sequence number, block and segment. So none is taken
+    for another, even where as many are lost as there are sequence numbers."""
     for rank in (0, size // 2, size - 1):
         records = order(32 * size * segments, size, rank, True, True, 32)
         headers = {(place % NUMBERS, record[1], record[2]) for place, record in enumerate(records)}

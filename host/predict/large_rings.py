@@ -17,7 +17,6 @@ from rich.table import Table
 from hdl.config import NodeConfig
 from hdl.ring.topology import MOST_NODES
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.ring import Ring
 from host.predict.costs import Format
 from host.predict.timing import timing_of
 from host.predict.walk import walk
