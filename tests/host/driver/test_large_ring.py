@@ -1,5 +1,7 @@
 """Rings of more nodes than ranks of 4 bits tell apart, against the golden model."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,13 @@ from tests.host import rings
 CONFIG = rings.CONFIGS["server"]
 NODES = 17
 
+open_nodes = functools.partial(rings.open_nodes, NODES, config=CONFIG, timeout=20_000, host_port=False)
 
-def test_collectives():
-    """All bits and words of sums, weights, momentum, parts and broadcasts; short blocks, of which some are empty."""
-    generator, optimizer = np.random.default_rng(17), SGD(learning_rate=0.1, momentum=0.9)
-    with rings.open_nodes(NODES, config=CONFIG, timeout=20_000, host_port=False) as (ring, simulation):
-        simulation.set_far_speed(latency=16, rate=4)
+
+def test_sums():
+    """All bits and words: of blocks of several segments, and of blocks of one group and of none."""
+    generator = np.random.default_rng(NODES)
+    with open_nodes() as (ring, _):
         for length in (8192, 333):
             gradients = rings.random(generator, (NODES, length), density=0.6)
             ring.write_gradients(list(gradients))
@@ -27,6 +30,13 @@ def test_collectives():
             assert (ring.read_gradients(length).view(np.uint32) == total).all(), length
             assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist(), length
 
+
+def test_updates():
+    """A broadcast, and all bits and words of two updates."""
+    generator, optimizer = np.random.default_rng(NODES), SGD(learning_rate=0.1, momentum=0.9)
+    with open_nodes() as (ring, simulation):
+        simulation.set_far_speed(latency=16, rate=4)
+        for length in (2500, 333):
             weights = rings.random(generator, (NODES, length))
             ring.write_weights_of(list(weights))
             ring.broadcast(length, root=NODES - 1)
@@ -36,11 +46,11 @@ def test_collectives():
 
 
 def test_rank_that_there_is_not():
-    """A node compares all bits of the rank, the root and the turn with the size of the ring."""
-    with rings.open_nodes(NODES, config=CONFIG, timeout=2000, host_port=False) as (ring, _):
+    """A node compares all bits of the root with the size of the ring."""
+    with open_nodes(timeout=2000) as (ring, _):
         ring.write_weights(np.ones(64, np.float32))
         for root in (NODES, NODES + 16, 255):
             with pytest.raises(RingError) as error:
                 ring.broadcast(64, root=root)
-            assert {event.status for event in error.value.events} == {EventStatus.BAD_RANK}
+            assert {event.status for event in error.value.events} == {EventStatus.BAD_RANK}, root
         ring.broadcast(64, root=16)
