@@ -14,21 +14,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hdl.config import NodeConfig
-from hdl.ring.topology import MOST_NODES
 from host.driver.optimizer_settings import Rule, Settings
 from host.predict.costs import Format
+from host.predict.points import SMALL
 from host.predict.timing import timing_of
 from host.predict.walk import walk
 from host.program.estimate import Collective
 from host.transports.session import LATENCY, Session, open_session
 from sim.golden import ring as golden
 
-__all__ = ["CONFIG", "check", "main"]
-
-#: A node as small as there is one with the floating-point optimizer: one lane, and no state.
-CONFIG = NodeConfig(lanes=1, gradient_words=8192, weight_words=8192, state_words=32, state_planes=0, masking=False,
-                    error_feedback=False, nodes_max=MOST_NODES)
+__all__ = ["check", "main"]
 
 _SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
 _KINDS = (Collective.ALL_REDUCE, Collective.FUSED_UPDATE)
@@ -45,11 +40,11 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     outcome = getattr(ring, kind.name.lower())(length)
     speed = (session.cycle - cycle) / (time.process_time() - begun)
     if kind is Collective.ALL_REDUCE:
-        expected, traffic = golden.all_reduce(golden.bits(gradients), lanes=CONFIG.lanes)
+        expected, traffic = golden.all_reduce(golden.bits(gradients), lanes=SMALL.lanes)
         found = ring.read_gradients(length)
     else:
         update = golden.fused_update(golden.bits(gradients), golden.bits(weights), [], golden.settings(**_SCALARS),
-                                     lanes=CONFIG.lanes)
+                                     lanes=SMALL.lanes)
         expected, traffic = update.weights, update.traffic
         found = ring.read_weights(length)
     words = [int(counters["WORDS_SENT"]) for counters in ring.counters()]
@@ -58,7 +53,7 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     return outcome.cycles, max(words), speed
 
 
-def check(session: Session, *, latency: int, length: int = CONFIG.gradient_words, seed: int = 0) -> list[list[str]]:
+def check(session: Session, *, latency: int, length: int = SMALL.gradient_words, seed: int = 0) -> list[list[str]]:
     """Rows of the table of one ring; see :func:`main`."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
@@ -68,7 +63,7 @@ def check(session: Session, *, latency: int, length: int = CONFIG.gradient_words
     rows = []
     for kind in _KINDS:
         cycles, words, speed = _run(session, kind, gradients, weights)
-        predicted = walk(kind, Format(), timing_of(CONFIG), length=length, nodes=ring.nodes, latency=latency).cycles
+        predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
         rows.append([str(ring.nodes), kind.name.lower().replace("_", " "), f"{words:,}", f"{cycles:,}",
                      f"{predicted:,}", f"{100 * (predicted / cycles - 1):+.2f} %", f"{speed:,.0f}"])
     return rows
@@ -76,13 +71,13 @@ def check(session: Session, *, latency: int, length: int = CONFIG.gradient_words
 
 def main(nodes: Annotated[str, typer.Option(help="Ring sizes.")] = "17,32,64,255",
          latency: Annotated[int, typer.Option(help="Cycles of each link.")] = LATENCY,
-         length: Annotated[int, typer.Option(help="Elements.", min=1, max=CONFIG.gradient_words)] = 8192,
+         length: Annotated[int, typer.Option(help="Elements.", min=1, max=SMALL.gradient_words)] = 8192,
          seed: Annotated[int, typer.Option(help="Seed of gradients and weights.", min=0)] = 0) -> None:
     """Run the collectives, compare all bits and words with the golden model, and print the cycles."""
     table = Table("nodes", "collective", "words", "cycles", "predicted", "error", "cycles per CPU second",
                   box=box.MARKDOWN, title=f"{length:,} elements, links of {latency} cycles: bits and words equal")
     for size in map(int, nodes.split(",")):
-        with open_session(CONFIG, nodes=size, latency=latency, host_port=False,
+        with open_session(SMALL, nodes=size, latency=latency, host_port=False,
                           announce=lambda stage: print(stage, file=sys.stderr)) as session:
             for row in check(session, latency=latency, length=length, seed=seed):
                 table.add_row(*row)

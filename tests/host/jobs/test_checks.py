@@ -58,3 +58,8 @@ def test_groups():
 ])
 def test_nodes(length, options, expected):
     assert node_for(length, nodes=4, **options) == NodeConfig(**expected)
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 16), (16, 16), (17, 255), (255, 255)])
+def test_nodes_of_large_rings(nodes, most):
+    assert node_for(100, nodes=nodes) == NodeConfig(nodes_max=most)
