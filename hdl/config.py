@@ -8,9 +8,9 @@ from hdl.compute.operands import FP32 as OPERANDS_FP32
 from hdl.compute.operands import MOST_BLOCK_UNITS, operands_of
 from hdl.memory_map import memory_map
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import MOST_NODES, SMALL_RING
 
-__all__ = ["FP32", "INT16", "ROLES", "NodeConfig"]
+__all__ = ["FP32", "INT16", "ROLES", "NodeConfig", "nodes_max_for"]
 
 #: Elements of a full node, and of a reduced one.
 FP32, INT16 = "fp32", "int16"
@@ -128,7 +128,8 @@ class NodeConfig:
         every hop, and the node has one more memory, of ``gradient_words`` elements, for what this has lost, which is
         added to the next gradients.
     nodes_max : int
-        Largest ring this node can be part of, 1 to 16.
+        Largest ring this node can be part of, 1 to 255. More than 16 nodes take wider counters, and have neither two
+        ports nor control words.
     ring_ports : int
         Ports to other nodes: 1, or 2 for a node in a grid, with a switch and the operation SWITCH:
         docs/ring/switch.md.
@@ -183,7 +184,7 @@ class NodeConfig:
     weight_codec: str = RAW
     masters: bool = False
     gradient_codec: str = ZERO_VALUE
-    nodes_max: int = 16
+    nodes_max: int = SMALL_RING
     ring_ports: int = 1
     replay: bool = False
     rounds: bool = False
@@ -263,6 +264,7 @@ class NodeConfig:
         if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
+        self._check_large_ring()
         self._check_rounds()
         self._check_one_owner()
         if self.element not in (FP32, INT16):
@@ -289,6 +291,17 @@ class NodeConfig:
         if (self.weight_codec, self.gradient_codec, self.masters) != (RAW, ZERO_VALUE, False):
             raise ValueError(f"{self.role.capitalize()} must have weights as {RAW}, no masters, and gradients as "
                              f"{ZERO_VALUE}, not {self.weight_codec!r} and {self.gradient_codec!r}")
+
+    def _check_large_ring(self):
+        """Raise ValueError if a node of a ring whose ranks have more than 4 bits has what knows but 4."""
+        if self.nodes_max <= SMALL_RING:
+            return
+        if self.has_signals:
+            raise ValueError(f"Largest ring must be at most {SMALL_RING} nodes with two queues and replay, since "
+                             f"ranks in control words and in rounds have 4 bits, not {self.nodes_max!r}")
+        if self.ring_ports > 1:
+            raise ValueError(f"Largest ring must be at most {SMALL_RING} nodes with two ports, since rows and "
+                             f"columns of a grid have at most as many, not {self.nodes_max!r}")
 
     def _check_server(self):
         """Raise ValueError if a server cannot have its weights and its state in its far memory."""
@@ -410,3 +423,8 @@ class NodeConfig:
         text = repr(sorted((name, value) for name, value in dataclasses.asdict(self).items()
                            if value != _LATER.get(name, _EVERY)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def nodes_max_for(nodes):
+    """``nodes_max`` of nodes for a ring of this size: the default, or the most that there is where it is too few."""
+    return NodeConfig.nodes_max if 1 <= nodes <= NodeConfig.nodes_max else MOST_NODES

@@ -11,7 +11,7 @@ import typer
 
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, nodes_max_for
 from host.commands import far_options, late_options
 from host.commands import slow_link as slow_links
 from host.commands.console import (
@@ -111,7 +111,7 @@ def train_command(
         help="A perceptron that classifies digits, or a causal transformer that predicts characters of text.")
     ] = WorkloadName.DIGITS,
     nodes: Annotated[int | None, typer.Option(
-        help="Nodes in the ring, 1 to 16. [default: 4, on a board as many as it has]", show_default=False)] = None,
+        help="Nodes in the ring, 1 to 255. [default: 4, on a board as many as it has]", show_default=False)] = None,
     epochs: Annotated[int | None, typer.Option(
         help=f"Passes over the training set. [default: digits {TrainingConfig.epochs}, on a simulated board 1, text "
              f"as --steps says]", show_default=False)] = None,
@@ -248,6 +248,8 @@ def train_command(
         nodes = built.nodes if course is None else course.nodes
     damage = None if faults is None else RandomFaults(rate=faults, seed=fault_seed)
     node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
+    if board is None and course is None:
+        node = dataclasses.replace(node, nodes_max=nodes_max_for(nodes))
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:

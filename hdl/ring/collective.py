@@ -22,7 +22,7 @@ from hdl.ring.parts.tally import ENTRIES
 from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
 from hdl.ring.switched_link import SwitchedLink
-from hdl.ring.topology import SIZES, predecessor, successor
+from hdl.ring.topology import predecessor, sizes, successor
 from hdl.ring.walks import Situation
 from hdl.ring.wire_delay import DELAY_BITS
 from hdl.rounds.layouts import rounds_signature
@@ -143,7 +143,7 @@ class CollectiveEngine(wiring.Component):
         has_switch = config.ring_ports > 1
 
         m.submodules.control = control = CollectiveControl()
-        planner = Planner(elements=longest_vector(config), segment=config.segment)
+        planner = Planner(elements=longest_vector(config), segment=config.segment, nodes_max=config.nodes_max)
         m.submodules.planner = ResetInserter(~control.planning)(planner)
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
@@ -179,7 +179,7 @@ class CollectiveEngine(wiring.Component):
         has_gather = Signal()
         has_scatter = Signal()
         is_broadcast = Signal()
-        steps = Signal(SIZES)  # of a node that takes part in a whole phase
+        steps = Signal(sizes(config.nodes_max))  # of a node that takes part in a whole phase
         # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.one_owner:

@@ -20,16 +20,13 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
 from hdl.ring.header import LONGEST_SEGMENT
-from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_successor, successor
+from hdl.ring.topology import SMALL_RING, check_nodes, is_predecessor, is_successor, ranks, sizes, successor
 
-__all__ = ["LAG", "PITCHES", "STRIDES", "Phase", "Planner", "Walk", "first_layout", "plan_layout", "record_layout",
+__all__ = ["LAG", "STRIDES", "Phase", "Planner", "Walk", "first_layout", "pitches", "plan_layout", "record_layout",
            "tour_layout"]
 
 #: Shape of a stride.
 STRIDES = range(256)
-
-#: Shape of a pitch.
-PITCHES = range(MOST_NODES * STRIDES.stop)
 
 
 #: Segments by which the gather is behind in a late walk.
@@ -43,13 +40,18 @@ class Phase(enum.Enum, shape=1):
     GATHER = 1
 
 
+def pitches(nodes_max):
+    """Shape of a pitch in rings of up to so many nodes."""
+    return range(len(ranks(nodes_max)) * STRIDES.stop)
+
+
 def _groups(elements):
     """Shape of a number of groups, and of the place of a group in a memory of so many elements."""
     return range((elements + GROUP - 1) // GROUP + 1)
 
 
-def plan_layout(elements):
-    """Division of a vector of up to ``elements`` elements, and the places of its groups.
+def plan_layout(elements, nodes_max=SMALL_RING):
+    """Division of a vector of up to ``elements`` elements to up to ``nodes_max`` blocks, and places of its groups.
 
     ``quotient`` is the number of groups that every block has, ``remainder`` that of blocks with one more, and
     ``rest`` the number of elements in the vector's last group, modulo 32; the block of that group has ``final`` as
@@ -58,12 +60,12 @@ def plan_layout(elements):
     groups = _groups(elements)
     return data.StructLayout(
         {
-            "size": SIZES,
-            "turn": RANKS,
+            "size": sizes(nodes_max),
+            "turn": ranks(nodes_max),
             "rest": range(GROUP),
             "quotient": groups,
-            "remainder": SIZES,
-            "final": RANKS,
+            "remainder": sizes(nodes_max),
+            "final": ranks(nodes_max),
             "segments": groups,
             "stride": groups,
             "top": groups,
@@ -72,17 +74,17 @@ def plan_layout(elements):
     )
 
 
-def first_layout(elements):
+def first_layout(elements, nodes_max=SMALL_RING):
     """First group of a block: its number, below ``size``, and its place in memory."""
-    return data.StructLayout({"group": RANKS, "place": _groups(elements)})
+    return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
-def tour_layout(elements):
+def tour_layout(elements, nodes_max=SMALL_RING):
     """One walk's part in a phase: its number of steps, and the first group of the block of the first step."""
-    return data.StructLayout({"steps": SIZES, "first": first_layout(elements)})
+    return data.StructLayout({"steps": sizes(nodes_max), "first": first_layout(elements, nodes_max)})
 
 
-def record_layout(elements, segment):
+def record_layout(elements, segment, nodes_max=SMALL_RING):
     """One segment of one block, in the static order.
 
     ``place`` is that of the segment's first group, in groups from the base on, and ``length`` its elements, 0 if the
@@ -92,7 +94,7 @@ def record_layout(elements, segment):
         {
             "phase": Phase,
             "segment": range(-(-elements // segment) + 1),
-            "block": RANKS,
+            "block": ranks(nodes_max),
             "place": _groups(elements),
             "length": range(segment + 1),
             "first": 1,
@@ -112,40 +114,44 @@ class Planner(wiring.Component):
         Longest vector; a multiple of 32.
     segment : int
         Elements in a segment, 32 times a power of two.
+    nodes_max : int
+        Most blocks: the largest ring, up to :data:`~hdl.ring.topology.MOST_NODES`.
 
     Members
     -------
     start : In(1)
         Begins planning; the inputs below must hold until ``done``.
     length, size, rank : In
-        Elements of the vector; blocks, 1 to :data:`~hdl.ring.topology.MOST_NODES`; this node's rank, below ``size``.
+        Elements of the vector; blocks, 1 to ``nodes_max``; this node's rank, below ``size``.
     turn, stride : In
         Block of the vector's first group, below ``size``; groups from one group of the vector to the next, from 1 on.
     done : Out(1)
         High for a cycle when the results are there.
-    plan : Out(plan_layout(elements))
-    previous, own, following : Out(first_layout(elements))
+    plan : Out(plan_layout(elements, nodes_max))
+    previous, own, following : Out(first_layout(elements, nodes_max))
         First group of blocks rank - 1, rank and rank + 1, modulo ``size``.
     """
 
-    def __init__(self, *, elements, segment):
+    def __init__(self, *, elements, segment, nodes_max=SMALL_RING):
         if segment & (segment - 1) or not GROUP <= segment <= LONGEST_SEGMENT:
             raise ValueError(f"Segment must be 32 times a power of two, up to {LONGEST_SEGMENT}, not {segment!r}")
         if not isinstance(elements, int) or elements % GROUP or elements < GROUP:
             raise ValueError(f"Longest vector must be a multiple of 32, at least 32, not {elements!r}")
+        check_nodes(nodes_max, name="Most blocks")
         self._elements = elements
         self._segment = segment
-        first = first_layout(elements)
+        self._nodes_max = nodes_max
+        first = first_layout(elements, nodes_max)
         super().__init__(
             {
                 "start": In(1),
                 "length": In(range(elements + 1)),
-                "size": In(SIZES),
-                "rank": In(RANKS),
-                "turn": In(RANKS),
+                "size": In(sizes(nodes_max)),
+                "rank": In(ranks(nodes_max)),
+                "turn": In(ranks(nodes_max)),
                 "stride": In(STRIDES),
                 "done": Out(1),
-                "plan": Out(plan_layout(elements)),
+                "plan": Out(plan_layout(elements, nodes_max)),
                 "previous": Out(first),
                 "own": Out(first),
                 "following": Out(first),
@@ -154,7 +160,7 @@ class Planner(wiring.Component):
 
     @property
     def latency(self):
-        return (self._elements // GROUP).bit_length() + MOST_NODES + 3
+        return (self._elements // GROUP).bit_length() + max(self._nodes_max, SMALL_RING) + 3
 
     def elaborate(self, platform):
         m = Module()
@@ -164,9 +170,10 @@ class Planner(wiring.Component):
         bits = len(plan.quotient)
         groups = Signal.like(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
-        partial = Signal(range(32))  # remainder so far, with the next bit of the dividend
-        first = Signal(first_layout(self._elements))  # each of the first groups in turn
-        block = Signal(RANKS)
+        # The remainder so far, with the next bit of the dividend.
+        partial = Signal(range(2 * len(ranks(self._nodes_max))))
+        first = Signal(first_layout(self._elements, self._nodes_max))  # each of the first groups in turn
+        block = Signal(ranks(self._nodes_max))
         widest = Signal(len(plan.quotient) + 1)
 
         m.d.comb += [
@@ -234,6 +241,8 @@ class Walk(wiring.Component):
         Longest vector; a multiple of 32.
     segment : int
         Elements in a segment, 32 times a power of two.
+    nodes_max : int
+        Most blocks.
     chained : bool
         Whether a scatter-reduce may be a chain, of which a node has one link.
     lags : bool
@@ -243,33 +252,34 @@ class Walk(wiring.Component):
     -------
     start : In(1)
         Begins a walk; ``plan``, ``scatter`` and ``gather`` must hold until ``busy`` is low again.
-    plan : In(plan_layout(elements))
-    scatter, gather : In(tour_layout(elements))
+    plan : In(plan_layout(elements, nodes_max))
+    scatter, gather : In(tour_layout(elements, nodes_max))
         This walk's part in each phase; a phase without steps is left out of the order.
     opens, closes : In(1)
         Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if it is
         ``chained``; otherwise they always are.
     late : In(1)
         The gather lags :data:`LAG` segments behind, and not one: only if it ``lags``.
-    o : Out(stream of record_layout(elements, segment))
+    o : Out(stream of record_layout(elements, segment, nodes_max))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been taken.
     """
 
-    def __init__(self, *, elements, segment, chained=False, lags=False):
+    def __init__(self, *, elements, segment, nodes_max=SMALL_RING, chained=False, lags=False):
         self._elements = elements
         self._segment = segment
+        self._nodes_max = nodes_max
         self._chained = chained
         self._lags = lags
         super().__init__(
             {
                 "start": In(1),
-                "plan": In(plan_layout(elements)),
+                "plan": In(plan_layout(elements, nodes_max)),
                 **({"opens": In(1), "closes": In(1)} if chained else {}),
                 **({"late": In(1)} if lags else {}),
-                "scatter": In(tour_layout(elements)),
-                "gather": In(tour_layout(elements)),
-                "o": Out(stream.Signature(record_layout(elements, segment))),
+                "scatter": In(tour_layout(elements, nodes_max)),
+                "gather": In(tour_layout(elements, nodes_max)),
+                "o": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
                 "busy": Out(1),
             }
         )
@@ -282,9 +292,9 @@ class Walk(wiring.Component):
         active = Signal()
         phase = Signal(Phase)
         segment = Signal.like(self.o.payload.segment)
-        steps = Signal(SIZES)  # of the phase, from the current one on
+        steps = Signal(sizes(self._nodes_max))  # of the phase, from the current one on
         opening = Signal()  # it is the first one
-        group = Signal(RANKS)  # first group of the block
+        group = Signal(ranks(self._nodes_max))  # first group of the block
         place = Signal.like(plan.pitch)  # its place
         wraps = Signal()
         settled = Signal()  # group, place and segment have had a cycle to reach the record
@@ -295,7 +305,7 @@ class Walk(wiring.Component):
         enters = Signal()
         onward = Signal(Phase)
         change = Signal(signed(4 if self._lags else 3))
-        tour = Signal(tour_layout(self._elements))
+        tour = Signal(tour_layout(self._elements, self._nodes_max))
         m.d.comb += [
             wraps.eq(group == 0),
             both.eq(self.scatter.steps.any() & self.gather.steps.any()),
@@ -306,7 +316,7 @@ class Walk(wiring.Component):
 
         # The record of the current step, in two cycles.
         offset = Signal.like(place)  # place of the segment
-        block = Signal(RANKS)
+        block = Signal(ranks(self._nodes_max))
         left = Signal.like(plan.quotient)  # groups of the block from there on, apart from an odd one
         odd, final = Signal(), Signal()  # the block has an odd group; it has the last group of the vector
         inside = Signal(range(per_segment + 1))  # groups of the segment
@@ -317,7 +327,7 @@ class Walk(wiring.Component):
         # zero. A sum for each phase needs no multiplier.
         climbs = {one: Signal(max(len(place) - shift, 1), name=f"climb_{one.name.lower()}") for one in Phase}
         climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
-        dealt = Signal(range(2 * MOST_NODES))
+        dealt = Signal(range(2 * len(ranks(self._nodes_max))))
         m.d.comb += dealt.eq(group + plan.turn)
         m.d.sync += [
             offset.eq(place + Cat(Const(0, shift), climb)),

@@ -109,8 +109,9 @@ class Sequencer(wiring.Component):
 
     def _walk(self, m, description):
         """Make the walk of a participant, with nobody who follows it yet."""
-        chained, lags = self._config.has_chains, self._config.one_owner
-        walk = Walk(elements=self._elements, segment=self._config.segment, chained=chained, lags=lags)
+        config, chained, lags = self._config, self._config.has_chains, self._config.one_owner
+        walk = Walk(elements=self._elements, segment=config.segment, nodes_max=config.nodes_max, chained=chained,
+                    lags=lags)
         m.submodules[f"{description.name}_walk"] = walk
         m.d.comb += [walk.start.eq(self.start), walk.plan.eq(self.setup.plan)]
         if chained:
@@ -121,7 +122,7 @@ class Sequencer(wiring.Component):
             if tour is not None:
                 m.d.comb += getattr(walk, phase).eq(self.setup[f"{description.name}_{phase}"])
         self._pending.append(walk.busy)
-        return _Followers(walk.o, record_layout(self._elements, self._config.segment))
+        return _Followers(walk.o, record_layout(self._elements, config.segment, config.nodes_max))
 
     def _fork(self, m, description, followers):
         """Give each record of a walk to those that follow it and ask for it."""

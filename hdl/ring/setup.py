@@ -3,7 +3,7 @@
 from amaranth.lib import data
 
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.order import PITCHES, plan_layout, tour_layout
+from hdl.ring.order import pitches, plan_layout, tour_layout
 from hdl.ring.parts.chosen import parts as chosen_parts
 from hdl.ring.parts.part import fetch_setup
 from hdl.ring.walks import walks_of
@@ -64,11 +64,11 @@ def setup_layout(config, parts=None):
             "weight_row": range(config.weight_words // config.lanes),
             "state_row": range(config.state_words // config.lanes),
             # How the vector is dealt to blocks.
-            "plan": plan_layout(elements),
+            "plan": plan_layout(elements, config.nodes_max),
             # Groups from one group of a block to the next, where the vector lies.
-            "pitch": PITCHES,
+            "pitch": pitches(config.nodes_max),
             # Where each walk goes.
-            **dict.fromkeys(tours(config, parts), tour_layout(elements)),
+            **dict.fromkeys(tours(config, parts), tour_layout(elements, config.nodes_max)),
             # Scalars of the optimizer.
             "settings": settings_layout(),
             # Rate of the optimizer's throttle, in a node with throttles.

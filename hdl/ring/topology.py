@@ -10,20 +10,17 @@ import enum
 
 from amaranth.hdl import Mux
 
-__all__ = ["MOST_NODES", "MOST_PORTS", "RANKS", "SIZES", "GridTopology", "RingTopology", "Source", "check_nodes",
-           "is_predecessor", "is_successor", "predecessor", "successor"]
+__all__ = ["MOST_NODES", "MOST_PORTS", "SMALL_RING", "GridTopology", "RingTopology", "Source", "check_nodes",
+           "is_predecessor", "is_successor", "predecessor", "ranks", "sizes", "successor"]
 
-#: Nodes of the largest ring, which sets the bits of ranks and blocks.
-MOST_NODES = 16
+#: Nodes of the largest ring: a packet and a command have 8 bits for a rank, for a block and for a number of nodes.
+MOST_NODES = 255
+
+#: Nodes of the largest ring whose ranks have 4 bits, as those in control words, in rounds and in a board's frames.
+SMALL_RING = 16
 
 #: Ports to other nodes that a node has at most.
 MOST_PORTS = 2
-
-#: Shape of a rank or a block.
-RANKS = range(MOST_NODES)
-
-#: Shape of a number of nodes, blocks or steps.
-SIZES = range(MOST_NODES + 1)
 
 
 class Source(enum.IntEnum):
@@ -37,6 +34,16 @@ class Source(enum.IntEnum):
     """Words that come in by port 0."""
     BYPASS_1 = 3
     """Words that come in by port 1."""
+
+
+def ranks(nodes_max):
+    """Shape of a rank or a block in gateware for rings of up to so many nodes: 4 bits at least."""
+    return range(max(nodes_max, SMALL_RING))
+
+
+def sizes(nodes_max):
+    """Shape of a number of nodes, blocks or steps in gateware for rings of up to so many nodes: 5 bits at least."""
+    return range(max(nodes_max, SMALL_RING) + 1)
 
 
 def check_nodes(nodes, *, name="Ring size"):
@@ -98,7 +105,7 @@ class GridTopology:
     Parameters
     ----------
     rows, columns : int
-        1 to :data:`MOST_NODES` each. A row or column of one node has no links.
+        1 to :data:`SMALL_RING` each. A row or column of one node has no links.
     """
 
     rows: int
@@ -106,8 +113,8 @@ class GridTopology:
 
     def __post_init__(self):
         for name, count in (("Rows", self.rows), ("Columns", self.columns)):
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_NODES:
-                raise ValueError(f"{name} must be between 1 and {MOST_NODES}, not {count!r}")
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= SMALL_RING:
+                raise ValueError(f"{name} must be between 1 and {SMALL_RING}, not {count!r}")
 
     @property
     def nodes(self) -> int:

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import SMALL_RING
 from hdl.serial.frame import MOST_WORDS, FrameKind, header_layout
 from hdl.streams.stream import word_layout
 
@@ -19,8 +19,8 @@ _COUNT = 16  # bits of a word's sequence number
 
 def check_sizes(nodes, buffer_words, frame_words):
     """Raise ValueError if a link cannot have these numbers of nodes, buffer words and frame words."""
-    if not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:
-        raise ValueError(f"Node count must be between 1 and {MOST_NODES}, not {nodes!r}")
+    if not isinstance(nodes, int) or not 1 <= nodes <= SMALL_RING:
+        raise ValueError(f"Node count must be between 1 and {SMALL_RING}, not {nodes!r}")
     if not isinstance(frame_words, int) or not 1 <= frame_words <= MOST_WORDS:
         raise ValueError(f"Frame must be between 1 and {MOST_WORDS} words, not {frame_words!r}")
     if (not isinstance(buffer_words, int) or buffer_words & buffer_words - 1

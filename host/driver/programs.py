@@ -14,6 +14,7 @@ from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
+from hdl.ring.topology import SMALL_RING
 from host.driver.command import Command, Event
 from host.driver.device import Device
 from host.driver.diagnosis import explain
@@ -272,9 +273,11 @@ class RingPrograms(LocalCommands):
             patience = 4 * self._timeout + max((command.duration + 2 * command.length for program in self._programs
                                                 for queue in program for command in queue), default=0)
         number = self._next_run()
+        # Nodes of a larger ring have no control words, for which alone their places are.
+        places = [(rank, self.nodes) if self.nodes <= SMALL_RING else (0, 0) for rank in range(self.nodes)]
         self._all(lambda rank, device: device.submit_run(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
-            rank=rank, size=self.nodes, first=first))
+            rank=places[rank][0], size=places[rank][1], first=first))
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
         # A node with fewer commands than others has no event for long, while these have no place for another one.
         even = len({tuple(map(len, program)) for program in self._programs}) == 1

@@ -12,7 +12,7 @@ Example
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, nodes_max_for
 from host.driver.memory import Allocation, fitted
 from host.jobs.checks import check_job, groups_of
 from host.jobs.job import Job
@@ -51,7 +51,7 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
     weights : str
         Codec of new weights.
     """
-    node = NodeConfig(gradient_codec=gradients, weight_codec=weights)
+    node = NodeConfig(gradient_codec=gradients, weight_codec=weights, nodes_max=nodes_max_for(nodes))
     planes = 0 if optimizer is None else optimizer.planes
     allocation = Allocation(length=min(length, LARGEST), planes=planes, packed_state=packed_state,
                             errors=density is not None)
@@ -70,7 +70,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     Parameters
     ----------
     nodes : int
-        Ring size, 1 to 16.
+        Ring size, 1 to 255.
     length : int or sequence of int
         Elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional

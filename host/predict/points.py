@@ -1,7 +1,7 @@
 """Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
 
-Two sets are kept in ``points.csv``: one that the two constants of :mod:`host.predict.timing` were fitted with, and
-one that nothing was fitted with.
+Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.predict.timing` were fitted with, and
+two that nothing was fitted with, of rings of up to 16 nodes and of larger ones.
 """
 
 import csv
@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
+from hdl.ring.topology import MOST_NODES
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.output import write_bytes
@@ -27,7 +29,7 @@ from host.program.estimate import Collective
 from host.transports.session import open_session
 from sim.verilated.native import Arithmetic
 
-__all__ = ["FILE", "FORMATS", "Point", "config_of", "gradients", "load", "measure"]
+__all__ = ["FILE", "FORMATS", "SMALL", "Point", "config_of", "gradients", "load", "measure"]
 
 FILE = Path(__file__).with_name("points.csv")
 
@@ -38,6 +40,10 @@ FORMATS = {
     "10%-apart": Format(density=0.1, zeros=Zeros.APART),
     "mx9": Format(gradients="mx9", weights="mx9"),
 }
+#: A node of large rings, as small as there is one with the floating-point optimizer: one lane, and no state.
+SMALL = NodeConfig(lanes=1, gradient_words=8192, weight_words=8192, state_words=32, state_planes=0, masking=False,
+                   error_feedback=False, nodes_max=MOST_NODES)
+
 #: Elements that a node of these points has room for.
 _LONGEST = 65536
 
@@ -47,6 +53,8 @@ _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
+#: Lengths, and latencies in turn, of larger rings.
+_LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,10 +84,14 @@ class Point:
         return [self.kind.name, *dataclasses.astuple(self)[1:]]
 
 
-def config_of(form: Format) -> NodeConfig:
-    """Node of the points of a format."""
+def config_of(form: Format, nodes: int = NodeConfig.nodes_max) -> NodeConfig:
+    """Node of the points of a format, in a ring of so many nodes; a small one in a large ring."""
+    codecs = {"gradient_codec": form.gradients, "weight_codec": form.weights}
+    if nodes > NodeConfig.nodes_max:
+        # Of a block alone there are masters, which nodes without a codec do not have.
+        return dataclasses.replace(SMALL, state_words=SMALL.state_words if form.weights == RAW else 512, **codecs)
     return NodeConfig(gradient_words=_LONGEST, weight_words=_LONGEST, state_words=_LONGEST // 2, masking=False,
-                      error_feedback=False, gradient_codec=form.gradients, weight_codec=form.weights)
+                      error_feedback=False, **codecs)
 
 
 def _fitted() -> list[Point]:
@@ -95,6 +107,16 @@ def _chosen() -> list[Point]:
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
         for _ in range(2 if length in _SHORT else 1):
             latency = _LATENCIES[next(turn) * 3 % len(_LATENCIES)]
+            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return found
+
+
+def _large() -> list[Point]:
+    """Points for validation on larger rings: each length with one latency, which change places from form to form."""
+    found: list[Point] = []
+    for place, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
+        for turn, length in enumerate(lengths):
+            latency = latencies[(place // len(_LARGE) + turn) % len(latencies)]
             found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
     return found
 
@@ -118,20 +140,20 @@ def _one(ring: Ring, point: Point) -> Point:
     return dataclasses.replace(point, cycles=cycles, words=words)
 
 
-def measure(points: Sequence[Point]) -> Iterator[Point]:
+def measure(points: Sequence[Point], *, arithmetic: Arithmetic = Arithmetic.NATIVE) -> Iterator[Point]:
     """Measure points on simulated rings, those of a ring and a latency together."""
     def ring_of(point: Point) -> tuple[str, int, int]:
         return point.form, point.nodes, point.latency
 
     for (form, nodes, latency), group in itertools.groupby(sorted(points, key=ring_of), key=ring_of):
-        with open_session(config_of(FORMATS[form]), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
+        with open_session(config_of(FORMATS[form], nodes), nodes=nodes, latency=latency, arithmetic=arithmetic,
                           host_port=False) as session:
             for point in group:
                 yield _one(session.ring, point)
 
 
 def load() -> dict[str, list[Point]]:
-    """The points of the file, ``fitted`` and ``chosen``."""
+    """The points of the file: ``fitted``, ``chosen`` and ``large``."""
     found: dict[str, list[Point]] = {}
     with FILE.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -154,7 +176,7 @@ def main() -> None:
     """Measure all points, and write the file."""
     begun = time.process_time()
     found: dict[str, list[Point]] = {}
-    for name, points in (("fitted", _fitted()), ("chosen", _chosen())):
+    for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
         found[name] = []
         for number, point in enumerate(measure(points), start=1):
             print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)

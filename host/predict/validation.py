@@ -45,7 +45,7 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
     found = []
     for point in points:
         form = FORMATS[point.form]
-        timing = timing_of(config_of(form))
+        timing = timing_of(config_of(form, point.nodes))
         if counted and form.density < 1:
             costs = CountedCosts(form, gradients(point), segment=timing.segment,
                                  sums=point.kind is Collective.ALL_REDUCE)

@@ -22,7 +22,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import SMALL_RING
 from host.program import order
 from host.program.compiled import (
     AHEAD,
@@ -75,8 +75,8 @@ class Program:
             raise ValueError(f"Queues must be 1 to 3, not {queues!r}")
         if not 1 <= depth < AHEAD // LAGS:
             raise ValueError(f"Depth must be at least 1 and below {AHEAD // LAGS:,}, not {depth!r}")
-        if nodes is not None and not 1 <= nodes <= MOST_NODES:
-            raise ValueError(f"Nodes must be 1 to {MOST_NODES}, not {nodes!r}")
+        if nodes is not None and not 1 <= nodes <= SMALL_RING:
+            raise ValueError(f"Nodes must be 1 to {SMALL_RING}, not {nodes!r}")
         self._queues = queues
         self._depth = depth
         self._nodes = nodes

@@ -20,7 +20,7 @@ import enum
 import re
 from collections.abc import Callable, Iterable
 
-from hdl.ring.topology import MOST_NODES, MOST_PORTS, GridTopology, Source
+from hdl.ring.topology import MOST_PORTS, SMALL_RING, GridTopology, Source
 from host.topology.trail import Link, closed_trail
 
 __all__ = ["Kind", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError"]
@@ -140,7 +140,7 @@ class Topology:
     Parameters
     ----------
     rows, columns : int
-        1 to :data:`~hdl.ring.topology.MOST_NODES` each.
+        1 to :data:`~hdl.ring.topology.SMALL_RING` each.
     disabled : frozenset of Part
         A node is disabled by itself or with its card: enabling a card leaves a node disabled that was so by itself.
     """
@@ -258,8 +258,8 @@ class Topology:
     def _flat(self, outputs: dict[Link, Source], seats: dict[tuple[int, int], Seat]) -> tuple[int, ...]:
         """One ring through all enabled nodes."""
         there = self.enabled_nodes
-        if len(there) > MOST_NODES:
-            raise TopologyError(f"Flat ring must have at most {MOST_NODES} nodes, not {len(there)}: disable some, or "
+        if len(there) > SMALL_RING:
+            raise TopologyError(f"Flat ring must have at most {SMALL_RING} nodes, not {len(there)}: disable some, or "
                                 f"take a grid")
         if len(there) == 1:
             seats[there[0], 0] = Seat(0, 0, 0, 1)

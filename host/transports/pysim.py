@@ -42,7 +42,7 @@ class PysimRing:
     node : callable
         Makes a node, with the ports of :class:`hdl.node.Node`. Called once for each.
     nodes : int
-        Number of nodes; 1 to 16 in a ring.
+        Number of nodes; 1 to 255 in a ring.
     latency : int
         Cycles of each link; at least 1.
     wiring : sequence, optional

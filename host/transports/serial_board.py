@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 import serial
 
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import SMALL_RING
 from hdl.serial.endpoint import VERSION
 from hdl.serial.frame import FrameKind
 from hdl.serial.link import COUNTERS
@@ -109,8 +109,8 @@ class SerialBoard:
                  announce: Callable[[str], None] = lambda text: None) -> None:
         if baud < 1:
             raise ValueError(f"Baud rate must be a positive integer, not {baud!r}")
-        if not 1 <= nodes <= MOST_NODES:
-            raise ValueError(f"Node count must be between 1 and {MOST_NODES}, not {nodes!r}")
+        if not 1 <= nodes <= SMALL_RING:
+            raise ValueError(f"Node count must be between 1 and {SMALL_RING}, not {nodes!r}")
         if not frequency > 0:
             raise ValueError(f"Frequency must be above 0, not {frequency!r}")
         self.device = device

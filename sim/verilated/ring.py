@@ -98,7 +98,7 @@ class VerilatedRing:
         Library that :func:`~sim.verilated.build.build_ring` has built; or that of each node, where nodes differ. All
         must have as many ports, links with the same wires, and the same arithmetic, and be traced or not.
     nodes : int, optional
-        Number of nodes; 1 to 16 in a ring. By default 4, or as many as there are libraries.
+        Number of nodes; 1 to 255 in a ring. By default 4, or as many as there are libraries.
     threads : int
         Threads that step the nodes, at most one per node: more are not started.
     wiring : sequence, optional

@@ -82,7 +82,13 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
                                     r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
                                     r"mxfp8_e4m3_up, mxfp4_e2m1_up, nvfp4, not 'mx7'$"),
-        ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
+        ({"nodes_max": 256}, r"^Largest ring must be between 1 and 255 nodes, not 256$"),
+        ({"nodes_max": 17, "queues": 2, "replay": True},
+         r"^Largest ring must be at most 16 nodes with two queues and replay, since ranks in control words and in "
+         r"rounds have 4 bits, not 17$"),
+        ({"nodes_max": 255, "ring_ports": 2},
+         r"^Largest ring must be at most 16 nodes with two ports, since rows and columns of a grid have at most as "
+         r"many, not 255$"),
         ({"ring_ports": 3}, r"^Ring port count must be 1 or 2, not 3$"),
         ({"ring_ports": True}, r"^Ring port count must be 1 or 2, not True$"),
         ({"element": "bf16"}, r"^Element must be fp32 or int16, not 'bf16'$"),

@@ -56,10 +56,10 @@ with mx5.registered():
                              multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True,
                              ring_ports=2),
         # The server of a relay: weights and state in the far memory, an optimizer as wide as rows, and two banks of
-        # programs.
+        # programs; in a ring as large as there can be.
         "server": NodeConfig(role="server", far_words=49152, state_words=16384, update_lanes=4, queues=3,
                              masking=False, error_feedback=False, program_depth=256, program_banks=2,
-                             fetch_formats=True),
+                             fetch_formats=True, nodes_max=255),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

@@ -203,8 +203,8 @@ class TestTrain:
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
         (["--workload", "text", "--compare"], "error: Workload to be compared with sgd must be digits, not text\n"),
-        (["--nodes", 0], "error: Ring must have between 1 and 16 nodes, not 0\n"),
-        (["--nodes", 17], "error: Ring must have between 1 and 16 nodes, not 17\n"),
+        (["--nodes", 0], "error: Ring must have between 1 and 255 nodes, not 0\n"),
+        (["--nodes", 256], "error: Ring must have between 1 and 255 nodes, not 256\n"),
         (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),
         (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers, or a number x a count as in 32x9, of "
                               "at most 1,000 layers, with commas between them, not 'a,3'\n"),

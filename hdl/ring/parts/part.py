@@ -17,7 +17,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.group import GROUP
 from hdl.memory import job_layout, read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.order import PITCHES
+from hdl.ring.order import pitches
 from hdl.ring.walks import WalkDescription, is_gather
 from hdl.throttle import RATE_BITS
 
@@ -76,8 +76,8 @@ def part_setup_layout(config):
     """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
         **({"chain": 1} if config.in_relay else {}), **fetch_setup(config),
-        "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES,
-        "settings": settings_layout(), "pace": RATE_BITS})
+        "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
+        "pitch": pitches(config.nodes_max), "settings": settings_layout(), "pace": RATE_BITS})
 
 
 def pulses_layout():

@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
 from hdl.ring.order import LAG, Phase, Planner, Walk, first_layout, record_layout
+from hdl.ring.topology import MOST_NODES, SMALL_RING, ranks, sizes
 from hdl.streams.stream import connect_stream
 from sim.golden import one_owner
 from sim.golden.ring import block_indices, places
@@ -26,26 +27,25 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 class Bench(wiring.Component):
     """A planner, and the walk of all that a node sends, which it starts. A ring of one has a step of its own."""
 
-    def __init__(self, segment, *, chained=False, lags=False):
-        self._segment = segment
+    def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
+        self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
         self._chained = chained
         self._lags = lags
-        first = first_layout(ELEMENTS)
+        first, rank = first_layout(elements, nodes_max), ranks(nodes_max)
         super().__init__({
-            "length": In(range(ELEMENTS + 1)), "size": In(range(17)), "rank": In(range(16)),
-            "turn": In(range(16)), "stride": In(8),
+            "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
+            "turn": In(rank), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, a gather
             "ends": In(2),  # whether a link of a chain is the first one, the last one
             "late": In(1), "single": In(1),  # whether a walk is late; whether it has one step of each phase
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
-            "following": Out(first), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
+            "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=self._segment)
-        m.submodules.walk = walk = Walk(
-            elements=ELEMENTS, segment=self._segment, chained=self._chained, lags=self._lags)
+        m.submodules.planner = planner = Planner(**self._shape)
+        m.submodules.walk = walk = Walk(**self._shape, chained=self._chained, lags=self._lags)
         if self._chained:
             m.d.comb += [walk.opens.eq(self.ends[0]), walk.closes.eq(self.ends[1])]
         if self._lags:
@@ -64,8 +64,8 @@ class Bench(wiring.Component):
         return m
 
 
-def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, turn=0, stride=1):
-    """Expected records, from the specification of the order."""
+def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, turn=0, stride=1, space=PLACES):
+    """Expected records, from the specification of the order, with places modulo ``space``."""
     blocks, place = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
@@ -76,7 +76,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, t
         for step in range(steps):
             block = (rank + which.value - step) % size
             inside = blocks[block][segment * length_of_segment:(segment + 1) * length_of_segment]
-            records.append((which.value, segment, block, int(place[inside[0]]) % PLACES if len(inside) else None,
+            records.append((which.value, segment, block, int(place[inside[0]]) % space if len(inside) else None,
                             len(inside), step == 0, step == steps - 1))
 
     if segments and scatters and gathers:
@@ -101,6 +101,42 @@ def test_constructor_errors():
         Planner(elements=4096, segment=96)
     with pytest.raises(ValueError, match=r"^Longest vector must be a multiple of 32, at least 32, not 100$"):
         Planner(elements=100, segment=64)
+    with pytest.raises(ValueError, match=r"^Most blocks must be between 1 and 255 nodes, not 256$"):
+        Planner(elements=4096, segment=64, nodes_max=256)
+
+
+def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
+    """Play one command on a bench, from a random rank, turn and stride; return the cycles of the planner."""
+    rank, turn = generator.randrange(size), generator.randrange(size)
+    stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
+    steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
+    space = 1 << (elements // GROUP).bit_length()
+    cycles = 80 + 20000 * (pattern != "none") + 30 * -(-length // 32) * SEGMENT // segment + 5 * max(0, size - 16)
+    start = np.zeros(cycles, dtype=np.uint8)
+    start[0] = 1
+    trace = unit.lockstep(
+        sources={},
+        sinks={"records": stall_array(pattern, cycles, seed=seed)},
+        inputs={"length": length, "size": size, "rank": rank, "turn": turn, "stride": stride, "steps": steps,
+                "start": start},
+    )
+    case = (f"seed {seed}: {length} elements, rank {rank} of {size}, turn {turn}, stride {stride}, steps "
+            f"{steps:02b}")
+    done = np.flatnonzero(trace["done"])
+    assert len(done) == 1, case
+    for name, block in (("previous", rank - 1), ("own", rank), ("following", rank + 1)):
+        found = unpack(first_layout(elements, nodes_max), trace[name][-1:])
+        group = (block - turn) % size
+        assert (found["group"][0], found["place"][0]) == (group, group * stride % space), case
+    taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
+    records = unpack(record_layout(elements, segment, nodes_max), trace["records__payload"][taken])
+    expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride, space=space)
+    columns = [records[field].tolist() for field in FIELDS]
+    assert meaning(zip(*columns, strict=True)) == meaning(expected), case
+    assert not trace["busy"][-1], case
+    offered = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)
+    np.testing.assert_array_equal(offered[1:], taken[:-1] + 2, err_msg=case)
+    return done[0], case
 
 
 @pytest.mark.parametrize(("pattern", "segment"), [
@@ -112,33 +148,23 @@ def test_order(pattern, segment):
     cases = [(length, size) for length in (0, 1, 31, 32, 33, 500, ELEMENTS) for size in (1, 2, 3, 16)]
     cases += [(generator.randrange(ELEMENTS + 1), generator.randint(1, 16)) for _ in range(60)]
     for seed, (length, size) in enumerate(cases):
-        rank, turn = generator.randrange(size), generator.randrange(size)
-        stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
-        steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
-        cycles = 80 + 20000 * (pattern != "none") + 30 * -(-length // 32) * SEGMENT // segment
-        start = np.zeros(cycles, dtype=np.uint8)
-        start[0] = 1
-        trace = unit.lockstep(
-            sources={},
-            sinks={"records": stall_array(pattern, cycles, seed=seed)},
-            inputs={"length": length, "size": size, "rank": rank, "turn": turn, "stride": stride, "steps": steps,
-                    "start": start},
-        )
-        case = (f"seed {seed}: {length} elements, rank {rank} of {size}, turn {turn}, stride {stride}, steps "
-                f"{steps:02b}")
-        done = np.flatnonzero(trace["done"])
-        assert len(done) == 1, case
-        assert done[0] <= latency, case
-        for name, block in (("previous", rank - 1), ("own", rank), ("following", rank + 1)):
-            found = unpack(first_layout(ELEMENTS), trace[name][-1:])
-            group = (block - turn) % size
-            assert (found["group"][0], found["place"][0]) == (group, group * stride % PLACES), case
-        taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-        expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride)
-        assert meaning(taken_records(trace, segment)) == meaning(expected), case
-        assert not trace["busy"][-1], case
-        offered = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)
-        np.testing.assert_array_equal(offered[1:], taken[:-1] + 2, err_msg=case)
+        done, case = check(unit, generator, length, size, seed=seed, pattern=pattern, segment=segment)
+        assert done <= latency, case
+
+
+@pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MOST_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
+def test_large_rings(nodes_max, elements, segment):
+    """Blocks of several groups, of two, of one and of none, in rings up to the largest."""
+    unit = Unit(Bench(segment, elements=elements, nodes_max=nodes_max), name="LargeBench")
+    latency = Planner(elements=elements, segment=segment, nodes_max=nodes_max).latency
+    generator = random.Random(7)
+    cases = [(length, size) for length in (0, 1, 33, nodes_max * GROUP - 1, nodes_max * GROUP, elements)
+             for size in (1, 16, 17, nodes_max - 1, nodes_max)]
+    cases += [(generator.randrange(elements + 1), generator.randint(17, nodes_max)) for _ in range(20)]
+    for seed, (length, size) in enumerate(cases):
+        done, case = check(unit, generator, length, size, seed=seed, pattern=("none", "geometric")[seed % 2],
+                           segment=segment, elements=elements, nodes_max=nodes_max)
+        assert done <= latency, case
 
 
 def test_chain():

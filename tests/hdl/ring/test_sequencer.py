@@ -1,5 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends whatever it is at, and a part brings steps and walks of its own.
+"""The sequencer of a collective: a reset ends whatever it is at, a part brings steps and walks of its own, and
+sequence numbers of a long command start again.
 
 The routes and jobs of all parts are tested on whole rings.
 """
@@ -14,11 +15,13 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
+from hdl.ring.header import header_layout
 from hdl.ring.order import Planner, record_layout
 from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import PartDescription, Step
 from hdl.ring.sequencer import Sequencer
 from hdl.ring.setup import longest_vector, setup_layout
+from hdl.ring.topology import MOST_NODES
 from hdl.ring.walks import Tour, WalkDescription
 from hdl.streams.stream import connect_stream
 from sim import formal
@@ -136,3 +139,77 @@ def test_part_brings_a_walk(pattern):
         assert trace["counted__payload"][taken["counted"]].tolist() == [record[4] % 16 for record in expected], case
         assert trace["busy"][late] == bool(expected), case
         assert not trace["busy"][late + len(expected):].any(), case
+
+
+# --- headers of a long command
+
+#: Nine segments in some blocks of the largest ring, and so for all: more packets than there are sequence numbers.
+LONG = NodeConfig(lanes=1, segment=32, gradient_words=1 << 16, weight_words=32, state_words=32,
+                  state_planes=0, masking=False, error_feedback=False, nodes_max=MOST_NODES)
+NUMBERS = 1 << header_layout()["sequence"].width
+
+
+class Headed(wiring.Component):
+    """A sequencer of which only the egress has tours, those of an all-reduce, behind a planner that starts it."""
+
+    def __init__(self):
+        super().__init__({
+            "length": In(range(longest_vector(LONG) + 1)), "size": In(8), "rank": In(8), "start": In(1),
+            "busy": Out(1), "header": Out(stream.Signature(header_layout()))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.planner = planner = Planner(
+            elements=longest_vector(LONG), segment=LONG.segment, nodes_max=MOST_NODES)
+        m.submodules.unit = unit = Sequencer(config=LONG)
+        for name in ("length", "size", "rank", "start"):
+            m.d.comb += getattr(planner, name).eq(getattr(self, name))
+        scatter, gather = unit.setup.egress_scatter, unit.setup.egress_gather
+        m.d.comb += [unit.start.eq(planner.done), unit.setup.plan.eq(planner.plan), unit.setup.rank.eq(self.rank),
+                     planner.stride.eq(1), self.busy.eq(unit.busy),
+                     scatter.steps.eq(self.size - 1), scatter.first.eq(planner.own),
+                     gather.steps.eq(self.size - 1), gather.first.eq(planner.following)]
+        connect_stream(m, unit.header, self.header)
+        for name, member in unit.signature.members.items():
+            if member.is_signature and name != "header":
+                for one in port if isinstance(port := getattr(unit, name), list) else [port]:
+                    m.d.comb += one.ready.eq(1)
+        return m
+
+
+def test_numbers_start_again():
+    """Headers of the largest ring have all their fields; behind the last sequence number comes 0."""
+    unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MOST_NODES
+    for seed in range(3):
+        length, rank = longest_vector(LONG) - generator.randrange(32 * 7), generator.choice([0, 100, size - 1])
+        cycles = 20_000
+        case = f"seed {seed}: {length} elements, rank {rank} of {size}"
+        start = np.zeros(cycles, np.uint8)
+        start[0] = 1
+        trace = unit.lockstep(sources={}, sinks={"header": stall_array("geometric", cycles, seed=seed)},
+                              inputs={"length": length, "size": size, "rank": rank, "start": start})
+        taken = np.flatnonzero(trace["header__valid"].astype(bool) & trace["header__ready"].astype(bool))
+        headers = unpack(header_layout(), trace["header__payload"][taken])
+        expected = order(length, size, rank, True, True, LONG.segment)
+        assert len(expected) > NUMBERS, case
+        assert headers["sequence"].tolist() == [place % NUMBERS for place in range(len(expected))], case
+        for name, column in (("segment", 1), ("block", 2), ("length", 4)):
+            assert headers[name].tolist() == [record[column] for record in expected], (name, case)
+        assert set(headers["source"].tolist()) == {rank}, case
+        assert not trace["busy"][-1], case
+
+
+@pytest.mark.parametrize(("size", "segments"), [(2, 1024), (3, 800), (16, 200), (17, 180), (100, 25), (255, 1),
+                                                (255, 2), (255, 20)])
+def test_headers_of_a_command_differ(size, segments):
+    """A link never has two packets of a command with the same sequence number, block and segment. So none is taken
+    for another, even where as many are lost as there are sequence numbers."""
+    for rank in (0, size // 2, size - 1):
+        records = order(32 * size * segments, size, rank, True, True, 32)
+        headers = {(place % NUMBERS, record[1], record[2]) for place, record in enumerate(records)}
+        assert len(headers) == len(records) == 2 * (size - 1) * segments
+        places = {}
+        for place, (phase, segment, block, *_) in enumerate(records):
+            places.setdefault((segment, block), {})[phase] = place
+        both = [found[1] - found[0] for found in places.values() if len(found) == 2]
+        assert max(both, default=0) <= 3 * (size - 1) + 1 < NUMBERS

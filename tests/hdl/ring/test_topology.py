@@ -3,14 +3,16 @@
 import itertools
 
 import pytest
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Shape, Signal
 from amaranth.sim import Simulator
 
+from hdl.control.protocol import command_layout
 from hdl.ring import topology
-from hdl.ring.topology import MOST_NODES, RANKS, SIZES, RingTopology
+from hdl.ring.header import header_layout
+from hdl.ring.topology import MOST_NODES, SMALL_RING, RingTopology, ranks, sizes
 
 
-@pytest.mark.parametrize("nodes", SIZES[1:])
+@pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MOST_NODES])
 def test_ring(nodes):
     """Links form one circle; the node before the one behind is the node itself; every block has one owner."""
     ring = RingTopology(nodes)
@@ -28,21 +30,33 @@ def test_ring(nodes):
 
 @pytest.mark.parametrize("nodes", [0, MOST_NODES + 1, True, 2.0])
 def test_impossible_ring(nodes):
-    with pytest.raises(ValueError, match=rf"^Ring size must be between 1 and 16 nodes, not {nodes!r}$"):
+    with pytest.raises(ValueError, match=rf"^Ring size must be between 1 and 255 nodes, not {nodes!r}$"):
         RingTopology(nodes)
 
 
-def test_gateware_agrees():
-    """Gateware computes from rank and size the same as the class, for every node of every ring."""
-    rank, block, size = Signal(RANKS), Signal(RANKS), Signal(SIZES)
+def test_widths():
+    """Small rings have one width; larger ones the least that holds a rank, and a number of nodes."""
+    for most in range(1, MOST_NODES + 1):
+        assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
+        assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()
+    assert Shape.cast(sizes(MOST_NODES)).width == command_layout()["size"].width == header_layout()["block"].width
+
+
+@pytest.mark.parametrize(("most", "tried"), [
+    (SMALL_RING, range(1, SMALL_RING + 1)), (17, (16, 17)), (32, (31, 32)), (MOST_NODES, (128, MOST_NODES))])
+def test_gateware_agrees(most, tried):
+    """Gateware computes from rank and size the same as the class: for every node of every small ring, and at
+    places of each width in large ones."""
+    rank, block, size = Signal(ranks(most)), Signal(ranks(most)), Signal(sizes(most))
     found = [function(rank, size) for function in (topology.predecessor, topology.successor)]
     found += [function(block, rank, size) for function in (topology.is_predecessor, topology.is_successor)]
 
     async def compare(context):
-        for nodes in SIZES[1:]:
+        for nodes in tried:
             ring = RingTopology(nodes)
             context.set(size, nodes)
-            for here, other in itertools.product(range(nodes), repeat=2):
+            places = range(nodes) if nodes <= SMALL_RING else {0, 1, 15, 16, 17, 31, nodes // 2, nodes - 2, nodes - 1}
+            for here, other in itertools.product([one for one in places if one < nodes], repeat=2):
                 context.set(rank, here)
                 context.set(block, other)
                 before, behind = ring.predecessor(here), ring.successor(here)

@@ -120,7 +120,7 @@ def test_memory_ranges_are_checked():
 def test_parameters():
     with pytest.raises(ValueError, match="Timeout must be at least 1 cycle, not 0"):
         Device(Canned(), NodeConfig(), timeout=0)
-    with pytest.raises(ValueError, match="Ring size must be between 1 and 16 nodes, not 17"):
-        PysimRing(lambda: None, nodes=17)
+    with pytest.raises(ValueError, match="Ring size must be between 1 and 255 nodes, not 256"):
+        PysimRing(lambda: None, nodes=256)
     with pytest.raises(ValueError, match="Link latency must be at least 1 cycle, not 0"):
         PysimRing(lambda: None, latency=0)

@@ -27,7 +27,7 @@ CASES = {
                  "Nodes must have error feedback for a density, to keep the elements that they do not send"),
     "part": ({"part": 100}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 100"),
     "long part": ({"part": 16416}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 16416"),
-    "nodes": ({"nodes": 17}, "Ring must have between 1 and 16 nodes, not 17"),
+    "nodes": ({"nodes": 256}, "Ring must have between 1 and 255 nodes, not 256"),
     "both": ({"node": NodeConfig(), "gradients": "mx9"}, "Codecs must be left out with a node, which has its own"),
 }
 
@@ -58,3 +58,8 @@ def test_groups():
 ])
 def test_nodes(length, options, expected):
     assert node_for(length, nodes=4, **options) == NodeConfig(**expected)
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 16), (16, 16), (17, 255), (255, 255)])
+def test_nodes_of_large_rings(nodes, most):
+    assert node_for(100, nodes=nodes) == NodeConfig(nodes_max=most)

@@ -87,6 +87,7 @@ def test_points_are_apart():
              for name, points in POINTS.items()}
     assert not asked["fitted"] & asked["chosen"]
     assert len(asked["chosen"]) == len(POINTS["chosen"]) >= 500
+    assert {point.nodes for point in POINTS["large"]} == {64, 255}
 
 
 def test_errors_where_zeros_are_counted():
@@ -94,6 +95,17 @@ def test_errors_where_zeros_are_counted():
     assert [one.line for one in compared if abs(one.error) > validation.WORST] == []
     assert statistics.mean(abs(one.error) for one in compared) <= 0.01
     assert all(one.words == one.point.words for one in compared)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_errors_on_large_rings(counted):
+    """No constant was fitted, or changed, for rings of 64 and of 255 nodes."""
+    compared = validation.compare(POINTS["large"], counted=counted)
+    assert [one.line for one in compared if abs(one.error) > validation.WORST] == []
+    assert statistics.mean(abs(one.error) for one in compared) <= 0.02
+    exact = [one for one in compared if counted or "%" not in one.point.form]
+    assert exact
+    assert all(one.words == one.point.words for one in exact)
 
 
 def test_errors_where_zeros_are_expected():

@@ -144,7 +144,7 @@ def test_words_arrive_in_their_cycles(probe, masking):
 def test_errors(probe):
     with pytest.raises(ValueError, match=r"^Libraries must be one for each of the 3 nodes, not 2$"):
         VerilatedRing([probe] * 2, nodes=3)
-    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 16 nodes, not 0$"):
+    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 255 nodes, not 0$"):
         VerilatedRing([])
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of ports, not 1 with credits and 2 "
                                          r"with replay$"):

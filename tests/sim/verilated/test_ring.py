@@ -225,8 +225,8 @@ def test_failed_assertion_names_the_node(ring):
 
 
 def test_errors(library, ring):
-    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 16 nodes, not 17$"):
-        VerilatedRing(library, nodes=17)
+    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 255 nodes, not 256$"):
+        VerilatedRing(library, nodes=256)
     with pytest.raises(ValueError, match=r"^Thread count must be at least 1, not 0$"):
         VerilatedRing(library, threads=0)
     with pytest.raises(ValueError, match=r"^Node must be between 0 and 3, not 4$"):

@@ -1,0 +1,88 @@
+"""Collectives on simulated rings of more than 16 nodes: bits and words against the golden model, cycles against the
+prediction, and the speed of the simulation. ``make large-rings`` prints them.
+
+Each ring carries out an all-reduce and a fused update of as many elements as its small memories hold.
+"""
+
+import sys
+import time
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from host.driver.optimizer_settings import Rule, Settings
+from host.predict.costs import Format
+from host.predict.points import SMALL
+from host.predict.timing import timing_of
+from host.predict.walk import walk
+from host.program.estimate import Collective
+from host.transports.session import LATENCY, Session, open_session
+from sim.golden import ring as golden
+
+__all__ = ["check", "main"]
+
+_SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
+_KINDS = (Collective.ALL_REDUCE, Collective.FUSED_UPDATE)
+
+
+def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
+    """Cycles of a collective, words of the node that sends most, and cycles that are simulated in a processor second;
+    or a ``ValueError`` if a bit is wrong."""
+    ring, length = session.ring, len(weights)
+    ring.write_weights(weights)
+    ring.write_gradients(list(gradients))
+    ring.clear_counters()
+    cycle, begun = session.cycle, time.process_time()
+    outcome = getattr(ring, kind.name.lower())(length)
+    speed = (session.cycle - cycle) / (time.process_time() - begun)
+    if kind is Collective.ALL_REDUCE:
+        expected, traffic = golden.all_reduce(golden.bits(gradients), lanes=SMALL.lanes)
+        found = ring.read_gradients(length)
+    else:
+        update = golden.fused_update(golden.bits(gradients), golden.bits(weights), [], golden.settings(**_SCALARS),
+                                     lanes=SMALL.lanes)
+        expected, traffic = update.weights, update.traffic
+        found = ring.read_weights(length)
+    words = [int(counters["WORDS_SENT"]) for counters in ring.counters()]
+    if not (found.view(np.uint32) == expected).all() or words != traffic.words.tolist():
+        raise ValueError(f"{kind.name} on {ring.nodes} nodes must have the bits and words of the golden model")
+    return outcome.cycles, max(words), speed
+
+
+def check(session: Session, *, latency: int, length: int = SMALL.gradient_words, seed: int = 0) -> list[list[str]]:
+    """Rows of the table of one ring; see :func:`main`."""
+    ring = session.ring
+    generator = np.random.default_rng([seed, ring.nodes])
+    gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
+    weights = generator.standard_normal(length).astype(np.float32)
+    ring.write_settings(Settings(**_SCALARS))
+    rows = []
+    for kind in _KINDS:
+        cycles, words, speed = _run(session, kind, gradients, weights)
+        predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
+        rows.append([str(ring.nodes), kind.name.lower().replace("_", " "), f"{words:,}", f"{cycles:,}",
+                     f"{predicted:,}", f"{100 * (predicted / cycles - 1):+.2f} %", f"{speed:,.0f}"])
+    return rows
+
+
+def main(nodes: Annotated[str, typer.Option(help="Ring sizes.")] = "17,32,64,255",
+         latency: Annotated[int, typer.Option(help="Cycles of each link.")] = LATENCY,
+         length: Annotated[int, typer.Option(help="Elements.", min=1, max=SMALL.gradient_words)] = 8192,
+         seed: Annotated[int, typer.Option(help="Seed of gradients and weights.", min=0)] = 0) -> None:
+    """Run the collectives, compare all bits and words with the golden model, and print the cycles."""
+    table = Table("nodes", "collective", "words", "cycles", "predicted", "error", "cycles per CPU second",
+                  box=box.MARKDOWN, title=f"{length:,} elements, links of {latency} cycles: bits and words equal")
+    for size in map(int, nodes.split(",")):
+        with open_session(SMALL, nodes=size, latency=latency, host_port=False,
+                          announce=lambda stage: print(stage, file=sys.stderr)) as session:
+            for row in check(session, latency=latency, length=length, seed=seed):
+                table.add_row(*row)
+    Console(width=118).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

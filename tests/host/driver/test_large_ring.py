@@ -1,0 +1,56 @@
+"""Rings of more nodes than ranks of 4 bits tell apart, against the golden model."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from host.driver.diagnosis import RingError
+from host.training.optimizers import SGD
+from sim.golden import ring as golden
+from tests.host import rings
+
+CONFIG = rings.CONFIGS["server"]
+NODES = 17
+
+open_nodes = functools.partial(rings.open_nodes, NODES, config=CONFIG, timeout=20_000, host_port=False)
+
+
+def test_sums():
+    """All bits and words: of blocks of several segments, and of blocks of one group and of none."""
+    generator = np.random.default_rng(NODES)
+    with open_nodes() as (ring, _):
+        for length in (8192, 333):
+            gradients = rings.random(generator, (NODES, length), density=0.6)
+            ring.write_gradients(list(gradients))
+            ring.clear_counters()
+            ring.all_reduce(length)
+            total, traffic = golden.all_reduce(golden.bits(gradients))
+            assert (ring.read_gradients(length).view(np.uint32) == total).all(), length
+            assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist(), length
+
+
+def test_updates():
+    """A broadcast, and all bits and words of two updates."""
+    generator, optimizer = np.random.default_rng(NODES), SGD(learning_rate=0.1, momentum=0.9)
+    with open_nodes() as (ring, simulation):
+        simulation.set_far_speed(latency=16, rate=4)
+        for length in (2500, 333):
+            weights = rings.random(generator, (NODES, length))
+            ring.write_weights_of(list(weights))
+            ring.broadcast(length, root=NODES - 1)
+            reference = rings.Reference(ring, weights[-1], planes=CONFIG.state_planes)
+            reference.compare(f"broadcast of {length} elements")
+            rings.train_twice(reference, optimizer, generator, packed_state=False, message=f"{length} elements")
+
+
+def test_rank_that_there_is_not():
+    """A node compares all bits of the root with the size of the ring."""
+    with open_nodes(timeout=2000) as (ring, _):
+        ring.write_weights(np.ones(64, np.float32))
+        for root in (NODES, NODES + 16, 255):
+            with pytest.raises(RingError) as error:
+                ring.broadcast(64, root=root)
+            assert {event.status for event in error.value.events} == {EventStatus.BAD_RANK}, root
+        ring.broadcast(64, root=16)
