@@ -14,7 +14,7 @@ option = $(if $($(1)),$(2) $($(1)))
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
-	@echo "            EPOCHS= STEPS= SEED= THREADS=, HIDDEN=64,32 or 32x9 for nine hidden layers of 32, BATCH=,"
+	@echo "            EPOCHS= STEPS= SEED= THREADS= PROCESSES=, HIDDEN=64,32 or 32x9 for nine of 32, BATCH=,"
 	@echo "            OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
@@ -97,7 +97,7 @@ $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
 # Options of the commands below, without blanks and lines where a variable is not set: make prints what it runs.
 SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--nodes) \
   $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
-  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
+  $(call option,THREADS,--threads) $(call option,PROCESSES,--processes) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
   $(call option,HIDDEN,--hidden) $(call option,BATCH,--batch) $(call option,OVERLAP,--overlap) \
   $(call option,COMPUTE,--compute) $(call option,COMPUTE_FORMAT,--compute-format) $(call option,MACS,--macs) $(call option,TILING,--tiling) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \

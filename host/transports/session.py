@@ -6,7 +6,7 @@ import enum
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hdl.config import NodeConfig
 from hdl.ring.topology import GridTopology
@@ -20,9 +20,12 @@ from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
-from sim.verilated.parts import Processes
 
-__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "grid_of", "open_session"]
+if TYPE_CHECKING:
+    from sim.verilated.part_server import Processes
+
+__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "grid_of",
+           "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
@@ -156,7 +159,8 @@ class Session:
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
-                 far_rate: float | None = None, processes: Processes | None = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
+                 far_rate: float | None = None, processes: "Processes | None" = None, wave: Path | None = None,
+                 grid: tuple[int, int] | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:

@@ -31,7 +31,8 @@ from hdl.config import NodeConfig
 from sim.verilated.build import Library, build_ring
 from sim.verilated.links import End
 from sim.verilated.native import Arithmetic
-from sim.verilated.parts import PartedRing, Processes
+from sim.verilated.part_server import Processes
+from sim.verilated.parts import PartedRing
 from sim.verilated.ring import VerilatedRing
 
 __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]

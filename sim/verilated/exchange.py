@@ -43,7 +43,7 @@ class Exchange:
 
     def mail(self, messages: dict[int, bytes]) -> dict[int, bytes]:
         """Give messages to processes, and take theirs; each of these must call this at the same time."""
-        mails = (_Mail * len(messages))(*((process, text, len(text), None, 0) for process, text in messages.items()))
+        mails = (_Mail * len(messages))(*(_Mail(process, text, len(text)) for process, text in messages.items()))
         self._checked(self.library.exchange_mail(self.context, mails, len(messages)))
         return {one.process: ctypes.string_at(one.incoming, one.incoming_bytes) for one in mails}
 

@@ -21,7 +21,8 @@
 namespace {
 
 constexpr uint64_t CAPACITY = 1 << 15;  // of a queue; what is longer passes it in parts
-constexpr uint32_t SPINS = 1000, LOOKS = 64;
+constexpr uint32_t SPINS = 1000, LOOKS = 16;
+constexpr auto PATIENCE = std::chrono::milliseconds{2};   // of a process that waits, before it sleeps now and then
 constexpr auto INTERVAL = std::chrono::milliseconds{20};  // between looks at who is still there
 
 struct Place {
@@ -87,7 +88,8 @@ struct Exchange {
     // Calls a function until it says that all is done; it says as well whether anything was. False if a process has ended.
     template <typename Call> bool repeat(const Call& call) {
         uint32_t idle = 0;
-        auto looked = std::chrono::steady_clock::now();
+        const auto begun = std::chrono::steady_clock::now();
+        auto looked = begun;
         for (;;) {
             bool moved = false;
             if (call(moved)) return true;
@@ -104,6 +106,7 @@ struct Exchange {
             sched_yield();
             if (idle % LOOKS) continue;
             const auto now = std::chrono::steady_clock::now();
+            if (now - begun > PATIENCE) usleep(100);
             if (now - looked < INTERVAL) continue;
             looked = now;
             if (const int32_t other = look(); other >= 0) {

@@ -1,25 +1,25 @@
 """A ring whose nodes are in several processes, each with a part of it, as if it were in one.
 
-Process 0 has the ring that the host uses. The others serve: they do what process 0 does to links, run when it runs, and
-hand on what their own nodes are sent and give. All cycles, words and counters are those of one process.
+Process 0 has the ring that the host uses. The others serve: they do what process 0 does to links, run when it runs,
+and hand on what their own nodes are sent and give. All cycles, words and counters are those of one process.
 """
 
-import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 import numpy as np
 
 from sim.verilated.build import Library
 from sim.verilated.exchange import Exchange, Part
 from sim.verilated.links import End, InjectedFaults, LinkStatus, RingLink
+from sim.verilated.part_server import Call, Failure, Processes, Setup
 from sim.verilated.ring import NodeStatus, VerilatedRing
 from sim.verilated.toolchain import ToolError
 
-__all__ = ["Channel", "Contents", "PartedRing", "Processes", "ProcessEndedError", "Setup", "bounds", "serve"]
+__all__ = ["Contents", "PartedRing", "ProcessEndedError", "bounds"]
 
 
 def bounds(nodes: int, processes: int) -> tuple[int, ...]:
@@ -31,143 +31,6 @@ def bounds(nodes: int, processes: int) -> tuple[int, ...]:
 
 class ProcessEndedError(ToolError):
     """A process that has a part of the ring has ended."""
-
-
-class Channel(Protocol):
-    """Protocol of the way of calls and answers between process 0 and another one."""
-
-    def send(self, item: Any, /) -> None:
-        """Send an object."""
-
-    def recv(self) -> Any:
-        """Wait for an object; ``EOFError`` if the other side has ended."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """The ring that a process is to have a part of.
-
-    Members
-    -------
-    libraries : sequence of Library
-        Library of each node.
-    threads : int
-        Threads of the process.
-    wiring : sequence or None
-    bounds : tuple of int
-    memory : int
-        Descriptor of shared memory, where it is the way between processes.
-    """
-
-    libraries: Sequence[Library]
-    threads: int
-    wiring: Sequence[tuple[End, End]] | None
-    bounds: tuple[int, ...]
-    memory: int = -1
-
-
-class Processes(abc.ABC):
-    """The other processes of a ring, as process 0 sees them.
-
-    Members
-    -------
-    number : int
-        Number of all processes, this one included.
-    """
-
-    number: int
-
-    @abc.abstractmethod
-    def start(self, setup: Setup) -> Exchange:
-        """Send each process its setup, and return this one's end of the exchange; it can be used once all answered."""
-
-    @abc.abstractmethod
-    def channel(self, process: int) -> Channel:
-        """The way to another process."""
-
-    @abc.abstractmethod
-    def name(self, process: int) -> str:
-        """Name of a process in messages, with its end if it has ended."""
-
-    @abc.abstractmethod
-    def finish(self, *, busy: bool) -> None:
-        """End the other processes' parts, which may wait for this one if it is ``busy``."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """A method of the ring or of one of its links, whose answer may be wanted."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
-    link: int | None = None
-    answered: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    """An exception in place of an answer."""
-
-    error: Exception
-
-
-class _Served(VerilatedRing):
-    """A part of a ring, with methods for what process 0 cannot reach."""
-
-    def read(self, method: str, arguments: tuple[int, ...], part: slice) -> np.ndarray:
-        """Copy a part of an array that a method returns."""
-        return np.array(getattr(self, method)(*arguments)[part])
-
-    def write(self, method: str, arguments: tuple[int, ...], part: slice, values: Any) -> None:
-        """Write a part of it."""
-        getattr(self, method)(*arguments)[part] = values
-
-    def form(self, method: str, arguments: tuple[int, ...]) -> tuple[int, np.dtype[Any]]:
-        """Number of its elements, and their type."""
-        found = getattr(self, method)(*arguments)
-        return found.size, found.dtype
-
-    def far(self, node: int) -> tuple[np.ndarray, int, int]:
-        """Copy of a far memory, and its counters."""
-        memory, read, written = self.far_memory(node)
-        return memory.copy(), read, written
-
-    def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Memory spaces, and widths of far memories; those of other processes' nodes are 0."""
-        return self.spaces, self.far_widths
-
-
-def serve(channel: Channel, setup: Setup, open_exchange: Callable[[Setup], Exchange]) -> None:
-    """Have a part of a ring until process 0 is done with it.
-
-    Raises
-    ------
-    EOFError
-        Process 0 has ended.
-    RuntimeError
-        Another process has ended.
-    """
-    exchange = open_exchange(setup)
-    try:
-        part = Part(setup.bounds, exchange)
-        with _Served(setup.libraries, threads=setup.threads, wiring=setup.wiring, part=part) as ring:
-            channel.send(ring.known())
-            while (call := channel.recv()) is not None:
-                answer: Any = None
-                try:
-                    target = ring if call.link is None else ring.links[call.link]
-                    answer = getattr(target, call.method)(*call.arguments, **call.keywords)
-                except Exception as error:
-                    if exchange.first_ended() is not None:
-                        raise
-                    if not call.answered and call.method != "run":  # a run fails in all processes alike
-                        raise
-                    answer = _Failure(error)
-                if call.answered:
-                    channel.send(answer)
-    finally:
-        exchange.close()
 
 
 class Contents:
@@ -216,14 +79,16 @@ class _PartedLink(RingLink):
 
     def status(self) -> LinkStatus:
         """Settings, counters and the words on their way: those of words where they are sent, and so on."""
-        source = self._parted.at(self.source[0], "status", lambda: super(_PartedLink, self).status(), link=self.index)
-        target = self._parted.at(self.target[0], "status", lambda: super(_PartedLink, self).status(), link=self.index)
+        here = super().status
+        source, target = (cast(LinkStatus, self._parted.at(node, "status", here, link=self.index))
+                          for node in (self.source[0], self.target[0]))
         backward = ("words_in_flight", "credits_carried", "credits_dropped", "last_credit")
         return dataclasses.replace(source, **{name: getattr(target, name) for name in backward})
 
     def faults(self) -> InjectedFaults:
-        source = self._parted.at(self.source[0], "faults", lambda: super(_PartedLink, self).faults(), link=self.index)
-        target = self._parted.at(self.target[0], "faults", lambda: super(_PartedLink, self).faults(), link=self.index)
+        here = super().faults
+        source, target = (cast(InjectedFaults, self._parted.at(node, "faults", here, link=self.index))
+                          for node in (self.source[0], self.target[0]))
         return dataclasses.replace(source, back=target.back)
 
 
@@ -231,8 +96,8 @@ class PartedRing(VerilatedRing):
     """A ring of several processes, in process 0 of them: a :class:`~sim.verilated.ring.VerilatedRing` whose nodes are
     all there.
 
-    Waveforms cannot be written. A memory of a node in another process is no view: see :class:`Contents`. A saved state
-    belongs to this division into processes.
+    Waveforms cannot be written. A memory of a node in another process is no view: see :class:`Contents`. A saved
+    state belongs to this division into processes.
 
     Parameters
     ----------
@@ -275,7 +140,7 @@ class PartedRing(VerilatedRing):
 
     def tell(self, process: int, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
         """Have a process call a method of its part, or of a link, and go on."""
-        self._send(process, _Call(method, arguments, keywords, link, answered=False))
+        self._send(process, Call(method, arguments, keywords, link, answered=False))
 
     def tell_others(self, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
         """Have all other processes do so."""
@@ -284,7 +149,7 @@ class PartedRing(VerilatedRing):
 
     def ask(self, process: int, method: str, *arguments: Any, link: int | None = None) -> Any:
         """Have a process call a method, and return what it returns."""
-        self._send(process, _Call(method, arguments, {}, link))
+        self._send(process, Call(method, arguments, {}, link))
         return self._answer(process)
 
     def at(self, node: int, method: str, here: Callable[[], Any], *arguments: Any, link: int | None = None) -> Any:
@@ -305,7 +170,7 @@ class PartedRing(VerilatedRing):
             answer = self._processes.channel(process).recv()
         except (OSError, EOFError):
             raise self._ended(process) from None
-        if isinstance(answer, _Failure):
+        if isinstance(answer, Failure):
             raise answer.error
         return answer
 

@@ -166,7 +166,8 @@ class VerilatedRing:
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
         self._far = [{number: words for number, words in enumerate(one.memories) if isinstance(words, range)}
                      for one in of_nodes]  # memories that are in the far memory
-        known = (int(self._library.ring_memories(self._ring, node)) if node in self.here else 0 for node in range(nodes))
+        known = (int(self._library.ring_memories(self._ring, node)) if node in self.here else 0
+                 for node in range(nodes))
         self.spaces = tuple(count and count + len(far) for count, far in zip(known, self._far, strict=True))
         self.far_widths = tuple(int(self._library.ring_far(self._ring, node)) if node in self.here else 0
                                 for node in range(nodes))
