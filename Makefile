@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate quantize test pairs random-programs faults slow-ranks late mutate check bench job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate quantize test pairs random-programs partition faults slow-ranks late mutate check bench job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
+	@echo "make partition  rings of whole nodes in 2 and 4 processes as in one (NODES=4,8,16 LATENCY=16,64,256 PROCESSES=2,4)"
 	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=,"
 	@echo "            REMOTE=1 for commands that wait for other nodes, on links with FAULTS=1e-3)"
 	@echo "make late   train with a straggler whose late gradients are folded in, waited for or dropped; compute: modelled"
@@ -191,6 +192,10 @@ pairs: $(VENV)/.test
 random-programs: $(VENV)/.test
 	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
 	  $(call option,JOBS,--jobs) $(if $(REMOTE),--remote) $(call option,FAULTS,--faults)
+
+partition: $(VENV)/.test
+	$(BIN)/python -m tests.partition $(call option,NODES,--nodes) $(call option,LATENCY,--latencies) \
+	  $(call option,PROCESSES,--processes)
 
 centroids: $(VENV)/.base
 	$(BIN)/python -m host.training.centroid_tables $(call option,SEEDS,--seeds) $(call option,CENTROIDS,--centroids) \
