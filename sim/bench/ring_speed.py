@@ -39,7 +39,7 @@ from sim.verilated.build import build_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
-__all__ = ["ClosedRing", "Speed", "measure", "rows"]
+__all__ = ["CONFIG", "ClosedRing", "Speed", "measure", "rows", "run_traffic"]
 
 NODES = 4
 LENGTH = 1024
@@ -196,7 +196,7 @@ async def _responses(sink: Sink, count: int) -> list[list[int]]:
     return [[beat["data"] for beat in await sink.packet()] for _ in range(count)]
 
 
-def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
+def run_traffic(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
     """The same, on the Verilated ring: responses per node."""
     traffic = [_traffic(rank, nodes) for rank in range(nodes)]
     for rank, packets in enumerate(traffic):
@@ -257,7 +257,7 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
                     ring.set_threads(count)
                     ring.reset()
                     begun = time.perf_counter()
-                    responses = _run(ring, nodes)
+                    responses = run_traffic(ring, nodes)
                     speeds[kind].append(ring.cycle / (time.perf_counter() - begun))
                     ring.run(-ring.cycle % LATENCY)
                     outcomes.append((responses, ring.cycle))
@@ -301,7 +301,7 @@ def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
                 begun, cycles = time.perf_counter(), 0
                 while time.perf_counter() - begun < CROWDED_SECONDS:
                     ring.reset()
-                    _run(ring, nodes)
+                    run_traffic(ring, nodes)
                     cycles += ring.cycle
                 speeds.append(cycles / (time.perf_counter() - begun))
     finally:

@@ -47,6 +47,20 @@ class Exchange:
         self._checked(self.library.exchange_mail(self.context, mails, len(messages)))
         return {one.process: ctypes.string_at(one.incoming, one.incoming_bytes) for one in mails}
 
+    def time(self, size: int, times: int) -> float:
+        """Mean seconds of many exchanges of messages of a size with every other process; of agreements for 0."""
+        text = bytes(size)
+        others = [process for process in range(self.processes) if size and process != self.process]
+        mails = (_Mail * len(others))(*(_Mail(process, text, size) for process in others))
+        found: int = self.library.exchange_repeat(self.context, mails, len(others), times)
+        self._checked(found)
+        return found * 1e-9
+
+    @property
+    def used(self) -> float:
+        """Processor seconds of all exchanges of this process so far, waiting included."""
+        return float(self.library.exchange_used(self.context) * 1e-9)
+
     def _checked(self, result: int) -> None:
         if result < 0:
             raise RuntimeError(self.library.exchange_error(self.context).decode())
@@ -158,7 +172,7 @@ def _mpi_compiler() -> str:
 
 
 def _built(name: str, command: list[str], version: str) -> Path:
-    files = {path.name: path.read_text() for path in (_HERE / name, _HERE / "ring_exchange.h")}
+    files = {path.name: path.read_text() for path in (_HERE / name, *sorted(_HERE.glob("*exchange*.h")))}
     key = toolchain.digest(repr(files), repr(_FLAGS), version, toolchain.target(), toolchain.source(_built))
 
     def build(folder: Path) -> None:
@@ -177,6 +191,8 @@ def _load(path: Path) -> ctypes.CDLL:
         "mail": (i64, [context, ctypes.c_void_p, u32]),
         "agree": (i64, [context, ctypes.c_void_p]),
         "error": (ctypes.c_char_p, [context]),
+        "used": (ctypes.c_uint64, [context]),
+        "repeat": (i64, [context, ctypes.c_void_p, u32, ctypes.c_uint64]),
         "close": (None, [context]),
         "open": (context, []),
     }

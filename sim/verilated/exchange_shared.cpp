@@ -3,6 +3,7 @@
 // Each pair of processes has a queue of bytes in either direction; who waits yields its core. A process holds a lock on its
 // byte of the memory, which the system drops when it ends, however that happens.
 
+#include "exchange_times.h"
 #include "ring_exchange.h"
 
 #include <algorithm>
@@ -54,6 +55,7 @@ struct Exchange {
     std::vector<std::vector<uint64_t>> in;  // of each process
     std::vector<Transfer> outs, ins;
     uint64_t round = 0;
+    uint64_t used = 0;  // nanoseconds
     std::string error;
 
     static uint64_t size(uint32_t processes) {
@@ -217,13 +219,14 @@ void* exchange_open(int32_t descriptor, uint32_t process, uint32_t processes) {
         error = std::string("shared memory cannot be used: ") + std::strerror(errno);
         return nullptr;
     }
-    Exchange* const exchange = new Exchange{descriptor, process, processes, static_cast<uint8_t*>(memory), {}, {}, {}, 0, {}};
+    Exchange* const exchange = new Exchange{descriptor, process, processes, static_cast<uint8_t*>(memory), {}, {}, {}, 0, 0, {}};
     exchange->in.resize(processes);
     return exchange;
 }
 
 int64_t exchange_mail(void* context, RingMail* mails, uint32_t count) {
     Exchange& own = of(context);
+    const Watch watch{own.used};
     own.outs.assign(count, {});
     own.ins.assign(count, {});
     return own.repeat([&](bool& moved) {
@@ -239,6 +242,7 @@ int64_t exchange_mail(void* context, RingMail* mails, uint32_t count) {
 
 int64_t exchange_agree(void* context, uint64_t* value) {
     Exchange& own = of(context);
+    const Watch watch{own.used};
     const uint64_t round = ++own.round;
     own.place(own.process).values[round & 1] = *value;
     own.place(own.process).round.store(round, std::memory_order_release);
@@ -255,6 +259,17 @@ int64_t exchange_agree(void* context, uint64_t* value) {
 }
 
 const char* exchange_error(void* context) { return of(context).error.c_str(); }
+
+// Processor time of all exchanges of this process so far, waiting included, in nanoseconds.
+uint64_t exchange_used(void* context) { return of(context).used; }
+
+// Mean time of many exchanges of the same messages, or of many agreements if there are none, in nanoseconds.
+int64_t exchange_repeat(void* context, RingMail* mails, uint32_t count, uint64_t times) {
+    uint64_t value = 0;
+    return mean_time(times, [&] {
+        return count ? exchange_mail(context, mails, count) : exchange_agree(context, &value);
+    });
+}
 
 // The process that has ended first, as far as this one can see; negative if all are there.
 int32_t exchange_ended(void* context) { return of(context).look(); }

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -97,6 +98,8 @@ class Failure:
 class _Served(VerilatedRing):
     """A part of a ring, with methods for what process 0 cannot reach."""
 
+    exchange: Exchange | None = None
+
     def read(self, method: str, arguments: tuple[int, ...], part: slice) -> np.ndarray:
         """Copy a part of an array that a method returns."""
         return np.array(getattr(self, method)(*arguments)[part])
@@ -114,6 +117,16 @@ class _Served(VerilatedRing):
         """Copy of a far memory, and its counters."""
         memory, read, written = self.far_memory(node)
         return memory.copy(), read, written
+
+    def times(self) -> tuple[float, float]:
+        """Processor seconds of this process, and those of them that were spent in exchanges."""
+        assert self.exchange is not None
+        return time.process_time(), self.exchange.used
+
+    def time_exchange(self, size: int, times: int) -> float:
+        """Mean seconds of an exchange: see :meth:`~sim.verilated.exchange.Exchange.time`."""
+        assert self.exchange is not None
+        return self.exchange.time(size, times)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Memory spaces, and widths of far memories; those of other processes' nodes are 0."""
@@ -134,6 +147,7 @@ def serve(channel: Channel, setup: Setup, open_exchange: Callable[[Setup], Excha
     try:
         part = Part(setup.bounds, exchange)
         with _Served(setup.libraries, threads=setup.threads, wiring=setup.wiring, part=part) as ring:
+            ring.exchange = exchange
             channel.send(ring.known())
             while (call := channel.recv()) is not None:
                 answer: Any = None

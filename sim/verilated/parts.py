@@ -5,6 +5,7 @@ and hand on what their own nodes are sent and give. All cycles, words and counte
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -187,6 +188,18 @@ class PartedRing(VerilatedRing):
             self._processes.finish(busy=busy)
             if self._exchange is not None:
                 self._exchange.close()
+
+    def times(self) -> list[tuple[float, float]]:
+        """Processor seconds of each process, and those of them that were spent in exchanges, waiting included."""
+        assert self._exchange is not None
+        return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
+
+    def time_exchange(self, size: int, times: int = 100_000) -> float:
+        """Mean seconds of an exchange of messages of a size between all processes; of an agreement for 0."""
+        assert self._exchange is not None
+        for process in self._others:
+            self._send(process, Call("time_exchange", (size, times)))
+        return max([self._exchange.time(size, times), *(float(self._answer(process)) for process in self._others)])
 
     # The ring.
 

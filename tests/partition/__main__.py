@@ -1,6 +1,6 @@
-"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, and under ``mpirun`` in as many as it has started.
+"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or under ``mpirun`` in as many as it has started.
 
-Every run of a ring has the same digest as that of one process.
+All runs of a ring have the same digest.
 """
 
 import sys
