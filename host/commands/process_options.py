@@ -40,7 +40,8 @@ def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
         raise ValueError(f"Processes must be the {started} that mpirun has started, not {given!r}")
     number = max(started, 1 if given is None else given)
     if not 1 <= number <= nodes or (given is not None and given < 1):
-        raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {given or number!r}")
+        raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not "
+                         f"{number if given is None else given!r}")
     if number == 1:
         return None
     if started > 1:
