@@ -5,7 +5,7 @@
 ``mpirun -n 2 python -m sim.bench.partition_speed`` those with MPI. Words and cycles must be the same.
 
 Where other programs have the cores, wall time says little. So each process also tells its processor time without
-that of its exchanges, in which it waits: the longest of these and the mean time of an exchange, as measured alone,
+that of its exchanges, in which it waits: the longest of these and the time of an exchange, as measured alone,
 bound the speed on idle cores.
 """
 
@@ -47,7 +47,7 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
     many: list[tuple[float, float]] = []
     with VerilatedRing(library, nodes=nodes) as alone, \
             PartedRing(library, nodes=nodes, processes=processes) as parted:
-        exchanges = {size: parted.time_exchange(size, 20_000) for size in (0, *SIZES)}
+        exchanges = {size: parted.time_exchange(size) for size in (0, *SIZES)}
         for ring in (alone, parted):
             ring.set_grid(latency)
             for link in ring.links:

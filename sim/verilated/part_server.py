@@ -123,10 +123,10 @@ class _Served(VerilatedRing):
         assert self.exchange is not None
         return time.process_time(), self.exchange.used
 
-    def time_exchange(self, size: int, times: int) -> float:
-        """Mean seconds of an exchange: see :meth:`~sim.verilated.exchange.Exchange.time`."""
+    def time_exchange(self, size: int) -> float:
+        """Seconds of an exchange: see :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self.exchange is not None
-        return self.exchange.time(size, times)
+        return self.exchange.time(size)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Memory spaces, and widths of far memories; those of other processes' nodes are 0."""

@@ -194,12 +194,13 @@ class PartedRing(VerilatedRing):
         assert self._exchange is not None
         return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
 
-    def time_exchange(self, size: int, times: int = 100_000) -> float:
-        """Mean seconds of an exchange of messages of a size between all processes; of an agreement for 0."""
+    def time_exchange(self, size: int) -> float:
+        """Seconds of an exchange of messages of a size between all processes, or of an agreement for 0: see
+        :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self._exchange is not None
         for process in self._others:
-            self._send(process, Call("time_exchange", (size, times)))
-        return max([self._exchange.time(size, times), *(float(self._answer(process)) for process in self._others)])
+            self._send(process, Call("time_exchange", (size,)))
+        return max([self._exchange.time(size), *(float(self._answer(process)) for process in self._others)])
 
     # The ring.
 
