@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from hdl.node import Node
-from sim.bench.ring_speed import CONFIG, run_traffic
+from sim.bench.ring_speed import CONFIG, PATIENCE, requests
 from sim.verilated.build import build_ring
 from sim.verilated.mpi_environment import mpi_rank, mpi_size
 from sim.verilated.part_processes import LocalProcesses
@@ -26,10 +26,26 @@ from sim.verilated.ring import VerilatedRing
 __all__ = ["measure", "rows"]
 
 NODES, LATENCY, PROCESSES = 8, 64, 2
+#: Fused updates of a run, and cycles after which the host looks whether they are over.
+UPDATES, SLICE = 6, 4096
 #: Least speed of two processes on two cores in terms of one.
 BAR = 1.6
 #: Bytes of messages whose exchange is timed: words of 16 bytes, in either direction.
 SIZES = tuple(16 * words for words in (1, 16, 64, 256))
+
+
+def _run(ring: VerilatedRing) -> list[list[list[int]]]:
+    """Responses of each node to the requests of several fused updates, which are all queued at the beginning."""
+    given = [requests(rank, ring.nodes) * UPDATES for rank in range(ring.nodes)]
+    for rank, packets in enumerate(given):
+        for packet in packets:
+            ring.send(rank, packet)
+    while any(ring.status(rank).output_packets < len(packets) for rank, packets in enumerate(given)):
+        ring.run(SLICE)
+        if ring.cycle > UPDATES * PATIENCE:
+            raise AssertionError(f"The updates did not end\n{ring.describe()}")
+    return [[packet.tolist() for _ in packets if (packet := ring.receive(rank)) is not None]
+            for rank, packets in enumerate(given)]
 
 
 def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
@@ -58,7 +74,7 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
                 ring.reset()
                 before = parted.times()
                 begun, used = time.perf_counter(), time.process_time()
-                responses = run_traffic(ring, nodes)
+                responses = _run(ring)
                 seconds, busy = time.perf_counter() - begun, time.process_time() - used
                 if ring is parted:
                     busy = max((now - was) - (there - then) for (now, there), (was, then)

@@ -39,7 +39,7 @@ from sim.verilated.build import build_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
-__all__ = ["CONFIG", "ClosedRing", "Speed", "measure", "rows", "run_traffic"]
+__all__ = ["CONFIG", "PATIENCE", "ClosedRing", "Speed", "measure", "requests", "rows"]
 
 NODES = 4
 LENGTH = 1024
@@ -149,7 +149,7 @@ class Speed:
         return max(self.verilated.values()) / self.cocotb
 
 
-def _traffic(rank: int, nodes: int) -> list[list[int]]:
+def requests(rank: int, nodes: int) -> list[list[int]]:
     """Requests of one node: gradients in, a fused update, weights out."""
     def request(opcode: Opcode, count: int, *words: int) -> list[int]:
         return [to_int(header_layout(), {"opcode": opcode, "tag": 0, "count": count}), *words]
@@ -178,7 +178,7 @@ async def drive(dut: Any) -> None:
     receivers = []
     nodes = regression.parameters()["nodes"]
     for rank in range(nodes):
-        traffic = _traffic(rank, nodes)
+        traffic = requests(rank, nodes)
         words = [word | (index == len(packet) - 1) << 32
                  for packet in traffic for index, word in enumerate(packet)]
         source = Source(dut, f"host_i_{rank}", word_layout())
@@ -196,9 +196,9 @@ async def _responses(sink: Sink, count: int) -> list[list[int]]:
     return [[beat["data"] for beat in await sink.packet()] for _ in range(count)]
 
 
-def run_traffic(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
+def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
     """The same, on the Verilated ring: responses per node."""
-    traffic = [_traffic(rank, nodes) for rank in range(nodes)]
+    traffic = [requests(rank, nodes) for rank in range(nodes)]
     for rank, packets in enumerate(traffic):
         for packet in packets:
             ring.send(rank, packet)
@@ -257,7 +257,7 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
                     ring.set_threads(count)
                     ring.reset()
                     begun = time.perf_counter()
-                    responses = run_traffic(ring, nodes)
+                    responses = _run(ring, nodes)
                     speeds[kind].append(ring.cycle / (time.perf_counter() - begun))
                     ring.run(-ring.cycle % LATENCY)
                     outcomes.append((responses, ring.cycle))
@@ -301,7 +301,7 @@ def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
                 begun, cycles = time.perf_counter(), 0
                 while time.perf_counter() - begun < CROWDED_SECONDS:
                     ring.reset()
-                    run_traffic(ring, nodes)
+                    _run(ring, nodes)
                     cycles += ring.cycle
                 speeds.append(cycles / (time.perf_counter() - begun))
     finally:
