@@ -27,7 +27,7 @@ from host.commands.console import (
 from host.commands.info import show_version
 from host.commands.others import add_commands
 from host.commands.plain_text import tolerate
-from host.commands.process_options import ProcessesOption, other_processes, serves, threads_of
+from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
 from host.commands.topology_options import (
@@ -234,6 +234,7 @@ def train_command(
 
     given = given_options(context)
     if late_options.asked(context.params, given):
+        check_alone("A run with --straggler")
         late_options.train(context.params)
         return
     if device is not None and not given("transport"):

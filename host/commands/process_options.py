@@ -1,5 +1,6 @@
 """Processes of a simulation: on this machine, or those that ``mpirun`` has started."""
 
+import functools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from sim.verilated.mpi_environment import mpi_rank, mpi_size
 if TYPE_CHECKING:
     from sim.verilated.part_server import Processes
 
-__all__ = ["ProcessesOption", "other_processes", "serves", "threads_of"]
+__all__ = ["ProcessesOption", "check_alone", "other_processes", "serves", "threads_of"]
 
 ProcessesOption = Annotated[int | None, typer.Option(
     help="Processes of this machine that simulate the nodes, each some of them; under mpirun as many as it has "
@@ -18,13 +19,32 @@ ProcessesOption = Annotated[int | None, typer.Option(
 
 
 def serves() -> bool:
-    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits."""
-    if not mpi_rank():
+    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.
+
+    To be called before anything else that may fail, so that the first one releases the others however it ends.
+    """
+    if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi
 
-    serve_mpi()
-    return True
+    if mpi_rank():
+        serve_mpi()
+        return True
+    _mpi_processes()
+    return False
+
+
+@functools.cache
+def _mpi_processes() -> "Processes":
+    from sim.verilated.mpi_processes import MpiProcesses
+
+    return MpiProcesses()
+
+
+def check_alone(what: str) -> None:
+    """Raise ``ValueError`` if ``mpirun`` has started several processes for what must be in one."""
+    if mpi_size() > 1:
+        raise ValueError(f"{what} must be in one process, not in the {mpi_size()} that mpirun has started")
 
 
 def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
@@ -45,9 +65,7 @@ def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
     if number == 1:
         return None
     if started > 1:
-        from sim.verilated.mpi_processes import MpiProcesses
-
-        return MpiProcesses()
+        return _mpi_processes()
     from sim.verilated.part_processes import LocalProcesses
 
     return LocalProcesses(number)

@@ -44,8 +44,8 @@ def _run(ring: VerilatedRing) -> list[list[list[int]]]:
         ring.run(SLICE)
         if ring.cycle > UPDATES * PATIENCE:
             raise AssertionError(f"The updates did not end\n{ring.describe()}")
-    return [[packet.tolist() for _ in packets if (packet := ring.receive(rank)) is not None]
-            for rank, packets in enumerate(given)]
+    found = [[ring.receive(rank) for _ in packets] for rank, packets in enumerate(given)]
+    return [[response.tolist() for response in responses if response is not None] for responses in found]
 
 
 def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from host.commands.process_options import other_processes, serves, threads_of
+from host.commands.process_options import check_alone, other_processes, serves, threads_of
 from host.transports.session import TransportName, grid_of, open_session
 from sim.verilated.part_processes import LocalProcesses
 from tests.host.rings import CONFIGS
@@ -144,8 +144,13 @@ def test_options(monkeypatch, run):
     with pytest.raises(ValueError, match=r"^Transport must be verilated for several processes, not pysim$"), \
             open_session(CONFIGS["default"], nodes=2, transport=TransportName.PYSIM, processes=others):
         pass
+    assert run("train", "--straggler", "3:4.5", "--processes", 2)[2] == (
+        "error: Option --processes is for a run without --straggler: leave it out\n")
     assert not serves()
+    check_alone("It")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match=r"^It must be in one process, not in the 3 that mpirun has started$"):
+        check_alone("It")
     with pytest.raises(ValueError, match=r"^Processes must be the 3 that mpirun has started, not 2$"):
         other_processes(2, nodes=4)
     with pytest.raises(ValueError, match=r"^Processes must be between 1 and 2, the number of nodes, not 3$"):
