@@ -9,12 +9,12 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate slow-link quantize test pairs random-programs faults slow-ranks late mutate check bench large-rings job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate slow-link quantize test pairs random-programs partition faults slow-ranks late mutate check bench large-rings job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
-	@echo "            EPOCHS= STEPS= SEED= THREADS=, HIDDEN=64,32 or 32x9 for nine hidden layers of 32, BATCH=,"
+	@echo "            EPOCHS= STEPS= SEED= THREADS= PROCESSES=, HIDDEN=64,32 or 32x9 for nine of 32, BATCH=,"
 	@echo "            OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
@@ -63,6 +63,7 @@ help:
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
+	@echo "make partition  rings of whole nodes in 2 and 4 processes as in one (NODES=4,8,16 LATENCY=16,64,256 PROCESSES=2,4)"
 	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=,"
 	@echo "            REMOTE=1 for commands that wait for other nodes, on links with FAULTS=1e-3)"
 	@echo "make late   train with a straggler whose late gradients are folded in, waited for or dropped; compute: modelled"
@@ -102,7 +103,7 @@ $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
 # Options of the commands below, without blanks and lines where a variable is not set: make prints what it runs.
 SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--nodes) \
   $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
-  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
+  $(call option,THREADS,--threads) $(call option,PROCESSES,--processes) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
   $(call option,HIDDEN,--hidden) $(call option,BATCH,--batch) $(call option,OVERLAP,--overlap) \
   $(call option,COMPUTE,--compute) $(call option,COMPUTE_FORMAT,--compute-format) $(call option,MACS,--macs) $(call option,TILING,--tiling) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
@@ -200,6 +201,10 @@ pairs: $(VENV)/.test
 random-programs: $(VENV)/.test
 	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
 	  $(call option,JOBS,--jobs) $(if $(REMOTE),--remote) $(call option,FAULTS,--faults)
+
+partition: $(VENV)/.test
+	$(BIN)/python -m tests.partition $(call option,NODES,--nodes) $(call option,LATENCY,--latencies) \
+	  $(call option,PROCESSES,--processes)
 
 centroids: $(VENV)/.base
 	$(BIN)/python -m host.training.centroid_tables $(call option,SEEDS,--seeds) $(call option,CENTROIDS,--centroids) \

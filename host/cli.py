@@ -24,11 +24,11 @@ from host.commands.console import (
     given_options,
     make_console,
     shown,
-    thread_count,
 )
 from host.commands.info import show_version
 from host.commands.others import add_commands
 from host.commands.plain_text import tolerate
+from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
 from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
 from host.commands.topology_options import (
@@ -119,6 +119,7 @@ def train_command(
         help=f"Steps, in place of epochs. [default: text {TEXT_STEPS}]", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seed of initial weights and order of examples.")] = TrainingConfig.seed,
     threads: Threads = None,
+    processes: ProcessesOption = None,
     optimizer: Annotated[OptimizerName | None, typer.Option(
         help="Update rule. [default: digits momentum, or sgd where nodes have no state; text adam]",
         show_default=False)] = None,
@@ -225,6 +226,8 @@ def train_command(
         show_default=False)] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
+    if serves():
+        return
     text = workload is WorkloadName.TEXT
     if tensorboard is not None:
         event_files.needed()
@@ -233,6 +236,7 @@ def train_command(
 
     given = given_options(context)
     if late_options.asked(context.params, given):
+        check_alone("A run with --straggler")
         late_options.train(context.params)
         return
     if device is not None and not given("transport"):
@@ -285,7 +289,8 @@ def train_command(
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
     console = make_console()
-    count = thread_count(threads, nodes)
+    others = other_processes(processes, nodes=nodes)
+    count = threads_of(threads, nodes, others)
     with Progress(console) as progress:
         progress.stage("data")
         task: Workload
@@ -339,7 +344,7 @@ def train_command(
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, arithmetic=arithmetic,
                           host_port=host_port, latency=link_latency, faults=damage,
-                          slow_link=None if slow is None else slow.as_tuple(),
+                          slow_link=None if slow is None else slow.as_tuple(), processes=others,
                           far_rate=None if config.far is None else config.far.rate,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,

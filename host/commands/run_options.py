@@ -57,6 +57,8 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "moments": (optimizer in _STATELESS, f"is for optimizers with state, not {optimizer.value}"),
         "threads": (transport is not TransportName.VERILATED,
                     f"is for transport verilated, not {transport.value}"),
+        "processes": (transport is not TransportName.VERILATED,
+                      f"is for transport verilated, not {transport.value}"),
         "arithmetic": (transport is not TransportName.VERILATED or integers,
                        "is for nodes with floating-point units" if integers
                        else f"is for transport verilated, not {transport.value}"),

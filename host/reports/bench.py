@@ -253,10 +253,12 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
                             f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
     rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
     rows += grid_speed.rows(announce=announce)
-    from sim.bench import array_speed
+    from sim.bench import array_speed, partition_speed
     from sim.bench import ring_speed as bench_ring_speed
 
     rows += bench_ring_speed.rows(bench_ring_speed.measure(compared=True, announce=announce))
+    announce("processes")
+    rows += partition_speed.rows(partition_speed.measure())
     announce("array")
     rows += array_speed.rows(array_speed.measure())
     announce("jobs")

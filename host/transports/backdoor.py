@@ -25,9 +25,6 @@ __all__ = ["BackdoorTransport", "PortTime"]
 
 _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 
-#: A run of the simulation that waits for a packet ends at a multiple of so many cycles.
-_GRID = 16
-
 
 class PortTime:
     """Time that the host ports of a ring's nodes would have taken for transfers that went round them.
@@ -38,6 +35,8 @@ class PortTime:
     ----------
     cycle : callable
         The simulation's cycle.
+    grid : int
+        Cycles at whose multiples a run of the simulation that waits for a packet ends.
 
     Members
     -------
@@ -47,8 +46,8 @@ class PortTime:
         Words of requests and responses.
     """
 
-    def __init__(self, cycle: Callable[[], int] = lambda: 0) -> None:
-        self._cycle = cycle
+    def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
+        self._cycle, self._grid = cycle, grid
         self.cycles = 0
         self.words = 0
 
@@ -59,7 +58,7 @@ class PortTime:
 
     def wait_for(self, cycle: int) -> None:
         """Let time pass until a run that waits for a packet, whose last word is given in ``cycle``, has ended."""
-        self.cycles += max(0, (cycle // _GRID + 1) * _GRID - self.now)
+        self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 
 class BackdoorTransport:
@@ -132,28 +131,29 @@ class BackdoorTransport:
         self._ready.append((response, cycle))
         return True
 
-    def _elements(self, word: int, count: int) -> tuple[int, npt.NDArray[Any] | None]:
-        """Address of an access, and the elements that it names; None if there are none."""
+    def _elements(self, word: int, count: int) -> tuple[slice, npt.NDArray[Any] | None]:
+        """Place of an access in a memory, and the memory; None if there are no such elements."""
         access = fields(_ACCESS, word)
-        space, address = access["space"], access["address"]
-        if space >= len(self._memories) or address + count > self._memories[space].size:
-            return address, None
-        return address, self._memories[space][address:address + count]
+        space, place = access["space"], slice(access["address"], access["address"] + count)
+        if space >= len(self._memories) or place.stop > self._memories[space].size:
+            return place, None
+        return place, self._memories[space]
 
     def _read_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
-        address, elements = self._elements(int(packet[1]), count)
-        if elements is None or packet.size != 2:
+        place, memory = self._elements(int(packet[1]), count)
+        if memory is None or packet.size != 2:
             return None
+        elements = memory[place]
         payload = elements.copy() if elements.dtype == np.uint32 else elements.view(np.int16).astype(np.int32)
-        return payload.view(np.uint32), self._model.read(self._time.now, address, count)
+        return payload.view(np.uint32), self._model.read(self._time.now, place.start, count)
 
     def _write_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
-        address, elements = self._elements(int(packet[1]), count)
-        if elements is None or packet.size != 2 + count:
+        place, memory = self._elements(int(packet[1]), count)
+        if memory is None or packet.size != 2 + count:
             return None
         if fields(_ACCESS, int(packet[1]))["space"] == self._owned:  # what the host writes belongs to any buffer
-            self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
-        elements[:] = packet[2:] if elements.dtype == np.uint32 else packet[2:].astype(elements.dtype)
+            self._owners[place.start // self._lanes:-(-place.stop // self._lanes)] = 0
+        memory[place] = packet[2:] if memory.dtype == np.uint32 else packet[2:].astype(memory.dtype)
         return np.array([count], np.uint32), self._model.write(self._time.now, count)
 
     def _read_counters(self, packet: Words, count: int) -> tuple[Words, int] | None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hdl.config import NodeConfig
 from hdl.ring.topology import GridTopology
@@ -22,16 +22,29 @@ from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
-__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "open_session"]
+if TYPE_CHECKING:
+    from sim.verilated.part_server import Processes
+
+__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "grid_of",
+           "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
+
+#: Most cycles of the grid at which a simulation stops for the host.
+LONGEST_GRID = 256
 
 #: Cycles from a request to the answer of far memories.
 FAR_LATENCY = 40
 
 #: Most cycles of a link that repeats words: the answer to START comes before the third one is sent.
 LONGEST_REPLAYED = 480
+
+
+def grid_of(latency: int) -> int:
+    """Cycles at whose multiples a simulation of links of this latency stops for the host: so many that its nodes, and
+    processes, can run ahead of each other for the whole latency."""
+    return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
 class TransportName(enum.Enum):
@@ -147,8 +160,8 @@ class Session:
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
-                 slow_link: tuple[int, Fraction] | None = None,
-                 far_rate: float | None = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
+                 slow_link: tuple[int, Fraction] | None = None, far_rate: float | None = None,
+                 processes: "Processes | None" = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
@@ -179,6 +192,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     far_rate : float, optional
         Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; Verilated only. By
         default those of a simulation that was just made.
+    processes : Processes, optional
+        Other processes that have some of the nodes; Verilated only.
     wave : Path, optional
         Write all signals to this file; Verilated only.
     grid : tuple of int, optional
@@ -217,6 +232,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
                          f"{slow_link[0]!r} on {transport.value}")
     if far_rate is not None and transport is not TransportName.VERILATED:
         raise ValueError(f"Transport must be verilated for a far memory, not {transport.value}")
+    if processes is not None and transport is not TransportName.VERILATED:
+        raise ValueError(f"Transport must be verilated for several processes, not {transport.value}")
     wiring = None if grid is None else GridTopology(*grid).wiring
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
@@ -230,7 +247,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
             opened = stack.enter_context(
                 open_ring(config, nodes=nodes, threads=threads, wave=wave, arithmetic=arithmetic, wiring=wiring,
-                          announce=announce))
+                          processes=processes, announce=announce))
+            grid_cycles = grid_of(latency)
+            opened.simulation.set_grid(grid_cycles)
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
             if slow_link is not None:
@@ -249,7 +268,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             if not host_port and not all(opened.simulation.spaces):
                 announce("transfers by the host port, since the library does not know where memories are")
             elif not host_port:
-                port_time = PortTime(cycle)
+                port_time = PortTime(cycle, grid_cycles)
                 transports = [BackdoorTransport(one, opened.simulation, node, config, port_time)
                               for node, one in enumerate(transports)]
         elif transport is TransportName.BOARD:

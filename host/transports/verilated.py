@@ -31,6 +31,8 @@ from hdl.config import NodeConfig
 from sim.verilated.build import Library, build_ring
 from sim.verilated.links import End
 from sim.verilated.native import Arithmetic
+from sim.verilated.part_server import Processes
+from sim.verilated.parts import PartedRing
 from sim.verilated.ring import VerilatedRing
 
 __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]
@@ -89,6 +91,8 @@ class OpenRing:
         Threads that step them.
     wiring : sequence, optional
         Links: see :class:`~sim.verilated.ring.VerilatedRing`.
+    processes : Processes, optional
+        Other processes that have some of the nodes: see :mod:`sim.verilated.parts`.
 
     Members
     -------
@@ -101,12 +105,15 @@ class OpenRing:
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
-                 wiring: Sequence[tuple[End, End]] | None = None) -> None:
+                 wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
         libraries = {one.path: one for one in ([library] if isinstance(library, Library) else library)}
         self.seconds: dict[str, float] = {}
         for stage, seconds in itertools.chain(*(one.seconds.items() for one in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
-        self.simulation = VerilatedRing(library, nodes=nodes, threads=threads, wiring=wiring)
+        if processes is None:
+            self.simulation = VerilatedRing(library, nodes=nodes, threads=threads, wiring=wiring)
+        else:
+            self.simulation = PartedRing(library, nodes=nodes, threads=threads, wiring=wiring, processes=processes)
         self.transports = tuple(VerilatedTransport(self.simulation, node) for node in range(self.simulation.nodes))
 
     def __enter__(self) -> Self:
@@ -124,6 +131,7 @@ class OpenRing:
 def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = None, threads: int = 1,
               wave: Path | None = None,
               arithmetic: Arithmetic = Arithmetic.GATEWARE, wiring: Sequence[tuple[End, End]] | None = None,
+              processes: Processes | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
     """Build the libraries of nodes, unless an earlier run has, and start their ring.
 
@@ -141,6 +149,8 @@ def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = 
         Whether floating-point units are simulated as gateware; native ones change the speed alone.
     wiring : sequence, optional
         Links: see :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
+    processes : Processes, optional
+        Other processes that have some of the nodes, each with as many threads; they change the speed alone.
     announce : callable
         Called with the name of each stage of the build as it begins.
     """
@@ -151,7 +161,7 @@ def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = 
     libraries = {one: build_ring(node_of(one), traced=wave is not None, identity=f"Node({one})",
                                  arithmetic=arithmetic, announce=announce) for one in dict.fromkeys(configs)}
     ring = OpenRing(libraries[config] if isinstance(config, NodeConfig) else [libraries[one] for one in configs],
-                    nodes=size, threads=threads, wiring=wiring)
+                    nodes=size, threads=threads, wiring=wiring, processes=processes)
     if wave is not None:
         ring.simulation.start_wave(wave)
     return ring

@@ -39,7 +39,7 @@ from sim.verilated.build import build_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
-__all__ = ["ClosedRing", "Speed", "measure", "rows"]
+__all__ = ["CONFIG", "PATIENCE", "ClosedRing", "Speed", "measure", "requests", "rows"]
 
 NODES = 4
 LENGTH = 1024
@@ -149,7 +149,7 @@ class Speed:
         return max(self.verilated.values()) / self.cocotb
 
 
-def _traffic(rank: int, nodes: int) -> list[list[int]]:
+def requests(rank: int, nodes: int) -> list[list[int]]:
     """Requests of one node: gradients in, a fused update, weights out."""
     def request(opcode: Opcode, count: int, *words: int) -> list[int]:
         return [to_int(header_layout(), {"opcode": opcode, "tag": 0, "count": count}), *words]
@@ -178,7 +178,7 @@ async def drive(dut: Any) -> None:
     receivers = []
     nodes = regression.parameters()["nodes"]
     for rank in range(nodes):
-        traffic = _traffic(rank, nodes)
+        traffic = requests(rank, nodes)
         words = [word | (index == len(packet) - 1) << 32
                  for packet in traffic for index, word in enumerate(packet)]
         source = Source(dut, f"host_i_{rank}", word_layout())
@@ -198,7 +198,7 @@ async def _responses(sink: Sink, count: int) -> list[list[int]]:
 
 def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
     """The same, on the Verilated ring: responses per node."""
-    traffic = [_traffic(rank, nodes) for rank in range(nodes)]
+    traffic = [requests(rank, nodes) for rank in range(nodes)]
     for rank, packets in enumerate(traffic):
         for packet in packets:
             ring.send(rank, packet)

@@ -3,7 +3,7 @@
 // A link leads from a port of one node to a port of another, or of the same, and carries words forward and credits, or the
 // level of a line, backward. Nothing that enters a link comes out of it in the same quantum, a quantum being at most the
 // smallest latency of any link; within one, nodes share nothing and each may be stepped by its own thread. What they put on
-// the links is staged, and moved on between quanta.
+// the links is staged, and moved on between quanta. So nodes may be in different processes as well: see ring_part.h.
 
 #include "ring.h"
 
@@ -11,6 +11,7 @@
 #include "ring_kind.h"
 #include "ring_link.h"
 #include "ring_node.h"
+#include "ring_part.h"
 #include "ring_state.h"
 #include "verilated.h"
 #include "verilated_save.h"
@@ -33,10 +34,6 @@ void ring_batch();
 
 namespace {
 
-// A run that waits for a packet ends at a multiple of this many cycles, so that its length depends neither on the quantum
-// nor on the number of threads.
-constexpr uint64_t GRID = 16;
-
 thread_local std::string error;
 
 // The nodes of this library.
@@ -55,22 +52,27 @@ const Kind own_kind{Node::create, nullptr};
 struct Ring {
     std::vector<std::unique_ptr<VerilatedContext>> contexts;
     std::vector<std::unique_ptr<Link>> links;
-    std::vector<std::unique_ptr<AnyNode>> nodes;
+    std::vector<std::unique_ptr<AnyNode>> nodes;  // null where they are in another process
+    Part part;
     std::vector<const Kind*> kinds;  // of the nodes
     bool mixed = false;              // some nodes are not of this library
     std::unique_ptr<Crew> crew;
     Pace pace;
     std::map<const Kind*, std::vector<uint8_t>> initial;  // any node of a kind, as it is after reset
     std::vector<uint8_t> saved;
-    uint64_t quantum = GRID;
+    // A run that waits for a packet ends at a multiple of the grid, so that its length depends neither on the quantum, nor
+    // on threads and processes.
+    uint64_t grid = 16;
+    uint64_t quantum = UINT32_MAX;
     uint64_t cycle = 0;
 #if VM_TRACE
     std::unique_ptr<VerilatedFstC> wave;
 #endif
 
     // Four numbers for each link: node and port that send its words, node and port that receive them.
-    Ring(uint32_t count, uint32_t threads, const uint32_t* ends, uint32_t link_count, const void* const* of_nodes)
-        : crew(new Crew{threads}) {
+    Ring(uint32_t count, uint32_t threads, const uint32_t* ends, uint32_t link_count, const void* const* of_nodes,
+         const RingPart* given)
+        : nodes(count), part(given, count), crew(new Crew{threads}) {
 #ifdef NATIVE_ARITHMETIC
         if (const char* rule = native::broken()) {
             throw std::runtime_error(std::string("native arithmetic must ") + rule + ", and as it was compiled it "
@@ -82,22 +84,24 @@ struct Ring {
             links.emplace_back(new Link);
             to[ends[0]][ends[1]] = links.back().get();
             from[ends[2]][ends[3]] = links.back().get();
+            part.add(links.back().get(), ends[0], ends[2]);
         }
         for (uint32_t index = 0; index < count; ++index) {
+            const Kind* const kind = static_cast<const Kind*>(of_nodes[index]);
+            kinds.push_back(kind);
+            if (!part.has(index)) continue;
             // Nodes run ahead of each other, so each has its own time; a waveform has only one.
             if (contexts.empty() || !VM_TRACE) {
                 contexts.emplace_back(new VerilatedContext);
                 contexts.back()->fatalOnError(false);
                 if (VM_TRACE) contexts.back()->traceEverOn(true);
             }
-            const Kind* const kind = static_cast<const Kind*>(of_nodes[index]);
-            nodes.emplace_back(kind->create(contexts.back().get(), ("node" + std::to_string(index)).c_str(),
+            nodes[index].reset(kind->create(contexts.back().get(), ("node" + std::to_string(index)).c_str(),
                                             from[index].data(), to[index].data()));
-            kinds.push_back(kind);
             mixed |= kind != &own_kind;
             if (initial.contains(kind)) continue;
             Saver os{initial[kind]};
-            nodes.back()->save_model(os);
+            nodes[index]->save_model(os);
             os.flush();
         }
     }
@@ -105,7 +109,7 @@ struct Ring {
     void reset() {
         cycle = 0;
         for (auto& link : links) link->reset();
-        for (size_t index = 0; index < nodes.size(); ++index) {
+        for (size_t index = part.first(); index < part.last(); ++index) {
             nodes[index]->clear();
             const std::vector<uint8_t>& bytes = initial[kinds[index]];
             Restorer is{bytes.data(), bytes.size()};
@@ -164,15 +168,15 @@ struct Ring {
     }
 
     void step(uint64_t until) {
-        const size_t count = nodes.size();
+        const size_t count = part.last() - part.first();
         const size_t threads = pace.alone() ? 1 : crew->size();
         const auto begun = Clock::now();
         const auto job = [=, this](uint32_t thread) {
 #ifdef NATIVE_ARITHMETIC
             const native::Environment environment;
 #endif
-            const size_t first = count * thread / threads;
-            const size_t last = count * (thread + 1) / threads;
+            const size_t first = part.first() + count * thread / threads;
+            const size_t last = part.first() + count * (thread + 1) / threads;
             if (mixed) {
                 step_mixed(first, last, until);
             } else {
@@ -184,8 +188,8 @@ struct Ring {
         } else {
             crew->run(job);
         }
-        for (auto& link : links) link->move_on();
         if (crew->size() > 1) pace.add(until - cycle, Clock::now() - begun);
+        part.move_on();
         cycle = until;
     }
 
@@ -202,27 +206,32 @@ struct Ring {
         wave->dump(10 * cycle);
         for (auto& node : nodes) node->clock();
         wave->dump(10 * cycle + 5);
-        for (auto& link : links) link->move_on();
+        part.move_on();
         ++cycle;
     }
 #endif
 
-    void check_finished() const {
-        for (size_t index = 0; index < nodes.size(); ++index) {
-            if (nodes[index]->finished()) {
-                throw std::runtime_error("an assertion in the gateware of node " + std::to_string(index)
-                                         + " failed before cycle " + std::to_string(cycle));
-            }
+    // Whether some node has a packet that is waited for, in any process; throws if the gateware of one has stopped.
+    bool has_ended(int32_t until_packet_at, bool stepped) {
+        uint64_t found = until_packet_at >= 0 && part.has(until_packet_at) && nodes[until_packet_at]->packet_length() >= 0;
+        for (uint32_t index = part.first(); stepped && index < part.last(); ++index) {
+            if (!nodes[index]->finished()) continue;
+            found = 2 * (nodes.size() - index);  // the largest is that of the first node
+            break;
         }
+        found = part.agree(found);
+        if (found < 2) return found;
+        throw std::runtime_error("an assertion in the gateware of node " + std::to_string(nodes.size() - found / 2)
+                                 + " failed before cycle " + std::to_string(cycle));
     }
 
     uint64_t run(uint64_t cycles, int32_t until_packet_at) {
         const uint64_t start = cycle;
         const uint64_t limit = start + cycles;
         const uint64_t ahead = std::min(quantum, smallest_latency());
-        while (cycle < limit) {
-            if (until_packet_at >= 0 && nodes[until_packet_at]->packet_length() >= 0) break;
-            const uint64_t block = std::min(limit, (cycle / GRID + 1) * GRID);
+        bool ended = until_packet_at >= 0 && has_ended(until_packet_at, false);
+        while (cycle < limit && !ended) {
+            const uint64_t block = std::min(limit, (cycle / grid + 1) * grid);
             while (cycle < block) {
 #if VM_TRACE
                 if (wave) {
@@ -232,7 +241,7 @@ struct Ring {
 #endif
                 step(std::min(block, cycle + ahead));
             }
-            check_finished();
+            ended = has_ended(until_packet_at, true);
         }
         return cycle - start;
     }
@@ -242,7 +251,7 @@ struct Ring {
         Saver os{saved};
         os << cycle;
         for (auto& link : links) link->save(os);
-        for (auto& node : nodes) node->save(os);
+        for (uint32_t index = part.first(); index < part.last(); ++index) nodes[index]->save(os);
         os.flush();
     }
 
@@ -250,7 +259,7 @@ struct Ring {
         Restorer is{bytes, count};
         is >> cycle;
         for (auto& link : links) link->restore(is);
-        for (auto& node : nodes) node->restore(is);
+        for (uint32_t index = part.first(); index < part.last(); ++index) nodes[index]->restore(is);
     }
 };
 
@@ -281,10 +290,11 @@ const void* ring_kind() { return &own_kind; }
 uint32_t ring_ports() { return RING_PORTS; }
 int32_t ring_replay() { return RING_REPLAY; }
 
-Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds) {
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds,
+                  const RingPart* part) {
     Ring* ring = nullptr;
     guarded([&] {
-        ring = new Ring{nodes, threads, ends, links, kinds};
+        ring = new Ring{nodes, threads, ends, links, kinds, part};
         return 0;
     });
     return ring;
@@ -301,6 +311,7 @@ void ring_set_threads(Ring* ring, uint32_t threads) {
     ring->pace = {};
 }
 void ring_set_quantum(Ring* ring, uint32_t cycles) { ring->quantum = cycles; }
+void ring_set_grid(Ring* ring, uint32_t cycles) { ring->grid = cycles; }
 uint64_t ring_cycle(const Ring* ring) { return ring->cycle; }
 
 int64_t ring_run(Ring* ring, uint64_t cycles, int32_t until_packet_at) {

@@ -5,6 +5,8 @@
 #ifndef GRADRING_RING_H
 #define GRADRING_RING_H
 
+#include "ring_exchange.h"
+
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -80,11 +82,15 @@ int32_t ring_replay(void);   // whether links have the wires of replay
 const void* ring_kind(void);
 
 // Four numbers for each link: node and port that send its words, node and port that receive them. A kind for each node.
-Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds);
+// With a part, only its nodes are here: functions of other nodes must not be called, and all processes must call ring_run
+// and what changes a link, or resets, alike.
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds,
+                  const RingPart* part);
 void ring_destroy(Ring* ring);
 void ring_reset(Ring* ring);
 void ring_set_threads(Ring* ring, uint32_t threads);
 void ring_set_quantum(Ring* ring, uint32_t cycles);
+void ring_set_grid(Ring* ring, uint32_t cycles);  // a run that waits for a packet ends at a multiple of it
 uint64_t ring_cycle(const Ring* ring);
 int64_t ring_run(Ring* ring, uint64_t cycles, int32_t until_packet_at);
 

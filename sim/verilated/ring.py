@@ -31,7 +31,9 @@ from hdl.control.registers import COUNTERS
 from hdl.ring.topology import RingTopology
 from sim.link_faults import RandomFaults
 from sim.verilated.build import Library
+from sim.verilated.exchange import Part
 from sim.verilated.links import NEVER, End, LinkStatus, RingLink, Struct, check_wiring
+from sim.verilated.ring_library import load
 
 __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
 
@@ -104,11 +106,15 @@ class VerilatedRing:
     wiring : sequence, optional
         Links: the (node, port) that sends words and the (node, port) that receives them. A port without a link to it
         sees no words, and one without a link from it loses them. By default, port 0 leads to port 0 of the next node.
+    part : Part, optional
+        The nodes that this process has, where others have the rest: see :mod:`sim.verilated.parts`.
 
     Members
     -------
     nodes : int
         Number of nodes.
+    here : range
+        Those that this process has: all, without a part. Methods of single nodes are for these.
     ports : int
         Ports of each node.
     replay : bool
@@ -124,7 +130,7 @@ class VerilatedRing:
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
-                 wiring: Sequence[tuple[End, End]] | None = None) -> None:
+                 wiring: Sequence[tuple[End, End]] | None = None, part: Part | None = None) -> None:
         if isinstance(library, Library):
             nodes = 4 if nodes is None else nodes
             of_nodes = [library] * nodes
@@ -138,8 +144,9 @@ class VerilatedRing:
         elif nodes < 1:
             raise ValueError(f"Node count must be at least 1, not {nodes!r}")
         self.nodes = nodes
+        self.here = range(nodes) if part is None else part.nodes
         self._digest = _digest([one.digest for one in of_nodes])
-        loaded = {one.path: _load(one.path) for one in of_nodes}
+        loaded = {one.path: load(one.path) for one in of_nodes}
         self._library = loaded[of_nodes[0].path]
         _check_alike("kind of ports", [f"{one.ring_ports()} with {'replay' if one.ring_replay() else 'credits'}"
                                        for one in loaded.values()])
@@ -153,20 +160,22 @@ class VerilatedRing:
         kinds = [loaded[one.path].ring_kind() for one in of_nodes]
         self._ring = ctypes.c_void_p(self._library.ring_create(
             nodes, self._threads(threads), (ctypes.c_uint32 * len(ends))(*ends), len(wiring),
-            (ctypes.c_void_p * nodes)(*kinds)))
+            (ctypes.c_void_p * nodes)(*kinds), None if part is None else ctypes.byref(part.structure)))
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
         self._far = [{number: words for number, words in enumerate(one.memories) if isinstance(words, range)}
                      for one in of_nodes]  # memories that are in the far memory
-        known = (int(self._library.ring_memories(self._ring, node)) for node in range(nodes))
+        known = (int(self._library.ring_memories(self._ring, node)) if node in self.here else 0
+                 for node in range(nodes))
         self.spaces = tuple(count and count + len(far) for count, far in zip(known, self._far, strict=True))
-        self.far_widths = tuple(int(self._library.ring_far(self._ring, node)) for node in range(nodes))
+        self.far_widths = tuple(int(self._library.ring_far(self._ring, node)) if node in self.here else 0
+                                for node in range(nodes))
 
     def _threads(self, threads: int) -> int:
         if threads < 1:
             raise ValueError(f"Thread count must be at least 1, not {threads!r}")
-        return min(threads, self.nodes)
+        return min(threads, len(self.here))
 
     def _error(self) -> str:
         message: bytes = self._library.ring_error()
@@ -175,6 +184,8 @@ class VerilatedRing:
     def _check_node(self, node: int) -> None:
         if not 0 <= node < self.nodes:
             raise ValueError(f"Node must be between 0 and {self.nodes - 1}, not {node!r}")
+        if node not in self.here:
+            raise ValueError(f"Node must be one of this process, {self.here[0]} to {self.here[-1]}, not {node!r}")
 
     def _check_far(self, node: int) -> None:
         self._check_node(node)
@@ -221,10 +232,19 @@ class VerilatedRing:
         self._library.ring_set_threads(self._ring, self._threads(threads))
 
     def set_quantum(self, cycles: int) -> None:
-        """Let nodes run ahead of each other by at most ``cycles`` cycles, where the smallest latency allows it."""
+        """Let nodes run ahead of each other by at most ``cycles`` cycles, where grid and latencies allow it."""
         if cycles < 1:
             raise ValueError(f"Quantum must be at least 1 cycle, not {cycles!r}")
         self._library.ring_set_quantum(self._ring, cycles)
+
+    def set_grid(self, cycles: int) -> None:
+        """Let a run that waits for a packet end at a multiple of ``cycles`` cycles; 16 after the ring was made.
+
+        No quantum is longer. A larger grid lets nodes run ahead of each other for longer, where latencies allow it.
+        """
+        if not 1 <= cycles < 1 << 32:
+            raise ValueError(f"Grid must be between 1 and 4294967295 cycles, not {cycles!r}")
+        self._library.ring_set_grid(self._ring, cycles)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
         """Random faults of all links from now on; a reset keeps them."""
@@ -239,12 +259,13 @@ class VerilatedRing:
         cycles : int
             Most cycles to run.
         until_packet_at : int or None
-            Stop when this node has given a whole packet: at once if there is one, else at a multiple of 16 cycles.
+            Stop when this node has given a whole packet: at once if there is one, else at a multiple of
+            the grid.
         """
         if cycles < 0:
             raise ValueError(f"Cycle count must not be negative, not {cycles!r}")
-        if until_packet_at is not None:
-            self._check_node(until_packet_at)
+        if until_packet_at is not None and not 0 <= until_packet_at < self.nodes:
+            raise ValueError(f"Node must be between 0 and {self.nodes - 1}, not {until_packet_at!r}")
         node = -1 if until_packet_at is None else until_packet_at
         return self._checked(self._library.ring_run(self._ring, cycles, node))
 
@@ -326,7 +347,10 @@ class VerilatedRing:
         if not 0 <= share <= most:
             raise ValueError(f"Rate of a far memory must be between 0 and {most} words per cycle, not {rate!r}")
         for one in nodes:
-            self._library.ring_far_speed(self._ring, one, latency, share.numerator, share.denominator)
+            self._far_speed(one, latency, share)
+
+    def _far_speed(self, node: int, latency: int, rate: Fraction) -> None:
+        self._library.ring_far_speed(self._ring, node, latency, rate.numerator, rate.denominator)
 
     def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
         """View of a node's far memory as uint32, and the words that were read from it and written to it since reset.
@@ -401,50 +425,3 @@ def _check_alike(what: str, values: Sequence[object]) -> None:
 def _digest(digests: Sequence[str]) -> str:
     """Digest of the libraries of all nodes: that of the library where it is one."""
     return digests[0] if len(set(digests)) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
-    ring, node, words = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
-    u32, u64, i32, i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64
-    functions: dict[str, tuple[Any, list[Any]]] = {
-        "error": (ctypes.c_char_p, []),
-        "ports": (u32, []),
-        "replay": (i32, []),
-        "far": (u32, [ring, node]),
-        "far_speed": (None, [ring, node, u32, u32, u32]),
-        "far_memory": (None, [ring, node, ctypes.c_void_p, ctypes.c_void_p]),
-        "kind": (ctypes.c_void_p, []),
-        "create": (ring, [u32, u32, words, u32, ctypes.c_void_p]),
-        "destroy": (None, [ring]),
-        "reset": (None, [ring]),
-        "set_threads": (None, [ring, u32]),
-        "set_quantum": (None, [ring, u32]),
-        "cycle": (u64, [ring]),
-        "run": (i64, [ring, u64, i32]),
-        "send": (None, [ring, node, words, u64]),
-        "packet_length": (i64, [ring, node]),
-        "receive": (None, [ring, node, words]),
-        "node_status": (None, [ring, node, ctypes.c_void_p]),
-        "memories": (u32, [ring, node]),
-        "memory": (None, [ring, node, u32, ctypes.c_void_p]),
-        "owners": (None, [ring, node, ctypes.c_void_p]),
-        "counters": (i32, [ring, node, words]),
-        "link_latency": (None, [ring, u32, u32, u32]),
-        "link_rate": (None, [ring, u32, u32, u32]),
-        "link_cut": (None, [ring, u32, u64, u64]),
-        "link_fault": (None, [ring, u32, u32, u64, u32, u32]),
-        "link_random": (None, [ring, u32, u64, u64]),
-        "link_faults": (None, [ring, u32, ctypes.c_void_p]),
-        "link_status": (None, [ring, u32, ctypes.c_void_p]),
-        "save": (i64, [ring]),
-        "saved": (None, [ring, words]),
-        "restore": (i64, [ring, words, u64]),
-        "wave_open": (i64, [ring, ctypes.c_char_p]),
-        "wave_close": (i64, [ring]),
-    }
-    for name, (result, arguments) in functions.items():
-        function = getattr(library, f"ring_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return library

@@ -130,6 +130,14 @@ struct Link {
         watch();
     }
 
+    // Notes whether anything can be changed from now on; between quanta.
+    void watch() {
+        const bool random = settings.random.threshold;
+        forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
+                          || forward.swapping || forward.packet;
+        backward.watched = random || !faulty_backs.empty();
+    }
+
     // The latest levels are lost where the way becomes shorter; where it becomes longer, the line is low in between.
     void set_latency(uint32_t data, uint32_t back) {
         settings.data_latency = data;
@@ -183,13 +191,6 @@ struct Link {
     }
 
 private:
-    void watch() {
-        const bool random = settings.random.threshold;
-        forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
-                          || forward.swapping || forward.packet;
-        backward.watched = random || !faulty_backs.empty();
-    }
-
     void put_watched(uint64_t cycle, bool valid, Word word) {
         uint64_t wires = settings.random.wire(cycle) & ~(uint64_t{1} << BACK);
         faulty_cycles.take(cycle, [&](const Fault& fault) { wires ^= uint64_t{1} << fault.wire; });

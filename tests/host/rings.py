@@ -108,11 +108,12 @@ def library(config):
 
 
 @contextlib.contextmanager
-def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True):
+def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True, processes=None):
     """Ring and simulation, whose links can be cut; without the host port, memories are reached directly. Nodes are of
-    one configuration, or of one each."""
+    one configuration, or of one each; others of the ``processes`` have some of them."""
     configs = [config] * nodes if isinstance(config, NodeConfig) else list(config)
-    with known_formats(*configs), OpenRing([library(one) for one in configs], threads=threads) as opened:
+    with known_formats(*configs), OpenRing([library(one) for one in configs], threads=threads,
+                                                    processes=processes) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=latency, credit=latency)
         transports = opened.transports

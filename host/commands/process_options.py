@@ -1,0 +1,76 @@
+"""Processes of a simulation: on this machine, or those that ``mpirun`` has started."""
+
+import functools
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from host.commands.console import thread_count
+from sim.verilated.mpi_environment import mpi_rank, mpi_size
+
+if TYPE_CHECKING:
+    from sim.verilated.part_server import Processes
+
+__all__ = ["ProcessesOption", "check_alone", "other_processes", "serves", "threads_of"]
+
+ProcessesOption = Annotated[int | None, typer.Option(
+    help="Processes of this machine that simulate the nodes, each some of them; under mpirun as many as it has "
+         "started. They change the speed alone. [default: 1]", show_default=False)]
+
+
+def serves() -> bool:
+    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.
+
+    To be called before anything else that may fail, so that the first one releases the others however it ends.
+    """
+    if mpi_size() == 1:
+        return False
+    from sim.verilated.mpi_processes import serve_mpi
+
+    if mpi_rank():
+        serve_mpi()
+        return True
+    _mpi_processes()
+    return False
+
+
+@functools.cache
+def _mpi_processes() -> "Processes":
+    from sim.verilated.mpi_processes import MpiProcesses
+
+    return MpiProcesses()
+
+
+def check_alone(what: str) -> None:
+    """Raise ``ValueError`` if ``mpirun`` has started several processes for what must be in one."""
+    if mpi_size() > 1:
+        raise ValueError(f"{what} must be in one process, not in the {mpi_size()} that mpirun has started")
+
+
+def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
+    """Processes that were asked for; None where this one alone simulates.
+
+    Raises
+    ------
+    ValueError
+        There would be one without a node, or ``mpirun`` has started another number.
+    """
+    started = mpi_size()
+    if given is not None and started > 1 and given != started:
+        raise ValueError(f"Processes must be the {started} that mpirun has started, not {given!r}")
+    number = max(started, 1 if given is None else given)
+    if not 1 <= number <= nodes or (given is not None and given < 1):
+        raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not "
+                         f"{number if given is None else given!r}")
+    if number == 1:
+        return None
+    if started > 1:
+        return _mpi_processes()
+    from sim.verilated.part_processes import LocalProcesses
+
+    return LocalProcesses(number)
+
+
+def threads_of(given: int | None, nodes: int, processes: "Processes | None") -> int:
+    """Threads of each process: those that were asked for, or the default, which is 1 where there are several."""
+    return thread_count(1 if processes is not None and given is None else given, nodes)

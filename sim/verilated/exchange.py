@@ -1,0 +1,207 @@
+"""The way between processes that each have a part of one ring: shared memory, or MPI.
+
+Both are small libraries with the functions of ``ring_exchange.h``, built when they are first used.
+"""
+
+import ctypes
+import functools
+import os
+import shutil
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.verilated import toolchain
+
+__all__ = ["Exchange", "MpiExchange", "Part", "SharedExchange"]
+
+_HERE = Path(__file__).parent
+_FLAGS = ("-std=gnu++20", "-O2", "-fPIC", "-fvisibility=hidden", "-shared")
+
+
+class Exchange:
+    """A way between processes.
+
+    Members
+    -------
+    process, processes : int
+        Number of this one, and of all.
+    """
+
+    def __init__(self, library: ctypes.CDLL, context: int | None, process: int, processes: int) -> None:
+        if not context:
+            raise toolchain.ToolError(f"Processes cannot exchange words: {_why(library)}")
+        self.library, self.context = library, ctypes.c_void_p(context)
+        self.process, self.processes = process, processes
+
+    def agree(self, value: int) -> int:
+        """The largest value that any process gives; all must call this."""
+        given = ctypes.c_uint64(value)
+        self._checked(self.library.exchange_agree(self.context, ctypes.byref(given)))
+        return given.value
+
+    def mail(self, messages: dict[int, bytes]) -> dict[int, bytes]:
+        """Give messages to processes, and take theirs; each of these must call this at the same time."""
+        mails = (_Mail * len(messages))(*(_Mail(process, text, len(text)) for process, text in messages.items()))
+        self._checked(self.library.exchange_mail(self.context, mails, len(messages)))
+        return {one.process: ctypes.string_at(one.incoming, one.incoming_bytes) for one in mails}
+
+    def time(self, size: int, *, batches: int = 1000, times: int = 30) -> float:
+        """Seconds of an exchange of messages of a size with every other process, or of an agreement for 0: the mean
+        of that of several batches which was least disturbed by other programs."""
+        text = bytes(size)
+        others = [process for process in range(self.processes) if size and process != self.process]
+        mails = (_Mail * len(others))(*(_Mail(process, text, size) for process in others))
+        found = [int(self.library.exchange_repeat(self.context, mails, len(others), times)) for _ in range(batches)]
+        self._checked(min(found))
+        return min(found) * 1e-9
+
+    @property
+    def used(self) -> float:
+        """Processor seconds of all exchanges of this process so far, waiting included."""
+        return float(self.library.exchange_used(self.context) * 1e-9)
+
+    def _checked(self, result: int) -> None:
+        if result < 0:
+            raise RuntimeError(self.library.exchange_error(self.context).decode())
+
+    def first_ended(self) -> int | None:
+        """The process that has ended first, as far as this one can see; None if all are there."""
+        return None
+
+    def close(self) -> None:
+        """Leave it."""
+        if self.context:
+            self.library.exchange_close(self.context)
+            self.context.value = None
+
+
+class SharedExchange(Exchange):
+    """Shared memory between processes of one host.
+
+    Parameters
+    ----------
+    descriptor : int
+        Descriptor of the memory, from :meth:`create` in this process or another; the exchange closes it.
+    process, processes : int
+    """
+
+    def __init__(self, descriptor: int, process: int, processes: int) -> None:
+        library = _shared()
+        super().__init__(library, library.exchange_open(descriptor, process, processes), process, processes)
+
+    @staticmethod
+    def create(processes: int) -> int:
+        """Descriptor of new memory without a name, which is gone when no process has it any more."""
+        descriptor: int = _shared().exchange_create(processes)
+        if descriptor < 0:
+            raise toolchain.ToolError(f"Processes cannot exchange words: {_why(_shared())}")
+        return descriptor
+
+    def first_ended(self) -> int | None:
+        found: int = self.library.exchange_ended(self.context)
+        return None if found < 0 else found
+
+
+class MpiExchange(Exchange):
+    """MPI between the processes that ``mpirun`` has started; all of them must make one at the same time."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        library = _load(_built("exchange_mpi.cpp", [_mpi_compiler()], MPI.Get_library_version()))
+        world = MPI.COMM_WORLD
+        super().__init__(library, library.exchange_open(), world.rank, world.size)
+
+
+class _Mail(ctypes.Structure):
+    _fields_ = [("process", ctypes.c_uint32), ("outgoing", ctypes.c_char_p), ("outgoing_bytes", ctypes.c_uint64),
+                ("incoming", ctypes.c_void_p), ("incoming_bytes", ctypes.c_uint64)]
+
+
+class _RingPart(ctypes.Structure):
+    _fields_ = [("process", ctypes.c_uint32), ("processes", ctypes.c_uint32), ("bounds", ctypes.c_void_p),
+                *((name, ctypes.c_void_p) for name in ("context", "mail", "agree", "error"))]
+
+
+class Part:
+    """The nodes of a ring that this process has, and its way to the others.
+
+    Parameters
+    ----------
+    bounds : sequence of int
+        First node of each process, and the number of all nodes at the end.
+    exchange : Exchange
+
+    Members
+    -------
+    nodes : range
+        Nodes of this process.
+    structure : ctypes.Structure
+        The part as ``ring_create`` takes it.
+    """
+
+    def __init__(self, bounds: Sequence[int], exchange: Exchange) -> None:
+        if len(bounds) != exchange.processes + 1 or sorted(set(bounds)) != list(bounds):
+            raise ValueError(f"Each of {exchange.processes} processes must have at least one node, not {bounds!r}")
+        self.nodes = range(bounds[exchange.process], bounds[exchange.process + 1])
+        self._bounds = (ctypes.c_uint32 * len(bounds))(*bounds)
+        functions = [ctypes.cast(getattr(exchange.library, f"exchange_{name}"), ctypes.c_void_p)
+                     for name in ("mail", "agree", "error")]
+        self.structure = _RingPart(exchange.process, exchange.processes, ctypes.addressof(self._bounds),
+                                   exchange.context, *functions)
+
+
+def _why(library: ctypes.CDLL) -> str:
+    return str(library.exchange_why().decode()) if hasattr(library, "exchange_why") else "MPI has no room for it"
+
+
+@functools.cache
+def _shared() -> ctypes.CDLL:
+    return _load(_built("exchange_shared.cpp", [toolchain.compiler()], toolchain.target()))
+
+
+def _mpi_compiler() -> str:
+    """The compiler of the MPI that mpi4py uses: that of this environment before that of the system."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    found = shutil.which("mpicxx", path=path)
+    if found is None:
+        raise toolchain.ToolError("mpicxx is needed to compile the way between processes and is not on PATH; "
+                                  "'make .venv/.mpi' installs it")
+    return found
+
+
+def _built(name: str, command: list[str], version: str) -> Path:
+    files = {path.name: path.read_text() for path in (_HERE / name, *sorted(_HERE.glob("*exchange*.h")))}
+    key = toolchain.digest(repr(files), repr(_FLAGS), version, toolchain.target(), toolchain.source(_built))
+
+    def build(folder: Path) -> None:
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        toolchain.run([*command, *_FLAGS, name, "-o", "exchange.so"], cwd=folder,
+                      env={**os.environ, "OMPI_CXX": toolchain.compiler(), "MPICH_CXX": toolchain.compiler()})
+
+    return toolchain.cached(toolchain.cache_folder("verilated") / f"exchange-{key}", build) / "exchange.so"
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    context, i32, u32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
+    functions: dict[str, tuple[Any, list[Any]]] = {
+        "mail": (i64, [context, ctypes.c_void_p, u32]),
+        "agree": (i64, [context, ctypes.c_void_p]),
+        "error": (ctypes.c_char_p, [context]),
+        "used": (ctypes.c_uint64, [context]),
+        "repeat": (i64, [context, ctypes.c_void_p, u32, ctypes.c_uint64]),
+        "close": (None, [context]),
+        "open": (context, []),
+    }
+    if hasattr(library, "exchange_create"):  # shared memory
+        functions |= {"open": (context, [i32, u32, u32]), "create": (i32, [u32]), "ended": (i32, [context]),
+                      "why": (ctypes.c_char_p, [])}
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, f"exchange_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library

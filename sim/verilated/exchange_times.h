@@ -1,0 +1,40 @@
+// Times of exchanges between processes: of many of them at once, and of all so far.
+//
+// A part of exchange_shared.cpp and exchange_mpi.cpp.
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+
+namespace {
+
+// Adds the processor time of the calling thread, from its making to its end, to a number of nanoseconds.
+class Watch {
+public:
+    explicit Watch(uint64_t& total) : m_total(total), m_begun(now()) {}
+    ~Watch() { m_total += now() - m_begun; }
+
+private:
+    static uint64_t now() {
+        timespec time{};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+        return uint64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+    }
+
+    uint64_t& m_total;
+    uint64_t m_begun;
+};
+
+// Nanoseconds that a call takes on average, or its negative result.
+template <typename Call> int64_t mean_time(uint64_t times, const Call& call) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (uint64_t index = 0; index < times; ++index) {
+        if (const int64_t result = call(); result < 0) return result;
+    }
+    const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begun;
+    return time.count() / static_cast<int64_t>(times);
+}
+
+}  // namespace

@@ -1,0 +1,157 @@
+"""Training whose simulation is in several processes: the bits, cycles and words of one."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from host.commands.process_options import check_alone, other_processes, serves, threads_of
+from host.transports.session import TransportName, grid_of, open_session
+from sim.verilated.part_processes import LocalProcesses
+from tests.host.rings import CONFIGS
+from tests.partition.play import Case, play
+
+#: The node of the first run of test_cli, with links so slow that processes exchange words every 256 cycles.
+RUN = ("train", "--nodes", "3", "--epochs", "1", "--hidden", "none", "--batch", "500", "--link-latency", "256")
+
+without_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None,
+                                 reason="mpi4py is not installed: 'make .venv/.mpi' installs it and Open MPI")
+#: Containers run as root, and have fewer cores than processes.
+MPIRUN = ("mpirun", "--oversubscribe", "-n", "2", sys.executable)
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
+ROOT = Path(__file__).parents[2]
+
+
+def result(folder):
+    """A report without its times, and the weights."""
+    report = json.loads((folder / "report.json").read_text())
+    for name in ("stage_seconds", "simulated_cycles_per_second"):
+        del report[name]
+    return report, (folder / "weights.npz").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    train(folder, "--threads", "1")
+    return result(folder)
+
+
+def train(folder, *arguments, command=(sys.executable,)):
+    done = subprocess.run([*command, "-m", "gradring", *RUN, *arguments, "--output", str(folder)], cwd=ROOT,
+                          env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--processes", "2"), ("--processes", "3", "--host-port")])
+def test_the_same_run(expected, arguments, tmp_path):
+    train(tmp_path, "--threads", "1", *arguments)
+    found, weights = result(tmp_path)
+    wanted, trained = expected
+    if "--host-port" in arguments:  # all cycles are the same, and more of them are simulated
+        assert found.pop("cycles_simulated") == found["cycles"] > wanted["cycles_simulated"]
+        assert found.pop("host_port")["simulated"]
+        wanted = {name: value for name, value in wanted.items() if name not in ("cycles_simulated", "host_port")}
+    assert found == wanted
+    assert weights == trained
+
+
+@without_mpi
+def test_the_same_run_by_mpi(expected, tmp_path):
+    train(tmp_path, "--threads", "1", command=MPIRUN)
+    assert result(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("case", "processes"), [(Case(4, 64), 4), (Case(8, 256), 2), (Case(16, 16), 4)])
+def test_whole_nodes(case, processes):
+    """``make partition`` has the other rings."""
+    assert play(case, grid=case.latency).digest == play(case, processes=LocalProcesses(processes),
+                                                        grid=case.latency).digest
+
+
+@without_mpi
+def test_whole_nodes_by_mpi():
+    done = subprocess.run([*MPIRUN, "-m", "tests.partition", "--nodes", "4", "--latencies", "64"], cwd=ROOT,
+                          env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("2 of MPI processes: the same") == 2
+
+
+def test_grid_of_a_session():
+    """As long as links, in steps of 16 cycles, and not too long for what waits."""
+    assert [grid_of(latency) for latency in (1, 16, 31, 32, 100, 255, 256, 10_000)] == [
+        16, 16, 16, 32, 96, 240, 256, 256]
+
+
+def children(process):
+    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def kill_second(command):
+    """Kill a process of a run in the middle of it; what the first one says, and the seconds that it takes to end."""
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as first:
+        try:
+            for line in first.stdout:
+                if "train (" in line or "epoch" in line:
+                    break
+            victim = children(first.pid)[-1]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            begun = time.monotonic()
+            said = "".join(first.communicate(timeout=60))
+            return first.returncode, victim, said, time.monotonic() - begun
+        finally:
+            first.kill()
+
+
+def test_a_process_that_dies(tmp_path):
+    code, victim, said, seconds = kill_second(
+        [sys.executable, "-m", "gradring", *RUN, "--epochs", "500", "--processes", "2", "--output", str(tmp_path)])
+    assert code == 1
+    assert f"error: The ring's process 1 of 2 (PID {victim}, SIGKILL), which had nodes 1 to 2, has ended" in said
+    assert seconds < 10
+
+
+@without_mpi
+def test_a_process_of_mpi_that_dies(tmp_path):
+    code, victim, said, seconds = kill_second(
+        [*MPIRUN, "-m", "gradring", *RUN, "--epochs", "500", "--output", str(tmp_path)])
+    assert code != 0
+    assert f"process rank 1 with PID {victim} " in said
+    assert seconds < 10
+
+
+def test_options(monkeypatch, run):
+    assert other_processes(None, nodes=4) is None is other_processes(1, nodes=4)
+    others = other_processes(2, nodes=4)
+    assert (others.number, threads_of(None, 4, others), threads_of(3, 4, others)) == (2, 1, 3)
+    for number in (0, 5):
+        message = rf"^Processes must be between 1 and 4, the number of nodes, not {number}$"
+        with pytest.raises(ValueError, match=message):
+            other_processes(number, nodes=4)
+    assert run("train", "--transport", "pysim", "--processes", 2)[2] == (
+        "error: Option --processes is for transport verilated, not pysim: leave it out\n")
+    with pytest.raises(ValueError, match=r"^Transport must be verilated for several processes, not pysim$"), \
+            open_session(CONFIGS["default"], nodes=2, transport=TransportName.PYSIM, processes=others):
+        pass
+    assert run("train", "--straggler", "3:4.5", "--processes", 2)[2] == (
+        "error: Option --processes is for a run without --straggler: leave it out\n")
+    assert not serves()
+    check_alone("It")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match=r"^It must be in one process, not in the 3 that mpirun has started$"):
+        check_alone("It")
+    with pytest.raises(ValueError, match=r"^Processes must be the 3 that mpirun has started, not 2$"):
+        other_processes(2, nodes=4)
+    with pytest.raises(ValueError, match=r"^Processes must be between 1 and 2, the number of nodes, not 3$"):
+        other_processes(None, nodes=2)

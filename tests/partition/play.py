@@ -1,0 +1,74 @@
+"""A run of whole nodes, in any number of processes, and one digest of all that can be seen of it."""
+
+import dataclasses
+import hashlib
+import time
+
+import numpy as np
+
+from host.driver.optimizer_settings import Rule, Settings
+from sim.link_faults import RandomFaults
+from tests.host import rings
+
+__all__ = ["CONFIG", "Case", "Played", "play"]
+
+#: Links that repeat words, so that faults mend.
+CONFIG = rings.CONFIGS["narrow"]
+LENGTH = 480
+RATE = 1e-4
+SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.5, first_decay=0.9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A ring, and the cycles of its links."""
+
+    nodes: int
+    latency: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Digest of responses, weights, cycles, words and counters; faults on the links, and the time of the run."""
+
+    digest: str
+    cycles: int
+    faults: int
+    seconds: float
+
+
+def play(case, *, processes=None, quantum=1 << 20, grid=16):
+    """Two fused updates and a sum, by the host ports, on links with random faults."""
+    generator = np.random.default_rng(case.nodes)
+    digest = hashlib.sha256()
+    with rings.open_nodes(case.nodes, config=CONFIG, latency=case.latency, timeout=1 << 17,
+                          processes=processes) as (ring, simulation):
+        simulation.set_grid(grid)
+        simulation.set_quantum(quantum)
+        simulation.set_faults(RandomFaults(rate=RATE, seed=5))
+        receive = simulation.receive
+
+        def received(node):
+            packet = receive(node)
+            digest.update(f"{node} {simulation.cycle} {None if packet is None else packet.tolist()}\n".encode())
+            return packet
+
+        simulation.receive = received
+        begun = time.monotonic()
+        ring.distribute(rings.random(generator, LENGTH))
+        ring.clear_state(LENGTH)
+        ring.write_settings(SETTINGS)
+        for _ in range(2):
+            ring.write_gradients(list(rings.random(generator, (case.nodes, LENGTH), density=0.6)))
+            ring.fused_update(LENGTH)
+        ring.write_gradients(list(rings.random(generator, (case.nodes, LENGTH))))
+        ring.all_reduce(LENGTH)
+        ring.read_weights(LENGTH)
+        counters = ring.counters()
+        assert all(one["WORDS_SENT"] for one in counters)
+        seconds = time.monotonic() - begun
+        faults = [link.faults() for link in simulation.links]
+        for seen in (counters, [simulation.status(node) for node in range(case.nodes)], faults,
+                     [link.status() for link in simulation.links], simulation.cycle):
+            digest.update(repr(seen).encode())
+        return Played(digest.hexdigest()[:16], simulation.cycle, sum(one.total for one in faults), seconds)
