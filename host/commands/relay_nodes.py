@@ -58,6 +58,7 @@ def relay_nodes_command(
     from host.relay.assessor import Plateau, Together, Underflow
     from host.relay.edits import Structure
     from host.relay.plan import make_relay_plan
+    from host.relay.run import Assessor
     from host.training.optimizers import SGD
     from host.transports.backdoor import BackdoorTransport, PortTime
     from host.transports.verilated import open_ring
@@ -82,7 +83,7 @@ def relay_nodes_command(
     formats = tuple(format.split(","))
     structure = Structure(widths, formats * (len(widths) - 1) if len(formats) == 1 else formats, microbatches or 1,
                           rate, plan.microbatch, node_run.worker_of(worker))
-    rules = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
+    rules: list[Assessor] = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
     words = sum(unit.length for unit in plan.units)
     server = node_run.server_node(words=-(-words // _STEP) * _STEP, planes=optimizer.planes, depth=_DEPTH)
     prepare(output, files=_FILES)

@@ -2,8 +2,8 @@
 
 Golden workers that have all layers go along, so what nodes make is compared set by set: the loss, and before an edit
 and at the end the server's weights and state. An edit takes effect between two sets: the host gives workers and
-server programs of the new structure, and the server the weights and state of units that now lie elsewhere. The assessor
-reads the server's own counts, which are compared as well.
+server programs of the new structure, and the server the weights and state of units that now lie elsewhere. An
+assessor reads the server's own counts, which are compared as well.
 """
 
 from collections.abc import Mapping, Sequence
