@@ -30,7 +30,7 @@ from sim.golden.relay import accesses
 __all__ = ["RelayLists", "compile_relay", "entry_of", "relay_program"]
 
 #: Entries of a server's table of counts.
-_ENTRIES = COUNT_WORDS // 4
+_ENTRIES: int = COUNT_WORDS // 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

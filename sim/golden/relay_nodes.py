@@ -1,8 +1,9 @@
 """Golden model of nodes of a relay that run a program: workers, and behind them in the ring their server.
 
-FETCH is a BROADCAST whose root is the server, in the format that its command names. Of PUSH the root reads no gradients: it updates its weights and state
-by the sum of those of the others, in the order of their ranks behind it. Nodes have addresses of their own in both.
-The server computes nothing and moves nothing: it does such commands of a program in no time.
+FETCH is a BROADCAST whose root is the server, in the format that its command names. Of PUSH the root reads no
+gradients: it updates its weights and state by the sum of those of the others, in the order of their ranks behind it.
+Nodes have addresses of their own in both. The server computes nothing and moves nothing: it does such commands of a
+program in no time.
 """
 
 from collections.abc import Sequence

@@ -58,8 +58,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"role": "server", "compute": 4}, r"^Server must have no rows of multiply-accumulate units, not 4$"),
         ({"role": "server", "masters": True}, r"^Server must have weights as raw, no masters, and gradients as "
                                               r"zero_value, not 'raw' and 'zero_value'$"),
-        ({"role": "worker", "gradient_codec": "mx9"}, r"^Worker must have weights as raw, no masters, and gradients as "
-                                                      r"zero_value, not 'raw' and 'mx9'$"),
+        ({"role": "worker", "gradient_codec": "mx9"}, r"^Worker must have weights as raw, no masters, and gradients "
+                                                      r"as zero_value, not 'raw' and 'mx9'$"),
         ({"role": "worker", "weight_codec": "mx9"}, r"^Worker must have weights as raw, no masters, and gradients as "
                                                     r"zero_value, not 'mx9' and 'zero_value'$"),
         ({"fetch_formats": 1}, r"^fetch_formats must be True or False, not 1$"),
@@ -158,7 +158,8 @@ def test_hash_covers_every_parameter():
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
     worker = NodeConfig(role="worker")
     assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
-    assert {*changed, "element", "rounds", "far_words", "fetch_formats"} == {field.name for field in dataclasses.fields(NodeConfig)}
+    assert {*changed, "element", "rounds", "far_words", "fetch_formats"} == {
+        field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(

@@ -17,8 +17,8 @@ ENTRIES = COUNT_WORDS // 4
 class Tally(wiring.Component):
     """Count what is found about the first ``length`` elements of a command, and write it into an entry of the table.
 
-    The entry's half of the command is written with zeros when it begins, and again behind the end of each packet, with
-    the counts of all until then. Findings are counted in the cycle in which they are ``valid``; there is a write
+    The command's half of the entry is written with zeros when it begins, and behind the end of each packet with the
+    counts of all until then. Findings are counted in the cycle in which they are ``valid``; there is a write
     :attr:`latency` cycle after a packet's last ones at the earliest. A packet is ``written`` when its counts are.
 
     Parameters

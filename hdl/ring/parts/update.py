@@ -75,7 +75,8 @@ def describe(config):
         ),
         reads={"gradients": 1, **{f"state_{plane}": 1 for plane in planes}},
         writes={f"state_{plane}": 1 for plane in planes},
-        takes={Socket.COUNTED if config.is_server and config.fetch_formats else Socket.FINISHED: "finished", Socket.WEIGHTS: "weights"},
+        takes={Socket.COUNTED if config.is_server and config.fetch_formats else Socket.FINISHED: "finished",
+               Socket.WEIGHTS: "weights"},
         gives=(Given(name="updated", to=Socket.UPDATED), Given(name="broadcast", to=Socket.BROADCAST)),
         pulses=("optimizer_bursts", "local_nan", "not_finite"),
     )

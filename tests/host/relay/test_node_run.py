@@ -115,7 +115,7 @@ def formatted(formats, count=1, rate=0.05):
 
 
 def test_formats_and_counts(data):
-    """Layers in four formats, of which two change, with golden bits and counts; what assessors see is the server's."""
+    """Layers in four formats, of which two change, with golden bits and counts; assessors see the server's."""
     with open_relay(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
         run.run(1)
@@ -193,7 +193,7 @@ def test_fetch(seed):
                 for rank, device in enumerate(ring.devices):
                     device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=2, length=len(bits),
                                         weight_base=base, collective=2 * step + place, format=choice, entry=entry))
-            for base, bits, choice, entry in given:
+            for _, bits, choice, entry in given:
                 events = [device.pop_event(50_000) for device in ring.devices]
                 assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}, {step=}"
                 if entry < 64:
@@ -244,7 +244,8 @@ def test_nodes_without_formats():
     ring = Ring([Device(None, config) for config in (WORKER, SERVER)])
     many = Structure((64, *(4,) * 64, 10), ("raw",) * 65, 1, 0.1, MICROBATCH, dataclasses.replace(
         worker_of(WORKER), activation_words=1 << 16, far_words=1 << 20))
-    with pytest.raises(ValueError, match=r"^Units must be at most 64, those of the server's table of counts, not 65$"):
+    with pytest.raises(ValueError, match=r"^Units must be at most 64, those of the server's table of counts, not "
+                                         r"65$"):
         NodeRun(ring, digits, many, optimizer=SGD(0.01)).step()
 
 

@@ -121,8 +121,8 @@ def test_every_exponent(choice, lanes):
     """Every exponent beside ones that are 0 to 16 less, with fractions about where rounding changes; then decoded."""
     golden = GOLDEN[choice]
     exponents = np.repeat(np.arange(256), 16)
-    fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF, 0x78_0000,
-                          0x77_FFFF, 0x70_0000, 0x10_0000, 0x08_0000, 0x04_0000, 0x02_0000])
+    fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF,
+                          0x78_0000, 0x77_FFFF, 0x70_0000, 0x10_0000, 0x08_0000, 0x04_0000, 0x02_0000])
     generator = np.random.default_rng(choice)
     packet = []
     for fraction in fractions:
