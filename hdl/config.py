@@ -147,7 +147,7 @@ class NodeConfig:
         docs/ring/collective/formats.md.
     one_owner : bool
         Whether one node may own all groups of a command, so that a slow link is crossed by what it has made alone:
-        docs/ring/one_owner.md. Such a node has weights as ``raw`` and gradients as ``zero_value``.
+        docs/ring/one_owner.md. Such a node has weights as ``raw``, gradients as ``zero_value``, and no rounds.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
     element : str
@@ -329,6 +329,8 @@ class NodeConfig:
         """Raise ValueError if one node cannot own all groups."""
         if not self.one_owner or self.reduced:
             return
+        if self.rounds:
+            raise ValueError("Node with one_owner must have no rounds")
         if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
             raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role "
                              f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")

@@ -70,6 +70,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"row_owners": 1}, r"^row_owners must be True or False, not 1$"),
         ({"throttles": 1}, r"^throttles must be True or False, not 1$"),
         ({"one_owner": None}, r"^one_owner must be True or False, not None$"),
+        ({"one_owner": True, "rounds": True, "queues": 2, "replay": True, "stand_in": True},
+         r"^Node with one_owner must have no rounds$"),
         ({"one_owner": True, "gradient_codec": "raw"},
          r"^Node with one_owner must have weights as raw, gradients as zero_value, and role node, not 'raw', 'raw' "
          r"and 'node'$"),
