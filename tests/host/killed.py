@@ -107,10 +107,8 @@ def steps(path):
     """Steps of a checkpoint, which must be whole."""
     if not path.exists():
         return 0
-    with np.load(path, allow_pickle=False) as archive:
-        header = json.loads(str(archive["header"]))
-    content = checkpoint.load(path, header["identity"])
-    return content["state"]["batches"]["number"]
+    number: int = checkpoint.peek(path)["content"]["state"]["batches"]["number"]
+    return number
 
 
 def main(folder, kills, seed):
