@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from host.checkpoints.manifest import FORMAT, SCHEMA, canonical, parse
-from host.checkpoints.rejections import BadMac, BadRegion, BadVersion, Malformed
+from host.checkpoints.rejections import BadMacError, BadRegionError, BadVersionError, MalformedError
 
 __all__ = ["LARGEST", "LARGEST_MANIFEST", "Archive", "open_archive", "pack"]
 
@@ -45,19 +45,19 @@ class Archive:
     _mac: bytes
 
     def authenticate(self, key: bytes) -> None:
-        """Raise ``BadMac`` unless the manifest was made with this key."""
+        """Raise ``BadMacError`` unless the manifest was made with this key."""
         if not hmac.compare_digest(self._mac, _mac(key, self._raw)):
-            raise BadMac("manifest must have the HMAC of this key: it was changed, or made with another one")
+            raise BadMacError("manifest must have the HMAC of this key: it was changed, or made with another one")
 
     def check_regions(self) -> None:
-        """Raise ``BadRegion`` for the first region whose contents are not those of the manifest."""
+        """Raise ``BadRegionError`` for the first region whose contents are not those of the manifest."""
         for one in self.manifest["regions"]:
             name = one["name"]
             if hashlib.sha256(self.regions[name]).hexdigest() != one["sha256"]:
                 owner, _, rest = name.partition("/")
                 rank, _, region = rest.partition("/")
                 node, region = (int(rank), region) if owner == "device" else (None, name)
-                raise BadRegion(node, region, "must have the SHA-256 of the manifest")
+                raise BadRegionError(node, region, "must have the SHA-256 of the manifest")
 
 
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
@@ -94,30 +94,30 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
 
     Raises
     ------
-    Malformed
+    MalformedError
         The bytes are no checkpoint, not a whole one, or not in the canonical form.
-    BadVersion
+    BadVersionError
         The file is of another format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     header = file.read(_BLOCK)
     if header[:4] == b"PK\3\4":
-        raise BadVersion(f"file must be of format {FORMAT}, not an npz archive, in which versions before it kept "
-                         f"checkpoints")
+        raise BadVersionError(f"file must be of format {FORMAT}, not an npz archive, in which versions before it "
+                              f"kept checkpoints")
     try:
         size = tarfile.TarInfo.frombuf(header, "ascii", "strict").size
     except (tarfile.HeaderError, ValueError):
-        raise Malformed("file must begin with a header of tar") from None
+        raise MalformedError("file must begin with a header of tar") from None
     if not 0 <= size <= LARGEST_MANIFEST or header != _header(_MANIFEST, size):
-        raise Malformed(f"file must begin with {_MANIFEST}, of at most {LARGEST_MANIFEST:,} bytes")
+        raise MalformedError(f"file must begin with {_MANIFEST}, of at most {LARGEST_MANIFEST:,} bytes")
     raw = _body(file, _MANIFEST, size)
     manifest = parse(raw)
     if sum(one["size"] for one in manifest["regions"]) > LARGEST:
-        raise Malformed(f"regions must have at most {LARGEST:,} bytes together")
+        raise MalformedError(f"regions must have at most {LARGEST:,} bytes together")
     mac = _member(file, _MAC, _DIGITS)
     regions = {one["name"]: _member(file, one["name"], one["size"]) for one in manifest["regions"]}
     if file.read(len(_END) + 1) != _END:
-        raise Malformed("file must end with two blocks of zeros behind its last region")
+        raise MalformedError("file must end with two blocks of zeros behind its last region")
     return Archive(manifest, regions, raw, mac)
 
 
@@ -137,12 +137,12 @@ def _padding(size: int) -> bytes:
 
 def _member(file: BinaryIO, name: str, size: int) -> bytes:
     if file.read(_BLOCK) != _header(name, size):
-        raise Malformed(f"file must have {name}, of {size} bytes, as its next member")
+        raise MalformedError(f"file must have {name}, of {size} bytes, as its next member")
     return _body(file, name, size)
 
 
 def _body(file: BinaryIO, name: str, size: int) -> bytes:
     data, padding = file.read(size), _padding(size)
     if len(data) != size or file.read(len(padding)) != padding:
-        raise Malformed(f"file must have {size} bytes of {name}, and zeros up to the next block")
+        raise MalformedError(f"file must have {size} bytes of {name}, and zeros up to the next block")
     return data

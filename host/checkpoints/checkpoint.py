@@ -23,13 +23,13 @@ from host.checkpoints.device_frame import (
 )
 from host.checkpoints.manifest import canonical
 from host.checkpoints.rejections import (
-    ForeignTenant,
-    Malformed,
-    ReadBack,
-    Stale,
-    TooSmall,
-    WrongContract,
-    WrongPeers,
+    ForeignTenantError,
+    MalformedError,
+    ReadBackError,
+    StaleError,
+    TooSmallError,
+    WrongContractError,
+    WrongPeersError,
 )
 from host.checkpoints.watermark import check_watermark, watermark
 from host.driver.errors import DeviceError
@@ -154,26 +154,28 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
 
     Raises
     ------
-    Rejection
+    RejectionError
     """
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
     if manifest["tenant"] != expected.tenant:
-        raise ForeignTenant(f"checkpoint must be of tenant {expected.tenant}, not {manifest['tenant']}")
+        raise ForeignTenantError(f"checkpoint must be of tenant {expected.tenant}, not {manifest['tenant']}")
     if manifest["sequence"] <= expected.seen:
-        raise Stale(f"checkpoint must have a larger number than {expected.seen}, which was seen, not "
-                    f"{manifest['sequence']}")
+        raise StaleError(f"checkpoint must have a larger number than {expected.seen}, which was seen, not "
+                         f"{manifest['sequence']}")
     if expected.nonce is not None and manifest["nonce"] != expected.nonce:
-        raise Stale("checkpoint must have the nonce that was drawn for this restore: it was made for another one")
+        raise StaleError("checkpoint must have the nonce that was drawn for this restore: it was made for another "
+                         "one")
     if expected.oldest is not None:
         age = expected.now - manifest["time"]
         if not -_SKEW <= age <= expected.oldest:
-            raise Stale(f"checkpoint must be at most {expected.oldest} seconds old, not {age}")
+            raise StaleError(f"checkpoint must be at most {expected.oldest} seconds old, not {age}")
     return archive
 
 
-def admit(archive: Archive, ring: Ring, *, watermarked: Callable[[dict[str, Any]], None] | None = None) -> DeviceFrame:
+def admit(archive: Archive, ring: Ring, *,
+          watermarked: Callable[[dict[str, Any]], None] | None = None) -> DeviceFrame:
     """Make the checks of a target, from TOO_SMALL to BAD_REGION, and nothing else.
 
     Parameters
@@ -182,18 +184,18 @@ def admit(archive: Archive, ring: Ring, *, watermarked: Callable[[dict[str, Any]
         Result of :func:`examine`, with a device frame.
     ring : Ring
     watermarked : callable, optional
-        Takes the manifest, and raises ``WrongWatermark``; the process has it, and the key in it.
+        Takes the manifest, and raises ``WrongWatermarkError``; the process has it, and the key in it.
     """
     device = archive.manifest["device"]
     if device is None:
-        raise TooSmall("checkpoint must have a device frame to be restored on nodes")
+        raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
     _check_room(archive.manifest, ring)
     for rank, one in enumerate(ring.devices):
         mine, contract = contract_of(one.config), device["contract"]
         if mine != contract:
             differ = ", ".join(f"{name} {contract.get(name)!r}, not {mine.get(name)!r}"
                                for name in sorted({*mine, *contract}) if mine.get(name) != contract.get(name))
-            raise WrongContract(f"node {rank} must compute with {differ}")
+            raise WrongContractError(f"node {rank} must compute with {differ}")
     if watermarked is not None:
         watermarked(archive.manifest)
     _check_peers(device["ring"], ring)
@@ -203,7 +205,7 @@ def admit(archive: Archive, ring: Ring, *, watermarked: Callable[[dict[str, Any]
             try:
                 commands(data)
             except ValueError:
-                raise Malformed(f"region {name} must have descriptors of commands") from None
+                raise MalformedError(f"region {name} must have descriptors of commands") from None
     return DeviceFrame(device, {name: data for name, data in archive.regions.items() if name.startswith("device/")})
 
 
@@ -228,7 +230,7 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
     Raises
     ------
-    Rejection
+    RejectionError
         The target is what it was.
     """
     archive = examine(source, key=key, expected=expected)
@@ -246,18 +248,18 @@ def read_back(ring: Ring, frame: DeviceFrame, before: DeviceFrame) -> None:
 
     Raises
     ------
-    ReadBack
+    ReadBackError
     """
     try:
         verify(ring, frame)
-    except ReadBack:
+    except ReadBackError:
         scrub(ring)
         load(ring, before)
         raise
 
 
 def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
-    """Raise ``TooSmall`` unless nodes have the memories, registers and programs that the frame needs."""
+    """Raise ``TooSmallError`` unless nodes have the memories, registers and programs that the frame needs."""
     nodes: Sequence[dict[str, Any]] = manifest["device"]["nodes"]
     for device, node in zip(ring.devices, nodes, strict=False):
         config, where = device.config, f"node {node['rank']}"
@@ -265,26 +267,27 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             words = config.memories[space].words if space in config.memories and space != "trace" else 0
             end = max(base + count for base, count in windows)
             if end > words:
-                raise TooSmall(f"{where} must have {end:,} words of {space}, not {words:,}")
+                raise TooSmallError(f"{where} must have {end:,} words of {space}, not {words:,}")
         if node["registers"].keys() != {*CARRIED}:
-            raise TooSmall(f"{where} must have the registers of the checkpoint")
+            raise TooSmallError(f"{where} must have the registers of the checkpoint")
         if node["version"] and not config.restorable and node["version"] != device.read_register("WEIGHT_VERSION"):
-            raise TooSmall(f"{where} must have a WEIGHT_VERSION that can be written, as nodes with restorable have")
+            raise TooSmallError(f"{where} must have a WEIGHT_VERSION that can be written, as nodes with restorable "
+                                f"have")
         longest = max((length for length, _ in node["programs"]), default=0)
         if len(node["programs"]) > config.queues or (config.queues > 1 and longest > config.program_depth):
-            raise TooSmall(f"{where} must have {len(node['programs'])} queues of {longest} commands, not "
-                           f"{config.queues} of {config.program_depth}")
+            raise TooSmallError(f"{where} must have {len(node['programs'])} queues of {longest} commands, not "
+                                f"{config.queues} of {config.program_depth}")
 
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:
-    """Raise ``WrongPeers`` unless the target is such a ring, and all of its nodes answer."""
+    """Raise ``WrongPeersError`` unless the target is such a ring, and all of its nodes answer."""
     topology = ring.topology
     peers = [[topology.predecessor(rank), topology.successor(rank)] for rank in range(ring.nodes)]
     if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
-        raise WrongPeers(f"target must be a {described['topology']} of {described['size']} nodes with the peers "
-                         f"{described['peers']}, not a ring of {ring.nodes} with {peers}")
+        raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "
+                              f"{described['peers']}, not a ring of {ring.nodes} with {peers}")
     for rank, device in enumerate(ring.devices):
         try:
             device.connect()
         except DeviceError as error:
-            raise WrongPeers(f"node {rank} of the target must answer: {error}") from None
+            raise WrongPeersError(f"node {rank} of the target must answer: {error}") from None

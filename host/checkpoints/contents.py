@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.checkpoints.manifest import canonical
-from host.checkpoints.rejections import Malformed
+from host.checkpoints.rejections import MalformedError
 
 __all__ = ["STATE", "array_region", "pack_state", "unpack_state"]
 
@@ -43,16 +43,16 @@ def unpack_state(regions: dict[str, bytes]) -> Any:
 
     Raises
     ------
-    Malformed
+    MalformedError
         A region is not in the form that :func:`pack_state` gives it.
     """
     try:
         found = _unpack(json.loads(regions[STATE]), regions)
         same = canonical(_pack(found, [])) == regions[STATE]
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        raise Malformed("state of the process must be canonical JSON that names its arrays") from None
+        raise MalformedError("state of the process must be canonical JSON that names its arrays") from None
     if not same:
-        raise Malformed("state of the process must be canonical JSON that names its arrays in order")
+        raise MalformedError("state of the process must be canonical JSON that names its arrays in order")
     return found
 
 

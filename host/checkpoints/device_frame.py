@@ -17,11 +17,12 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import DESCRIPTOR_WORDS, Operation
 from hdl.control.registers import REGISTERS, Access, register
 from host.checkpoints.manifest import canonical, device_region, program_region
-from host.checkpoints.rejections import ReadBack
+from host.checkpoints.rejections import ReadBackError
 from host.driver.command import Command
 from host.driver.ring import Ring
 
-__all__ = ["CARRIED", "DeviceFrame", "Windows", "commands", "contract_of", "digest", "load", "read", "scrub", "verify", "whole"]
+__all__ = ["CARRIED", "DeviceFrame", "Windows", "commands", "contract_of", "digest", "load", "read", "scrub",
+           "verify", "whole"]
 
 #: Ranges of each memory space that are live: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
@@ -33,8 +34,8 @@ _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COM
 #: Registers that a frame has.
 CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
 
-#: Fields of SLOT_n, and bits of RESUMED_SET.
-_PENDING, _SLOT, _READY = 1 << 17, 1 << 16, 1 << 17
+#: Bits of SLOT_n, "computing" and "taken" as busy, and of RESUMED_SET.
+_PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class DeviceFrame:
     @property
     def live_words(self) -> int:
         """Words of the windows of the node that has most."""
-        return max(sum(count for windows in node["windows"].values() for _, count in windows)
+        return max(sum(int(count) for windows in node["windows"].values() for _, count in windows)
                    for node in self.fields["nodes"])
 
     @property
@@ -101,7 +102,8 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
     epoch, collective = ring.numbers
     model, programs = ring.loaded
     peers = [[ring.topology.predecessor(rank), ring.topology.successor(rank)] for rank in range(ring.nodes)]
-    devices, regions, nodes = ring.devices, {}, []
+    devices, nodes = ring.devices, []
+    regions: dict[str, bytes] = {}
     windows = [whole(device.config) if live is None else live for device in devices]
     pending = [(device.submit_read_bits("STATUS", "SLOT_1"),
                 [(device_region(rank, space, base),
@@ -110,8 +112,9 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
                for rank, (device, mine) in enumerate(zip(devices, windows, strict=True))]
     for rank, (registers, contents) in enumerate(pending):
         bits = registers.result()
-        if bits["PROGRAM_STATUS"] & 1:
-            raise RuntimeError(f"{devices[rank].name} must have ended its program before it is read")
+        slots = [bits["SLOT_0"], bits["SLOT_1"]]
+        if bits["PROGRAM_STATUS"] & 1 or any(slot & _BUSY for slot in slots):
+            raise RuntimeError(f"{devices[rank].name} must have ended its program and its rounds before it is read")
         regions |= {name: _bytes(words.result()) for name, words in contents}
         kept = [[command.words() for command in queue] for queue in (programs[rank] if programs else [])]
         loaded = {program_region(rank, queue): _bytes(np.concatenate([np.empty(0, np.uint32), *commands]))
@@ -119,7 +122,7 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
         regions |= loaded
         nodes.append({
             "rank": rank, "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], "model": model,
-            "registers": {name: bits[name] for name in CARRIED}, "slots": [bits["SLOT_0"], bits["SLOT_1"]],
+            "registers": {name: bits[name] for name in CARRIED}, "slots": [slot if slot & _PENDING else 0 for slot in slots],
             "programs": [[len(queue), hashlib.sha256(data).hexdigest()]
                          for queue, data in zip(kept, loaded.values(), strict=True)],
             "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})
@@ -136,6 +139,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     """
     devices = ring.devices
     _take_flags(ring)
+    ring.clear_counters()  # pending gradients are counted as computed
     pending = []
     for device, node in zip(devices, frame.fields["nodes"], strict=True):
         rank = node["rank"]
@@ -171,7 +175,7 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
 
     Raises
     ------
-    ReadBack
+    ReadBackError
         A node holds something else.
     """
     numbers = ring.numbers
@@ -184,10 +188,10 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
             for base, _ in windows:
                 name = device_region(rank, space, base)
                 if found.regions[name] != frame.regions[name]:
-                    raise ReadBack(rank, f"{space}/{base}", "must hold what was written to it")
+                    raise ReadBackError(rank, f"{space}/{base}", "must hold what was written to it")
         for field in ("registers", "flags", "version", "slots", "programs"):
             if node[field] != expected[field]:
-                raise ReadBack(rank, field, f"must hold {_difference(node[field], expected[field])}")
+                raise ReadBackError(rank, field, f"must hold {_difference(node[field], expected[field])}")
 
 
 def scrub(ring: Ring) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from hdl.control.registers import REGISTERS
 from hdl.memory_map import MOST_SPACES
-from host.checkpoints.rejections import BadVersion, Malformed
+from host.checkpoints.rejections import BadVersionError, MalformedError
 
-__all__ = ["FORMAT", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "canonical", "device_region", "parse", "program_region"]
+__all__ = ["FORMAT", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "canonical", "device_region", "parse",
+           "program_region"]
 
 SCHEMA = "gradring.checkpoint"
 FORMAT = 1
@@ -81,10 +82,11 @@ def _optional(check: Check) -> Check:
 
 
 _number, _digest, _name = _integer(0, _WORD), _text("[0-9a-f]{64}"), _text("[a-z][a-z0-9_]{0,31}")
+_rank = _integer(0, _MOST_NODES - 1)
 _windows = _several(_pair(_integer(0, _LARGEST_SPACE), _integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
 
 _NODE = _record(
-    rank=_integer(0, _MOST_NODES - 1), version=_number, flags=_integer(0, 0xFFFF),
+    rank=_rank, version=_number, flags=_integer(0, 0xFFFF),
     registers=_mapping(_text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
     slots=_several(_integer(0, (1 << 19) - 1), 2, 2), model=_integer(0, 255),
     programs=_several(_pair(_integer(0, 1 << 16), _digest), 0, _MOST_QUEUES),
@@ -92,14 +94,15 @@ _NODE = _record(
 
 _DEVICE = _record(
     contract=_mapping(_name, lambda value: isinstance(value, bool | str), 32),
-    ring=_record(size=_integer(1, _MOST_NODES), topology=_name, epoch=_integer(0, 255), collective=_integer(0, 0xFFFF),
-                 peers=_several(_pair(_integer(0, _MOST_NODES - 1), _integer(0, _MOST_NODES - 1)), 1, _MOST_NODES)),
+    ring=_record(size=_integer(1, _MOST_NODES), topology=_name, epoch=_integer(0, 255),
+                 collective=_integer(0, 0xFFFF), peers=_several(_pair(_rank, _rank), 1, _MOST_NODES)),
     nodes=_several(_NODE, 1, _MOST_NODES))
 
 _PROCESS = _record(
     step=_integer(0, 1 << 62), epoch=_integer(0, 1 << 62), arrays=_integer(0, MOST_REGIONS),
     order=_optional(_digest),
-    resources=_record(nodes=_integer(1, _MOST_NODES), words=_mapping(_name, _integer(0, _LARGEST_SPACE), MOST_SPACES)))
+    resources=_record(nodes=_integer(1, _MOST_NODES),
+                      words=_mapping(_name, _integer(0, _LARGEST_SPACE), MOST_SPACES)))
 
 _MANIFEST = {
     "schema": _text(re.escape(SCHEMA)), "format": _integer(FORMAT, FORMAT), "sequence": _integer(0, 1 << 62),
@@ -115,28 +118,28 @@ def parse(data: bytes) -> dict[str, Any]:
 
     Raises
     ------
-    Malformed
+    MalformedError
         The bytes are no canonical JSON, or a field is missing, unknown or of another form.
-    BadVersion
+    BadVersionError
         The manifest is of another schema or format.
     """
     try:
         value = json.loads(data)
         same = canonical(value) == data
     except (ValueError, RecursionError):  # and UnicodeDecodeError, which is a ValueError
-        raise Malformed("manifest must be canonical JSON") from None
+        raise MalformedError("manifest must be canonical JSON") from None
     if not same or not isinstance(value, dict):
-        raise Malformed("manifest must be canonical JSON, an object with sorted keys and no blanks")
+        raise MalformedError("manifest must be canonical JSON, an object with sorted keys and no blanks")
     schema, number = value.get("schema"), value.get("format")
     if not isinstance(schema, str) or not _integer(0, 1 << 62)(number):
-        raise Malformed("manifest must have a schema and the number of its format")
+        raise MalformedError("manifest must have a schema and the number of its format")
     if (schema, number) != (SCHEMA, FORMAT):
-        raise BadVersion(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
+        raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
     for name, check in _MANIFEST.items():
         if name not in value or not check(value[name]):
-            raise Malformed(f"manifest must have a {name} as docs/checkpoints.md says")
+            raise MalformedError(f"manifest must have a {name} as docs/checkpoints.md says")
     if value.keys() != _MANIFEST.keys():
-        raise Malformed("manifest must have no other fields than those of docs/checkpoints.md")
+        raise MalformedError("manifest must have no other fields than those of docs/checkpoints.md")
     _check_regions(value)
     return value
 
@@ -146,10 +149,10 @@ def _short(text: str) -> str:
 
 
 def _check_regions(manifest: dict[str, Any]) -> None:
-    """Raise ``Malformed`` unless the regions are those that the frames name, in the order of their names."""
+    """Raise ``MalformedError`` unless the regions are those that the frames name, in the order of their names."""
     found = {one["name"]: one for one in manifest["regions"]}
     if list(found) != sorted(found) or len(found) != len(manifest["regions"]):
-        raise Malformed("regions must be in the order of their names, each of them once")
+        raise MalformedError("regions must be in the order of their names, each of them once")
     expected: dict[str, int | None] = {}
     process, device = manifest["process"], manifest["device"]
     if process is not None:
@@ -159,22 +162,22 @@ def _check_regions(manifest: dict[str, Any]) -> None:
         size = device["ring"]["size"]
         if len(device["nodes"]) != size or len(device["ring"]["peers"]) != size or (
                 [node["rank"] for node in device["nodes"]] != list(range(size))):
-            raise Malformed(f"nodes and peers must be those of a ring of {size}, in the order of ranks")
+            raise MalformedError(f"nodes and peers must be those of a ring of {size}, in the order of ranks")
         for rank, node in enumerate(device["nodes"]):
             for space, windows in node["windows"].items():
                 end = 0
                 for base, count in windows:
                     if base < end or base + count > _LARGEST_SPACE:
-                        raise Malformed(f"windows of node {rank} in {space} must lie one behind the other")
+                        raise MalformedError(f"windows of node {rank} in {space} must lie one behind the other")
                     end = base + count
                     expected[device_region(rank, space, base)] = 4 * count
             for queue, (commands, digest) in enumerate(node["programs"]):
                 name = program_region(rank, queue)
                 expected[name] = 64 * commands
                 if name in found and found[name]["sha256"] != digest:
-                    raise Malformed(f"digest of region {name} must be that of the program")
+                    raise MalformedError(f"digest of region {name} must be that of the program")
     if found.keys() != expected.keys():
-        raise Malformed("regions must be those that the frames name, and no others")
+        raise MalformedError("regions must be those that the frames name, and no others")
     for name, size in expected.items():
         if size is not None and found[name]["size"] != size:
-            raise Malformed(f"region {name} must have {size} bytes, not {found[name]['size']}")
+            raise MalformedError(f"region {name} must have {size} bytes, not {found[name]['size']}")

@@ -3,8 +3,9 @@
 import enum
 from typing import ClassVar
 
-__all__ = ["BadMac", "BadRegion", "BadVersion", "Cause", "ForeignTenant", "Malformed", "ReadBack", "Rejection", "Stale",
-           "TooSmall", "WrongContract", "WrongPeers", "WrongWatermark"]
+__all__ = ["BadMacError", "BadRegionError", "BadVersionError", "Cause", "ForeignTenantError", "MalformedError",
+           "ReadBackError", "RejectionError", "StaleError", "TooSmallError", "WrongContractError", "WrongPeersError",
+           "WrongWatermarkError"]
 
 
 class Cause(enum.StrEnum):
@@ -23,7 +24,7 @@ class Cause(enum.StrEnum):
     READ_BACK = "READ_BACK"
 
 
-class Rejection(ValueError):
+class RejectionError(ValueError):
     """A checkpoint is refused; the message says why in one line.
 
     Members
@@ -40,61 +41,61 @@ class Rejection(ValueError):
         self.reason = reason
 
 
-class Malformed(Rejection):
+class MalformedError(RejectionError):
     """The bytes are no checkpoint, or not a whole one."""
 
     cause = Cause.MALFORMED
 
 
-class BadVersion(Rejection):
+class BadVersionError(RejectionError):
     """The file is of another format."""
 
     cause = Cause.BAD_VERSION
 
 
-class BadMac(Rejection):
+class BadMacError(RejectionError):
     """The manifest was not made with this key, or was changed."""
 
     cause = Cause.BAD_MAC
 
 
-class ForeignTenant(Rejection):
+class ForeignTenantError(RejectionError):
     """The checkpoint is another tenant's."""
 
     cause = Cause.FOREIGN_TENANT
 
 
-class Stale(Rejection):
+class StaleError(RejectionError):
     """The checkpoint is too old, was seen before, or was made for another restore."""
 
     cause = Cause.STALE
 
 
-class TooSmall(Rejection):
+class TooSmallError(RejectionError):
     """The target lacks something that the checkpoint needs."""
 
     cause = Cause.TOO_SMALL
 
 
-class WrongContract(Rejection):
+class WrongContractError(RejectionError):
     """The target computes other bits."""
 
     cause = Cause.WRONG_CONTRACT
 
 
-class WrongWatermark(Rejection):
+class WrongWatermarkError(RejectionError):
     """Structure or weights are not what the owner of the model has marked."""
 
     cause = Cause.WRONG_WATERMARK
 
 
-class WrongPeers(Rejection):
+class WrongPeersError(RejectionError):
     """The ring of the target is another one, or a node of it does not answer."""
 
     cause = Cause.WRONG_PEERS
 
 
-class _OfRegion(Rejection):
+class _RegionError(RejectionError):
     """A region is not what it must be.
 
     Members
@@ -110,13 +111,13 @@ class _OfRegion(Rejection):
         self.node, self.region = node, region
 
 
-class BadRegion(_OfRegion):
+class BadRegionError(_RegionError):
     """The contents of a region are not those of the manifest."""
 
     cause = Cause.BAD_REGION
 
 
-class ReadBack(_OfRegion):
+class ReadBackError(_RegionError):
     """The target does not hold what was written to it."""
 
     cause = Cause.READ_BACK

@@ -9,7 +9,7 @@ import hmac
 from typing import Any
 
 from host.checkpoints.manifest import canonical
-from host.checkpoints.rejections import WrongWatermark
+from host.checkpoints.rejections import WrongWatermarkError
 
 __all__ = ["check_watermark", "watermark"]
 
@@ -34,8 +34,8 @@ def watermark(manifest: dict[str, Any], key: bytes) -> str:
 
 
 def check_watermark(manifest: dict[str, Any], key: bytes) -> None:
-    """Raise ``WrongWatermark`` unless the manifest has the watermark of this owner."""
+    """Raise ``WrongWatermarkError`` unless the manifest has the watermark of this owner."""
     found = manifest["watermark"]
     if found is None or not hmac.compare_digest(found, watermark(manifest, key)):
-        raise WrongWatermark("model must have the watermark of this owner: its structure or its weights are others, or "
-                             "another key has marked it")
+        raise WrongWatermarkError("model must have the watermark of this owner: its structure or its weights are "
+                                  "others, or another key has marked it")

@@ -183,7 +183,8 @@ class Device(Requests):
     def submit_write_bits(self, first: str, bits: Sequence[int]) -> Pending[None]:
         """Write bits to consecutive registers, in one request."""
         request = self._submit(Opcode.WRITE_REGISTER, f"a write of {len(bits)} registers from {first} on",
-                               count=len(bits), answer=1, words=[np.array([register(first).address, *bits], np.uint32)])
+                               count=len(bits), answer=1,
+                               words=[np.array([register(first).address, *bits], np.uint32)])
         return Pending(self, [request], _nothing)
 
     # Memories.

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 
-from host.checkpoints.rejections import Rejection
+from host.checkpoints.rejections import RejectionError
 from host.migration.ledger import Entry, Ledger, LedgerError
 from host.migration.site import Site
 
@@ -87,7 +87,7 @@ def migrate(source: Site, target: Site, ledger: Ledger, *, on_step: Callable[[St
 
     Raises
     ------
-    Rejection
+    RejectionError
         The target has refused the checkpoint; the source goes on.
     MigrationError
         A site or a message was lost; the owner goes on.
@@ -100,7 +100,7 @@ def migrate(source: Site, target: Site, ledger: Ledger, *, on_step: Callable[[St
                           f"{entry.owner}")
     try:
         return _migrate(source, target, ledger, entry, on_step, channel)
-    except (Rejection, MigrationError):
+    except (RejectionError, MigrationError):
         settle(ledger, [source, target])
         raise
 

@@ -150,7 +150,8 @@ class Site:
 
     def capture(self, *, nonce: str, sequence: int) -> bytes:
         """Make a checkpoint of the frozen job, and keep it."""
-        assert self.run is not None and not self.running
+        assert self.run is not None
+        assert not self.running
         ring, state = self.open(), self.run.state()
         batches = state["batches"]
         windows = live_windows(ring, self._config, len(state["parameters"]))
@@ -204,7 +205,8 @@ class Site:
 
     def read_back(self) -> None:
         """Compare the nodes with what was written."""
-        assert self._loaded is not None and self._before is not None
+        assert self._loaded is not None
+        assert self._before is not None
         try:
             read_back(self.open(), self._loaded[1], self._before)
         except ValueError:

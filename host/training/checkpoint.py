@@ -16,7 +16,7 @@ import numpy as np
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, examine, make
 from host.checkpoints.contents import unpack_state
 from host.checkpoints.keys import user_key
-from host.checkpoints.rejections import Rejection
+from host.checkpoints.rejections import RejectionError
 from host.output import write_bytes
 
 __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "peek", "save", "versions"]
@@ -87,7 +87,7 @@ def peek(path: Path) -> dict[str, Any]:
             archive = examine(file, key=user_key())
         archive.check_regions()
         found: dict[str, Any] = unpack_state(archive.regions) if archive.manifest["process"] else {}
-    except Rejection as error:
+    except RejectionError as error:
         raise CheckpointError(f"{path} must be a whole checkpoint of this user: {error}; {ADVICE}") from None
     if not isinstance(found, dict) or found.keys() != {"identity", "content"}:
         raise CheckpointError(f"{path} must be a checkpoint of training; {ADVICE}")

@@ -114,7 +114,7 @@ def steps(path):
 def main(folder, kills, seed):
     generator = random.Random(seed)
     cli.NodeConfig = functools.partial(NodeConfig, masking=False, error_feedback=False, stand_in=True, queues=2,
-                                       ring_ports=2)
+                                       ring_ports=2, restorable=True)
     cli.NodeConfig.weight_codec, cli.NodeConfig.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
     assert cli.NodeConfig(weight_codec="mx9", gradient_codec="mx9") == CONFIGS["mx9"]
     log = folder / "log"

@@ -29,8 +29,8 @@ with mx5.registered():
         "default": NodeConfig(),
         # Every engine, two ports, and segments short enough for several in a block of little memories.
         "engines": PAIRS,
-        # Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and a
-        # register of versions that can be written, as in the next two with it.
+        # Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and
+        # a count of updates that can be set.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
                           stand_in=True, queues=2, ring_ports=2, restorable=True),
         # A codebook beside residuals, rows of eight elements, and programs.
