@@ -122,7 +122,8 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
         regions |= loaded
         nodes.append({
             "rank": rank, "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], "model": model,
-            "registers": {name: bits[name] for name in CARRIED}, "slots": [slot if slot & _PENDING else 0 for slot in slots],
+            "registers": {name: bits[name] for name in CARRIED},
+            "slots": [slot if slot & _PENDING else 0 for slot in slots],
             "programs": [[len(queue), hashlib.sha256(data).hexdigest()]
                          for queue, data in zip(kept, loaded.values(), strict=True)],
             "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable, Sequence
 
 from host.checkpoints.rejections import RejectionError
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
 from host.migration.ledger import Entry, Ledger, LedgerError
 from host.migration.site import Site
 
@@ -89,8 +91,8 @@ def migrate(source: Site, target: Site, ledger: Ledger, *, on_step: Callable[[St
     ------
     RejectionError
         The target has refused the checkpoint; the source goes on.
-    MigrationError
-        A site or a message was lost; the owner goes on.
+    MigrationError, DeviceError, RingError
+        A site, a message or a node was lost; the owner goes on.
     LedgerError
         The source does not own the job.
     """
@@ -100,7 +102,7 @@ def migrate(source: Site, target: Site, ledger: Ledger, *, on_step: Callable[[St
                           f"{entry.owner}")
     try:
         return _migrate(source, target, ledger, entry, on_step, channel)
-    except (RejectionError, MigrationError):
+    except (RejectionError, MigrationError, DeviceError, RingError):
         settle(ledger, [source, target])
         raise
 

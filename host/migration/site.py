@@ -14,6 +14,8 @@ from host.checkpoints.contents import unpack_state
 from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub
 from host.checkpoints.watermark import check_watermark
 from host.driver.buffers import errors_base
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
 from host.driver.ring import Ring
 from host.output import write_bytes
 from host.training.checkpoint import NAME
@@ -179,11 +181,15 @@ class Site:
             self.begin()
 
     def scrub(self) -> None:
-        """Leave nothing of the job: neither on the nodes, nor in the process, nor in the folder."""
+        """Leave nothing of the job: neither on the nodes, nor in the process, nor in the folder. A fabric that does
+        not answer is closed."""
         self.running, self.run, self._loaded = False, None, None
-        if self._open is not None:
-            scrub(self._open.ring)
         self.path.unlink(missing_ok=True)
+        if self._open is not None:
+            try:
+                scrub(self._open.ring)
+            except (DeviceError, RingError):
+                self.close()
 
     # The target.
 

@@ -14,7 +14,7 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = LateConfig(workers=3, late=Late.FOLD, slow={1: 3}, quorum=2, skew=0.9, batch=4, hidden=(), macs=1,
-                    cycles=60_000, seed=3)
+                    cycles=150_000, seed=3)
 
 
 def train(nodes):
