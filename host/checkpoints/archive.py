@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from host.checkpoints.manifest import FORMAT, SCHEMA, canonical, parse
 from host.checkpoints.rejections import BadMacError, BadRegionError, BadVersionError, MalformedError
 
-__all__ = ["LARGEST", "LARGEST_MANIFEST", "Archive", "open_archive", "pack"]
+__all__ = ["LARGEST", "LARGEST_MANIFEST", "Archive", "listed", "open_archive", "pack"]
 
 #: Bytes of a manifest, and of the regions of a checkpoint together.
 LARGEST_MANIFEST, LARGEST = 1 << 22, 1 << 31
@@ -60,6 +60,12 @@ class Archive:
                 raise BadRegionError(node, region, "must have the SHA-256 of the manifest")
 
 
+def listed(regions: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Field ``regions`` of a manifest."""
+    return [{"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in sorted(regions.items())]
+
+
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
     """The bytes of a checkpoint.
 
@@ -76,15 +82,12 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
     ValueError
         The fields are not those of a manifest, or the checkpoint would be too large.
     """
-    names = sorted(regions)
-    raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": [
-        {"name": name, "size": len(regions[name]), "sha256": hashlib.sha256(regions[name]).hexdigest()}
-        for name in names]})
+    raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": listed(regions)})
     parse(raw)
     if len(raw) > LARGEST_MANIFEST or sum(map(len, regions.values())) > LARGEST:
         raise ValueError(f"Checkpoint must have at most {LARGEST:,} bytes in regions and {LARGEST_MANIFEST:,} in its "
                          f"manifest")
-    members = [(_MANIFEST, raw), (_MAC, _mac(key, raw)), *((name, regions[name]) for name in names)]
+    members = [(_MANIFEST, raw), (_MAC, _mac(key, raw)), *sorted(regions.items())]
     return b"".join(part for name, data in members for part in (_header(name, len(data)), data, _padding(len(data)))
                     ) + _END
 

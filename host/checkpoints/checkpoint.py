@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
-from host.checkpoints.archive import Archive, open_archive, pack
+from host.checkpoints.archive import Archive, listed, open_archive, pack
 from host.checkpoints.contents import pack_state, unpack_state
 from host.checkpoints.device_frame import (
     CARRIED,
@@ -142,10 +142,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
                              "resources": {"nodes": process.nodes, "words": process.words}}
         regions |= packed
     if owner is not None:
-        plain = {**fields, "regions": [{"name": name, "size": len(regions[name]),
-                                        "sha256": hashlib.sha256(regions[name]).hexdigest()}
-                                       for name in sorted(regions)]}
-        fields["watermark"] = watermark(plain, owner)
+        fields["watermark"] = watermark({**fields, "regions": listed(regions)}, owner)
     return pack(fields, regions, key)
 
 

@@ -12,6 +12,7 @@ from hdl.compression.registry import RAW
 from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, make, read_back, restore
 from host.checkpoints.contents import unpack_state
 from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub
+from host.checkpoints.rejections import ReadBackError
 from host.checkpoints.watermark import check_watermark
 from host.driver.buffers import errors_base
 from host.driver.diagnosis import RingError
@@ -108,6 +109,7 @@ class Site:
         self._open: Fabric | None = None
         self.run: Run | None = None
         self.running = False
+        self._used = False  # the nodes hold something of the job
         self._nonce = ""
         self._before: DeviceFrame | None = None
         self._loaded: tuple[Any, DeviceFrame] | None = None
@@ -143,6 +145,7 @@ class Site:
     def begin(self) -> None:
         """Begin the job at its first step."""
         self.run = Run(self.open(), self._workload(), self._config)
+        self._used = True
         self.run.begin()
         self.running = True
 
@@ -174,6 +177,7 @@ class Site:
         elif self._loaded is not None:
             self.start()
         elif self.path.exists():
+            self._used = True
             self._loaded = restore(self.path.read_bytes(), self.open(), key=self._keys.manifest,
                                    owner=self._keys.owner)
             self.start()
@@ -181,13 +185,14 @@ class Site:
             self.begin()
 
     def scrub(self) -> None:
-        """Leave nothing of the job: neither on the nodes, nor in the process, nor in the folder. A fabric that does
-        not answer is closed."""
+        """Leave nothing of the job: neither on the nodes, nor in the process, nor in the folder. Nodes that have had
+        nothing of it stay as they are, and a fabric that does not answer is closed."""
         self.running, self.run, self._loaded = False, None, None
         self.path.unlink(missing_ok=True)
-        if self._open is not None:
+        if self._open is not None and self._used:
             try:
                 scrub(self._open.ring)
+                self._used = False
             except (DeviceError, RingError):
                 self.close()
 
@@ -206,6 +211,7 @@ class Site:
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
         state = unpack_state(archive.regions)
+        self._used = True
         load(self.open(), frame)
         self._loaded = state, frame
 
@@ -215,8 +221,8 @@ class Site:
         assert self._before is not None
         try:
             read_back(self.open(), self._loaded[1], self._before)
-        except ValueError:
-            self._loaded = None
+        except ReadBackError:
+            self._loaded, self._used = None, False
             raise
 
     def keep(self, data: bytes) -> None:

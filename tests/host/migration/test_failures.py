@@ -8,11 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from host.checkpoints.device_frame import digest
+from host.checkpoints.rejections import ReadBackError, WrongWatermarkError
 from host.driver.errors import DeviceTimeoutError
 from host.migration.migrate import Message, MigrationError, Step, migrate, settle
-from tests.host.migration.sites import MOMENTUM, fabric_of, ledger_of, result, site_of, with_optimizer
+from host.migration.site import Keys
+from tests.host.migration.sites import (
+    KEYS,
+    MOMENTUM,
+    fabric_of,
+    ledger_of,
+    result,
+    site_of,
+    with_optimizer,
+)
 
 CONFIG = with_optimizer(MOMENTUM, max_steps=4)
 STEPS = list(Step)
@@ -127,3 +139,25 @@ def whole(tmp_path_factory):
         return hashlib.sha256(pickle.dumps(result(here)[0])).hexdigest()
     finally:
         here.close()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it is written", "read back"])
+def test_rejected(tmp_path, expected, monkeypatch, late):
+    """A target that refuses a checkpoint holds what it held before, and can be used; the job goes on where it was."""
+    here, there, ledger = begun(tmp_path)
+    nodes = there.open().devices
+    nodes[0].write_memory(1, 7, np.arange(5, dtype=np.uint32))
+    before = digest(there.open())
+
+    def on_step(step):
+        if late and step is Step.READ_BACK:
+            nodes[1].write_memory(1, 7, np.arange(5, dtype=np.uint32))
+        elif not late and step is Step.LOAD:
+            monkeypatch.setattr(there, "_keys", Keys(KEYS.manifest, b"x" * 32))
+
+    with pytest.raises(ReadBackError if late else WrongWatermarkError):
+        migrate(here, there, ledger, on_step=on_step)
+    assert digest(there.open()) == before
+    monkeypatch.undo()
+    migrate(here, there, ledger)
+    check(here, there, there, expected, ledger)
