@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay estimate slow-link quantize test pairs random-programs partition faults slow-ranks late mutate check bench large-rings job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate estimate slow-link quantize test pairs random-programs partition faults slow-ranks late mutate check bench large-rings job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -53,6 +53,8 @@ help:
 	@echo "            and measured on a simulated node; it goes on where an earlier run has ended"
 	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
 	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor)"
+	@echo "make migrate  move a training job to another ring while it runs (NODES=4 STEPS=24 AFTER=11 OPTIMIZER=adam HIDDEN="
+	@echo "            WEIGHTS= GRADIENTS= LATENCY=40 INTERVAL=2 THREADS=2 TRANSPORT=board KEY= OWNER_KEY= SEED=)"
 	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
 	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); some minutes for each machine's first build"
 	@echo "make slow-link  updates on rings with a slow link, groups dealt in turn and to one node: measured and modelled"
@@ -132,6 +134,11 @@ RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,FORMATS,--format) $(if $(filter-out 0 no,$(PLATEAU)),--plateau) \
   $(if $(filter-out 0 no,$(UNDERFLOW)),--underflow) $(if $(filter resident,$(RELAY)),--resident))
+MIGRATE_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,STEPS,--steps) $(call option,AFTER,--after) \
+  $(call option,OPTIMIZER,--optimizer) $(call option,HIDDEN,--hidden) $(call option,WEIGHTS,--weights) \
+  $(call option,GRADIENTS,--gradients) $(call option,LATENCY,--latency) $(call option,INTERVAL,--interval) \
+  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,KEY,--key) \
+  $(call option,OWNER_KEY,--owner-key) $(call option,SEED,--seed))
 PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--link-latency) \
   $(call option,MODEL,--model) $(call option,FORMATS,--formats) $(call option,EXAMPLES,--examples) \
   $(call option,MACS,--macs) $(call option,OVERLAP,--overlap) $(call option,CHAKRA,--chakra) \
@@ -183,6 +190,9 @@ relay: $(VENV)/.base
 
 slow-link: $(VENV)/.base
 	$(BIN)/python -m host.reports.slow_link
+
+migrate: $(VENV)/.base
+	$(BIN)/gradring migrate $(MIGRATE_OPTIONS)
 
 estimate: $(VENV)/.base
 	$(BIN)/gradring estimate $(ESTIMATE_OPTIONS)

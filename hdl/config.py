@@ -24,6 +24,7 @@ _REDUCED = {
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1), "one_owner": ("one_owner", False),
     "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
+    "restorable": ("restorable", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
     "fetch_formats": ("fetch_formats", False),
@@ -32,7 +33,7 @@ _REDUCED = {
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
-                  "fetch_formats": False, "one_owner": False}, object()
+                  "fetch_formats": False, "one_owner": False, "restorable": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -150,6 +151,9 @@ class NodeConfig:
         docs/ring/one_owner.md. Such a node has weights as ``raw``, gradients as ``zero_value``, and no rounds.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
+    restorable : bool
+        Whether register WEIGHT_VERSION can be written, so that a run that began on other nodes goes on with its count
+        of updates: docs/migration.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -192,6 +196,7 @@ class NodeConfig:
     fetch_formats: bool = False
     one_owner: bool = False
     throttles: bool = False
+    restorable: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -217,7 +222,8 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
-                     "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner"):
+                     "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner",
+                     "restorable"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):

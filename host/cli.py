@@ -211,10 +211,10 @@ def train_command(
     switch_out: late_options.SwitchOut = False,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     checkpoint: Annotated[int | None, typer.Option(
-        help="Write checkpoint.npz after so many steps each, 0 for never. [default: whenever the model is measured, "
+        help="Write checkpoint.tar after so many steps each, 0 for never. [default: whenever the model is measured, "
              "digits every epoch]", show_default=False)] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Go on from checkpoint.npz in the output folder, if there is one.")] = False,
+        "--resume", help="Go on from checkpoint.tar in the output folder, if there is one.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(
         help="Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
              "density of every step. Needs gradring[tensorboard].", show_default=False)] = None,
@@ -222,7 +222,7 @@ def train_command(
         help="Beginning of the names of execution traces for ASTRA-sim, of the last step of a run by a program on "
              "digits. Needs gradring[chakra].", show_default=False)] = None,
     output: Annotated[Path, typer.Option(
-        help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.npz. [default: build/sim]",
+        help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.tar. [default: build/sim]",
         show_default=False)] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""

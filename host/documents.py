@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _ACCESS = {
     Access.CONSTANT: "constant", Access.STATUS: "status", Access.COUNTER: "counter", Access.SETTING: "setting",
-    Access.SET: "set",
+    Access.SET: "set", Access.RESTORED: "restored",
 }
 
 _INTRODUCTION = """\
@@ -34,6 +34,8 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
   of `CONTROL` is written.
 - *setting*: read and write. A command uses the value that a setting has when the command starts.
 - *set*: a write sets those bits that are 1 in it, and the node clears them.
+- *restored*: the state of the node, which goes on from what is written on a node with `restorable`, and is read-only
+  on any other.
 
 The list has the address, name, access, kind and, where it can be written, reset value of each register.
 

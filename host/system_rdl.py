@@ -19,6 +19,7 @@ _ACCESS = {
     Access.STATUS: "sw = r; hw = w;",
     Access.COUNTER: "sw = r; hw = w;",
     Access.SETTING: "sw = rw; hw = r;",
+    Access.RESTORED: "sw = r; hw = w;",
     Access.SET: "sw = rw; hw = rw; onwrite = woset;",
 }
 

@@ -27,6 +27,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def key_of_checkpoints(tmp_path_factory):
+    """The user's key is one of the tests' own, also in the processes that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADRING_KEY", str(tmp_path_factory.mktemp("key") / "checkpoint.key"))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def quick_builds():
     """Runs under cocotb are too short to make up for the time that an optimized design takes to compile."""
     with pytest.MonkeyPatch.context() as patch:

@@ -8,12 +8,15 @@ from amaranth.utils import bits_for
 
 from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register
 
-__all__ = ["RegisterBus", "RegisterFile", "queue_status_layout"]
+__all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout"]
 
 #: Counters of a reduced node; and its settings, with their own values after reset.
 _REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
 _REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
                      "MASK_ALTERNATIVE": 1 << 15, "MASK_THRESHOLD": 0, "TIMEOUT": 1 << 20}
+
+#: Sources of values that come from the node while it works.
+_LIVE = (Access.STATUS, Access.SET, Access.RESTORED)
 
 #: Registers that a node without programs lacks.
 _PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS")
@@ -34,6 +37,11 @@ _THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_
 
 #: Registers that a node with one bank of programs lacks.
 _BANKS = ("PROGRAM_BANK", "PROGRAM_SET")
+
+
+def version_layout():
+    """Value that WEIGHT_VERSION goes on from, for one cycle in which it is ``valid``."""
+    return data.StructLayout({"valid": 1, "value": 32})
 
 
 def queue_status_layout():
@@ -119,6 +127,8 @@ class RegisterFile(wiring.Component):
     flags : In(16)
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
+    set_version : Out(version_layout()), on a restorable node
+        Value of WEIGHT_VERSION that the host sets; no update must end in that cycle.
     weight_stride : Out(32)
     program_status, node_time, trace_pointer, link_delay, program_bank, program_set : In(32)
     gradient_stride, quorum, deadline, late_weights_0 to late_weights_2, resumed_set : Out
@@ -150,12 +160,14 @@ class RegisterFile(wiring.Component):
                 continue
             if entry.access is Access.SETTING:
                 ports[entry.port] = Out(entry.width, init=self._reset(entry))
-            elif entry.access in (Access.STATUS, Access.SET):
+            elif entry.access in _LIVE:
                 ports[entry.port] = In(entry.width)
             elif entry.access is Access.COUNTER:
                 increments[entry.port] = entry.increment
         if config.is_server:
             ports |= {"far_silent": In(1), "far_lost": In(1)}
+        if config.restorable:
+            ports["set_version"] = Out(version_layout())
         ports["count"] = In(data.StructLayout(increments))
         super().__init__(ports)
 
@@ -181,6 +193,10 @@ class RegisterFile(wiring.Component):
             return False
         present = {Access.COUNTER: _REDUCED_COUNTERS, Access.SETTING: _REDUCED_SETTINGS}.get(entry.access)
         return present is not None and entry.name not in present
+
+    def _takes(self, entry):
+        """Whether the register can be written."""
+        return entry.access.writable or (entry.access is Access.RESTORED and self._config.restorable)
 
     def _reset(self, entry):
         if self._lacks(entry):
@@ -253,19 +269,22 @@ class RegisterFile(wiring.Component):
                 m.d.sync += bits.eq(bits + (1 if entry.name == "CYCLES" else count[entry.port]))
                 with m.If(clear_counters):
                     m.d.sync += bits.eq(0)
-            elif entry.name not in live and (entry.access in (Access.STATUS, Access.SET) or entry.width < 32):
+            elif entry.name not in live and (entry.access in _LIVE or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
 
         ports = {entry.name: getattr(self, entry.port) for entry in present if entry.access is Access.SETTING
                  and entry.name != "CONTROL"}
         ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
+        if self._config.restorable:
+            ports["WEIGHT_VERSION"] = self.set_version.value
+            m.d.sync += self.set_version.valid.eq(0)
 
         def of_index(values):
             """Choose the value of the row that is visited from values by the names of registers."""
             return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
 
-        writable = of_index({entry.name: 1 for entry in REGISTERS if entry.access.writable})
-        kept = of_index({entry.name: 1 for entry in present if entry.access.writable})
+        writable = of_index({entry.name: 1 for entry in REGISTERS if self._takes(entry)})
+        kept = of_index({entry.name: 1 for entry in present if self._takes(entry)})
         m.d.comb += [
             read.addr.eq(Cat(index, beginning)),
             write.addr.eq(index),
@@ -309,9 +328,11 @@ class RegisterFile(wiring.Component):
                 with m.If(writing):
                     with m.Switch(index):
                         for entry in present:
-                            if entry.access.writable:
+                            if self._takes(entry):
                                 with m.Case(entry.address):
                                     m.d.sync += ports[entry.name].eq(bus.write_data)
+                                    if entry.access is Access.RESTORED:
+                                        m.d.sync += self.set_version.valid.eq(1)
                     with m.If((index == register("CONTROL").address) & bus.write_data[1]):
                         m.d.sync += [clear_counters.eq(1), beginning.eq(1), index.eq(first), turn.eq(first + 1)]
 

@@ -28,6 +28,8 @@ class Access(enum.Enum):
     """The host, read and write."""
     SET = "set"
     """Both: a write sets the bits that are 1 in it, the node clears them."""
+    RESTORED = "restored"
+    """The node; a write, on a node with ``restorable`` alone, has it go on from another value."""
 
     @property
     def writable(self):
@@ -255,7 +257,8 @@ REGISTERS = _table(
         "fields": (Field(name="flags", bit=0, width=16, doc="One bit per flag."),),
         "doc": "Flags between commands: `signal` sets them, `wait` takes them. A write sets those bits that are 1.",
     },
-    _status("WEIGHT_VERSION", "Updates that the weights have seen since reset."),
+    {"name": "WEIGHT_VERSION", "access": Access.RESTORED,
+     "doc": "Updates that the weights have seen since reset, or beyond what was written."},
     _status("LAST_ERROR", "First word of the latest event that was not OK: tag, status, flags. Zero without any."),
     _status(
         "PROGRAM_STATUS", "State of the programs; zero without programs.", kind=Kind.BITFIELD,

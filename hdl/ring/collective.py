@@ -6,9 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.register_file import version_layout
 from hdl.control.remote_after import signals_signature
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.control import CollectiveControl
+from hdl.ring.control import CollectiveControl, RestorableControl
 from hdl.ring.control_words import ControlWords
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
@@ -116,6 +117,8 @@ class CollectiveEngine(wiring.Component):
                 "link_reset": In(1),
                 # Commands that have changed weights since reset.
                 "weight_version": Out(32),
+                # Value that it goes on from.
+                **({"set_version": In(version_layout())} if config.restorable else {}),
                 # What counters are increased by.
                 "count": Out(counts_layout(config)),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
@@ -142,7 +145,7 @@ class CollectiveEngine(wiring.Component):
         config = self._config
         has_switch = config.ring_ports > 1
 
-        m.submodules.control = control = CollectiveControl()
+        m.submodules.control = control = RestorableControl() if config.restorable else CollectiveControl()
         planner = Planner(elements=longest_vector(config), segment=config.segment, nodes_max=config.nodes_max)
         m.submodules.planner = ResetInserter(~control.planning)(planner)
         datapath = Datapath(config=config)
@@ -317,6 +320,7 @@ class CollectiveEngine(wiring.Component):
             control.timeout.eq(self.timeout),
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
+            *((control.set_version.eq(self.set_version),) if config.restorable else ()),
             control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(alone),

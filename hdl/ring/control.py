@@ -5,8 +5,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import EventStatus, command_layout, event_layout
+from hdl.control.register_file import version_layout
 
-__all__ = ["CollectiveControl", "fault_layout", "kind_layout"]
+__all__ = ["CollectiveControl", "RestorableControl", "fault_layout", "kind_layout"]
 
 
 def kind_layout():
@@ -204,4 +205,17 @@ class CollectiveControl(wiring.Component):
         ]
         with m.If(self.busy):
             m.d.sync += event.cycles.eq(event.cycles + 1)
+        return m
+
+
+class RestorableControl(CollectiveControl):
+    """Control whose ``weight_version`` the host can set between commands, for a run that began on other nodes."""
+
+    #: Value that ``weight_version`` goes on from; no command must be under way.
+    set_version: In(version_layout())
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        with m.If(self.set_version.valid):
+            m.d.sync += self.weight_version.eq(self.set_version.value)
         return m

@@ -10,6 +10,7 @@ from host.commands.info import info_command
 from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
 from host.commands.launch import launch_command
 from host.commands.memory import memory_command
+from host.commands.migrate import migrate_command
 from host.commands.packets import packets_command
 from host.commands.predict import predict_command
 from host.commands.quantize import quantize_command
@@ -31,6 +32,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command("memory")(memory_command)
     app.command("relay")(relay_command)
     app.command("relay-nodes")(relay_nodes_command)
+    app.command("migrate")(migrate_command)
     app.command("estimate")(estimate_command)
     app.command("quantize")(quantize_command)
     app.command("info")(info_command)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from hdl.compute.layer_list import ROW_BIT
 from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
 from host.driver.errors import DeviceError
@@ -118,6 +120,24 @@ class Command:
             A field does not fit into its bits.
         """
         return pack(_COMMAND, vars(self), "Command's")
+
+    @classmethod
+    def from_words(cls, words: Words) -> "Command":
+        """The command of a descriptor.
+
+        Raises
+        ------
+        ValueError
+            The operation is unknown, or a reserved bit is set.
+        """
+        bits = int.from_bytes(words.astype("<u4").tobytes(), "little")
+        values = fields(_COMMAND, bits)
+        names = {field.name for field in dataclasses.fields(cls)}
+        found = cls(**{**{name: value for name, value in values.items() if name in names},
+                       "operation": Operation(values["operation"])})
+        if not np.array_equal(found.words(), words):
+            raise ValueError("Descriptor must have zeros where it is reserved")
+        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

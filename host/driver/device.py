@@ -36,7 +36,7 @@ from hdl.control.protocol import (
     Opcode,
     Space,
 )
-from hdl.control.registers import COUNTERS, IDENTIFIER, Kind, Register, register
+from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Register, register
 from hdl.control.sequencer import run_layout
 from host.driver.command import Command, Event
 from host.driver.errors import ConfigurationError, ProtocolError
@@ -175,6 +175,20 @@ class Device(Requests):
     def counters(self) -> dict[str, int]:
         """Read all counters by name; each has 32 bits and wraps."""
         return self.submit_counters().result()
+
+    def submit_read_bits(self, first: str, last: str) -> Pending[dict[str, int]]:
+        """Read consecutive registers as bits, by name, in one request."""
+        entries = REGISTERS[register(first).address:register(last).address + 1]
+        pending = self._read_registers(entries[0], len(entries))
+        return Pending(self, pending._requests, lambda payloads: {
+            entry.name: bits for entry, bits in zip(entries, payloads[0].tolist(), strict=True)})
+
+    def submit_write_bits(self, first: str, bits: Sequence[int]) -> Pending[None]:
+        """Write bits to consecutive registers, in one request."""
+        request = self._submit(Opcode.WRITE_REGISTER, f"a write of {len(bits)} registers from {first} on",
+                               count=len(bits), answer=1,
+                               words=[np.array([register(first).address, *bits], np.uint32)])
+        return Pending(self, [request], _nothing)
 
     # Memories.
 

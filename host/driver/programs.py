@@ -101,6 +101,11 @@ class RingPrograms(LocalCommands):
             number = number % RUNS + 1
         return number
 
+    @property
+    def loaded(self) -> tuple[int, list[list[list[Command]]]]:
+        """Number of the program that nodes were given last, and its commands; none before, or after a failed load."""
+        return (self._model, self._programs) if self._all_loaded else (0, [])
+
     def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
 

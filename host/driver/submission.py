@@ -148,6 +148,15 @@ class RingCommands(RingVectors):
         self._lost = _differences(self._moved(), self._topology)
         self._epoch = (self._epoch + 1) % 256
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Epoch, and number of the latest collective."""
+        return self._epoch, self._latest
+
+    def go_on_from(self, epoch: int, collective: int) -> None:
+        """Number the next commands as another ring would, on nodes whose links have been reset since."""
+        self._epoch, self._latest = epoch, collective
+
     def _drain(self) -> None:
         """Take events until no node has an event or a command."""
         waiting = list(self._devices)

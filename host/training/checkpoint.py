@@ -1,31 +1,30 @@
-"""Checkpoints: one file that holds everything which the rest of a training run depends on.
+"""Checkpoints of training: files of format 1 with a process frame, on which the rest of a run depends.
 
-The file is an npz archive (a zip of npy files, uncompressed). Its member ``header`` is a text, JSON: ``schema``,
-``version``, ``identity`` and ``content``. In ``content`` an array stands as ``{"$array": name}``, where ``name`` is
-another member. The comment of the archive, which is the end of the file, is the SHA-256 of all bytes before it in
-hexadecimal digits, so that every bit of the file counts.
+:mod:`host.checkpoints` has the format. The nodes are given what the golden model has when a run goes on, so that no
+device frame is needed. The manifest is authenticated with the user's key (:func:`host.checkpoints.keys.user_key`).
 """
 
-import hashlib
 import importlib.metadata
-import io
 import json
 import platform
-import zipfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from host.checkpoints.checkpoint import ProcessFrame, Stamp, examine, make
+from host.checkpoints.contents import unpack_state
+from host.checkpoints.keys import user_key
+from host.checkpoints.rejections import RejectionError
 from host.output import write_bytes
 
-__all__ = ["ADVICE", "NAME", "SCHEMA", "VERSION", "CheckpointError", "load", "save", "versions"]
+__all__ = ["ADVICE", "NAME", "CheckpointError", "load", "peek", "save", "versions"]
 
-NAME = "checkpoint.npz"
-SCHEMA = "gradring.checkpoint"
-VERSION = 4
+NAME = "checkpoint.tar"
 
-_DIGITS = 64  # of a SHA-256
+#: Name of the files that versions before format 1 have written.
+_OLD = "checkpoint.npz"
 
 
 class CheckpointError(ValueError):
@@ -52,16 +51,13 @@ def save(path: Path, identity: dict[str, Any], content: Any) -> None:
     Raises
     ------
     OutputError
-        The file cannot be written.
+        The file, or the key, cannot be written.
     """
-    arrays: dict[str, Any] = {}
-    header = {"schema": SCHEMA, "version": VERSION, "identity": identity, "content": _pack(content, arrays)}
-    buffer = io.BytesIO()
-    np.savez(buffer, header=np.array(json.dumps(header)), **arrays)
-    with zipfile.ZipFile(buffer, "a") as archive:
-        archive.comment = bytes(_DIGITS)
-    data = buffer.getvalue()[:-_DIGITS]
-    write_bytes(path, data + _digest(data))
+    state = content.get("state") if isinstance(content, dict) else None
+    batches = state.get("batches") if isinstance(state, dict) else None
+    frame = ProcessFrame(state={"identity": identity, "content": content}, order=batches,
+                         step=batches["number"] if batches else 0)
+    write_bytes(path, make(frame, None, key=user_key(), stamp=Stamp(time=int(time.time()))))
 
 
 def load(path: Path, identity: dict[str, Any]) -> Any:
@@ -74,56 +70,32 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
     OSError
         The file cannot be read.
     """
-    data = path.read_bytes()
-    body, digest = data[:-_DIGITS], data[-_DIGITS:]
-    if digest != _digest(body):
-        raise CheckpointError(f"{path} must be a whole checkpoint, not a damaged one or another file: its "
-                              f"{len(data):,} bytes do not end with their SHA-256; {ADVICE}")
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(str(arrays.pop("header")))
-        schema, version = header["schema"], header["version"]
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{path} must be an npz archive with the header of a checkpoint; {ADVICE}") from None
-    if (schema, version) != (SCHEMA, VERSION):
-        raise CheckpointError(f"{path} must be of schema {SCHEMA}, version {VERSION}, not {schema}, {version}; "
-                              f"{ADVICE}")
-    others = _others(json.loads(json.dumps(identity)), header["identity"])
+    found = peek(path)
+    others = _others(json.loads(json.dumps(identity)), found["identity"])
     if others:
         raise CheckpointError(f"{path} must be of a run with the same options and versions, not with "
                               f"{', '.join(others)}; take those, or {ADVICE}")
-    return _unpack(header["content"], arrays)
+    return found["content"]
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """Identity and content of a file of whatever run; raises as :func:`load` does."""
+    old = path.with_name(_OLD)
+    path = old if not path.exists() and old.exists() else path
+    try:
+        with path.open("rb") as file:
+            archive = examine(file, key=user_key())
+        archive.check_regions()
+        found: dict[str, Any] = unpack_state(archive.regions) if archive.manifest["process"] else {}
+    except RejectionError as error:
+        raise CheckpointError(f"{path} must be a whole checkpoint of this user: {error}; {ADVICE}") from None
+    if not isinstance(found, dict) or found.keys() != {"identity", "content"}:
+        raise CheckpointError(f"{path} must be a checkpoint of training; {ADVICE}")
+    return found
 
 
 #: Advice to who cannot go on from a file.
 ADVICE = "leave out --resume to begin anew"
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).hexdigest().encode()
-
-
-def _pack(value: Any, arrays: dict[str, Any]) -> Any:
-    """A value without its arrays, which are put into ``arrays``."""
-    if isinstance(value, np.ndarray):
-        name = f"array_{len(arrays)}"
-        arrays[name] = value
-        return {"$array": name}
-    if isinstance(value, dict):
-        return {key: _pack(one, arrays) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_pack(one, arrays) for one in value]
-    return value
-
-
-def _unpack(value: Any, arrays: dict[str, Any]) -> Any:
-    if isinstance(value, dict):
-        return (arrays[value["$array"]] if value.keys() == {"$array"} else
-                {key: _unpack(one, arrays) for key, one in value.items()})
-    if isinstance(value, list):
-        return [_unpack(one, arrays) for one in value]
-    return value
 
 
 def _others(here: Any, there: Any, name: str = "") -> list[str]:

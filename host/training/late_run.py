@@ -127,8 +127,9 @@ class LateRun:
         """Gradients in time that close a round."""
         return min(self._config.closing, len(self._model.members))
 
-    def begin(self) -> None:
-        """Give the nodes weights, state, the program, the rules of rounds, and gradients that are pending."""
+    def begin(self, *, restored: bool = False) -> None:
+        """Give the nodes weights, state, the program, the rules of rounds, and gradients that are pending, unless
+        they are ``restored`` and have them."""
         model, config = self._model, self._config
         if self._grid is not None:
             gone = [Part(Kind.NODE, worker) for worker in self.left]
@@ -138,11 +139,12 @@ class LateRun:
         ring = self._ring
         self._program = RoundProgram(nodes=len(model.members), length=model.length, durations=model.durations()[0])
         self._closing = Closing(quorum=self._quorum, deadline=config.deadline, weights=config.weights)
-        ring.distribute(model.master.view(np.float32))
-        ring.write_state(model.state[0].view(np.float32))
-        ring.clear_counters()
-        self._program.prepare(ring, self._closing, scale=model.scale)
-        self._program.resume(ring, model.rounds)
+        if not restored:
+            ring.distribute(model.master.view(np.float32))
+            ring.write_state(model.state[0].view(np.float32))
+            ring.clear_counters()
+            self._program.prepare(ring, self._closing, scale=model.scale)
+            self._program.resume(ring, model.rounds)
         self._counters = ring.counters()
 
     def state(self) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class LateRun:
                 "master": model.master.copy(), "state": [plane.copy() for plane in model.state],
                 "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
 
-    def resume(self, state: dict[str, Any]) -> None:
+    def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
         """Go on from a state, in place of :meth:`begin`."""
         model = self._model
         self._cycles, self.laggards = state["cycles"], list(state["laggards"])
@@ -172,7 +174,7 @@ class LateRun:
         for rank, sets in enumerate(state["pending"]):
             for tag, gradient in sets:
                 model.rounds.ready(rank, tag, gradient)
-        self.begin()
+        self.begin(restored=restored)
 
     def counts(self) -> list[dict[str, int]]:
         """Gradients of each worker by their fate, pending ones left out."""

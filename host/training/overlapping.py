@@ -212,7 +212,8 @@ class OverlappingRun(Run):
     def _memory(self) -> dict[str, Any]:
         return {**super()._memory(), "older": self._older.copy()}
 
-    def _recall(self, memory: dict[str, Any]) -> None:
+    def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
+        """Go back, or on; both copies of the weights are written in any case, since passes are counted anew."""
         self._older = memory["older"].copy()
-        super()._recall(memory)
+        super()._recall(memory, nodes=nodes)
         self._spread()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from host.driver.diagnosis import RingError
 from host.driver.local_commands import LocalCommands
 from host.training.golden_run import Reference
+from host.training.record import TrainingConfig
 
 __all__ = ["REPEATS", "repeat", "write_nodes"]
 
@@ -49,8 +50,8 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     raise AssertionError("the loop returns or raises")
 
 
-def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArray[np.uint32] | None, *,
-                packed_state: bool, errors: bool) -> None:
+def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
+                config: TrainingConfig) -> None:
     """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
 
     Parameters
@@ -59,10 +60,8 @@ def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArra
     reference : Reference
     centroids : array of uint32, optional
         Codebook of a weight codec that has one.
-    packed_state : bool
-        Whether state is stored as bfloat16.
-    errors : bool
-        Whether nodes keep the elements that they do not send.
+    config : TrainingConfig
+        Whether state is stored as bfloat16, and whether nodes keep the elements that they do not send.
     """
     if centroids is not None:
         ring.write_codebook(centroids)
@@ -70,8 +69,8 @@ def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArra
     if reference.has_master:
         ring.write_master(reference.master)
     for plane, state in enumerate(reference.state):
-        ring.write_state(state.view(np.float32), plane, packed_state=packed_state)
-    if errors:
+        ring.write_state(state.view(np.float32), plane, packed_state=config.packed_state)
+    if config.density is not None:
         ring.write_errors(list(reference.errors))
     if reference.residuals is not None:
         ring.write_residual(list(reference.residuals))

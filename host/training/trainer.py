@@ -343,8 +343,8 @@ class Run:
         found = read_weights(self._ring, self._reference, self._config, self._batches.number)
         self._workload.parameters[...] = self._form.parameters(found)
 
-    def _recall(self, memory: dict[str, Any]) -> None:
-        """Go back to the beginning of a step, or on from where another process has ended; nodes as well."""
+    def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
+        """Go back to the beginning of a step, or on from where another process has ended; ``nodes`` as well."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -352,9 +352,9 @@ class Run:
         self._execution.restore(memory["execution"])
         self.training.elements_masked = memory["elements_masked"]
         self.training.mask_words_fetched = memory["mask_words_fetched"]
-        write_nodes(self._ring, self._reference, self._codebooks.centroids, packed_state=self._config.packed_state,
-                    errors=self._config.density is not None)
-        self._prepare()
+        if nodes:
+            write_nodes(self._ring, self._reference, self._codebooks.centroids, self._config)
+            self._prepare()
         self._counters = self._ring.counters()
 
     def _repeat(self, what: str, action: Callable[[], T]) -> T:
@@ -379,11 +379,10 @@ class Run:
         return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.known_settings,
                 "parameters": self._workload.parameters.copy(), "due": self.due,
                 "interval_loss": self._interval_loss, "interval_count": self._interval_count,
-                "stage": None if self._rings is None else self._rings.stage,
-                "training": self.training.figures()}
+                "stage": None if self._rings is None else self._rings.stage, "training": self.training.figures()}
 
-    def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a state, in place of :meth:`begin`, on nodes that have no part in it."""
+    def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
+        """Go on from a state, in place of :meth:`begin`; ``restored`` nodes have their part of it already."""
         if self._rings is not None:
             self._bind(self._rings.enter(state["stage"]))
         self._workload.initialize(self._config.seed)
@@ -392,16 +391,17 @@ class Run:
         self._codebooks.centroids = state["memory"]["codebooks"]["centroids"]
         self._model(self._form.weights(self._workload.parameters))
         self.training = Training.from_figures(state["training"])
-        self.due = state["due"]
-        self._interval_loss, self._interval_count = state["interval_loss"], state["interval_count"]
+        self.due, self._interval_loss = state["due"], state["interval_loss"]
+        self._interval_count = state["interval_count"]
         self._reference.restore(state["memory"]["reference"])
         self._execution.restore(state["memory"]["execution"])
         self._ring.clear_counters()
         self._counters = self._ring.counters()
         repeats = self.training.repeats
-        self._repeat("first command", lambda: self._warm_up(state["settings"]))
+        if not restored:
+            self._repeat("first command", lambda: self._warm_up(state["settings"]))
         self.training.repeats = repeats  # a run that was not stopped has none here
-        self._recall(state["memory"])
+        self._recall(state["memory"], nodes=not restored)
         self._ring.restore_settings(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:

@@ -107,16 +107,14 @@ def steps(path):
     """Steps of a checkpoint, which must be whole."""
     if not path.exists():
         return 0
-    with np.load(path, allow_pickle=False) as archive:
-        header = json.loads(str(archive["header"]))
-    content = checkpoint.load(path, header["identity"])
-    return content["state"]["batches"]["number"]
+    number: int = checkpoint.peek(path)["content"]["state"]["batches"]["number"]
+    return number
 
 
 def main(folder, kills, seed):
     generator = random.Random(seed)
     cli.NodeConfig = functools.partial(NodeConfig, masking=False, error_feedback=False, stand_in=True, queues=2,
-                                       ring_ports=2)
+                                       ring_ports=2, restorable=True)
     cli.NodeConfig.weight_codec, cli.NodeConfig.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
     assert cli.NodeConfig(weight_codec="mx9", gradient_codec="mx9") == CONFIGS["mx9"]
     log = folder / "log"

@@ -29,9 +29,10 @@ with mx5.registered():
         "default": NodeConfig(),
         # Every engine, two ports, and segments short enough for several in a block of little memories.
         "engines": PAIRS,
-        # Both directions through blocks of shared exponents, two ports, and programs as long as they are by default.
+        # Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and
+        # a count of updates that can be set.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
-                          stand_in=True, queues=2, ring_ports=2),
+                          stand_in=True, queues=2, ring_ports=2, restorable=True),
         # A codebook beside residuals, rows of eight elements, and programs.
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
@@ -48,7 +49,7 @@ with mx5.registered():
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
-                           program_depth=32, versions=True, replay=True, rounds=True),
+                           program_depth=32, versions=True, replay=True, rounds=True, restorable=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
         # COMPUTE in the only queue; two ports whose links repeat words.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
@@ -59,7 +60,7 @@ with mx5.registered():
         # programs; in a ring as large as there can be.
         "server": NodeConfig(role="server", far_words=49152, state_words=16384, update_lanes=4, queues=3,
                              masking=False, error_feedback=False, program_depth=256, program_banks=2,
-                             fetch_formats=True, nodes_max=255),
+                             fetch_formats=True, nodes_max=255, restorable=True),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

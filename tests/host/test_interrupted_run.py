@@ -36,8 +36,8 @@ class TestInterrupted:
         found, out, err = run(*self.ARGUMENTS, "--output", broken, "--resume")
         assert (found, err) == (code, "")
         lines = out.splitlines()
-        assert lines[0].endswith("checkpoint.npz: there is none, so training begins at its first step")
-        assert lines[-1].endswith("checkpoint.npz holds 2 steps: the same command with --resume (make: RESUME=1) "
+        assert lines[0].endswith("checkpoint.tar: there is none, so training begins at its first step")
+        assert lines[-1].endswith("checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) "
                                   "goes on from there")
         assert lines[-1].startswith("interrupted; ")
         result = json.loads((broken / "report.json").read_text())
@@ -53,12 +53,12 @@ class TestInterrupted:
 
     def test_refused(self, run, tmp_path):
         """A run is refused in one line, before anything is built."""
-        kept = tmp_path / "checkpoint.npz"
+        kept = tmp_path / "checkpoint.tar"
         kept.write_bytes(b"torn")
         code, out, err = run(*self.ARGUMENTS, "--output", tmp_path, "--resume")
         assert (code, out) == (1, "")
-        assert err == (f"error: {kept} must be a whole checkpoint, not a damaged one or another file: its 4 bytes do "
-                       f"not end with their SHA-256; leave out --resume to begin anew\n")
+        assert err == (f"error: {kept} must be a whole checkpoint of this user: MALFORMED: file must begin with a "
+                       f"header of tar; leave out --resume to begin anew\n")
         assert run(*self.ARGUMENTS, "--checkpoint", -1) == (
             1, "", "error: Steps between checkpoints must be between 0 and 1,000,000,000, not -1\n")
 

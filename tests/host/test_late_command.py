@@ -84,7 +84,7 @@ def test_resume(report, tmp_path, monkeypatch):
     folder.mkdir()
     shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
     again, out = report("--faults", 1e-4, "--resume", folder=folder)
-    assert "checkpoint.npz: training goes on from there\n" in out
+    assert "checkpoint.tar: training goes on from there\n" in out
     assert bits(again) == bits(whole)
 
 

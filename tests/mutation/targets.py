@@ -104,9 +104,9 @@ def _schedule() -> dict[str, Any]:
 
 
 def _control() -> dict[str, Any]:
-    from hdl.ring.control import CollectiveControl
+    from hdl.ring.control import CollectiveControl, RestorableControl
 
-    return {"control": CollectiveControl()}
+    return {"control": CollectiveControl(), "restorable": RestorableControl()}
 
 
 def _nodes() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from cocotb.triggers import RisingEdge
 
 from hdl.config import NodeConfig
-from hdl.control.register_file import RegisterFile, queue_status_layout
+from hdl.control.register_file import RegisterFile, queue_status_layout, version_layout
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
 from sim import regression
 from sim.payload import to_int
@@ -17,9 +17,10 @@ from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
 #: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,
-#: throttles and two banks of programs.
+#: throttles, two banks of programs, and a count of updates that can be set.
 CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1, replay=True,
-                                             stand_in=True, rounds=True, throttles=True, program_banks=2)}
+                                             stand_in=True, rounds=True, throttles=True, program_banks=2,
+                                             restorable=True)}
 LACKING = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS",
            "GEMM_CYCLES", "VECTOR_CYCLES", "LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED",
            "GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
@@ -78,6 +79,8 @@ class Model:
         self.increments = {entry.name: 0 for entry in COUNTERS}
         self.clear = False
         self.set_flags = 0
+        self.restorable = CONFIGS[queues].restorable
+        self.set_version = {"valid": 0, "value": 0}
         self.history = []  # values that the host would read, cycle by cycle
 
     def step(self, inputs, increments):
@@ -88,6 +91,7 @@ class Model:
         self.increments = increments
         self.clear = False
         self.set_flags = 0
+        self.set_version["valid"] = 0
 
     def write(self, address, data):
         """Write a value, which is on its port in the next cycle; call this after :meth:`step`."""
@@ -101,6 +105,8 @@ class Model:
             self.settings[entry.name] = data & (1 << entry.width) - 1
         elif entry.access is Access.SET:
             self.set_flags = data & 0xFFFF
+        elif entry.access is Access.RESTORED and self.restorable:
+            self.set_version = {"valid": 1, "value": data}
 
     def _value(self, entry, inputs):
         if entry.name == "STATUS":
@@ -180,7 +186,8 @@ async def behaves_as_the_table_says(dut):
                     # A request that has waited for all first visits waits for no further visit of a counter.
                     assert cycle - asked <= RegisterFile.latency - 4, where
                 entry = REGISTERS[address] if address < len(REGISTERS) else None
-                assert int(dut.bus__writable.value) == int(entry is not None and entry.access.writable), where
+                assert int(dut.bus__writable.value) == int(entry is not None and (
+                    entry.access.writable or (model.restorable and entry.access is Access.RESTORED))), where
                 if write:
                     # Port and ``done`` come together.
                     model.write(address, write_data)
@@ -197,6 +204,8 @@ async def behaves_as_the_table_says(dut):
                 **{name.lower(): value for name, value in model.settings.items()
                    if name not in ("CONTROL", *model.lacking)},
             }
+            if model.restorable:
+                expected["set_version"] = to_int(version_layout(), model.set_version)
             for port, value in expected.items():
                 assert int(getattr(dut, port).value) == value, f"{port} {where}"
             model.step(inputs, increments)

@@ -11,7 +11,8 @@ from amaranth.lib.wiring import In
 from cocotb.triggers import FallingEdge
 
 from hdl.control.protocol import EventStatus, command_layout, event_layout
-from hdl.ring.control import CollectiveControl, fault_layout, kind_layout
+from hdl.control.register_file import version_layout
+from hdl.ring.control import CollectiveControl, RestorableControl, fault_layout, kind_layout
 from hdl.ring.order import Planner
 from hdl.streams.stream import connect_stream
 from sim import formal, regression
@@ -134,6 +135,11 @@ async def follows_the_model(dut):
         dut.kind.value = to_int(kind_layout(), kind)
         dut.fault.value = to_int(fault_layout(), fault)
         dut.rst.value = reset
+        # The host sets the version between commands.
+        given = p["restorable"] and model.state in ("idle", "report") and generator.random() < 0.1
+        version = generator.choice([0, (1 << 32) - 1, generator.getrandbits(32)])
+        if p["restorable"]:
+            dut.set_version.value = to_int(version_layout(), {"valid": int(given), "value": version})
         dut.command__valid.value = offered is not None
         dut.command__payload.value = to_int(command_layout(), {
             name: (offered or {}).get(name, 0) for name, _ in command_layout()})
@@ -155,6 +161,7 @@ async def follows_the_model(dut):
             model = Model()
         else:
             model.step(inputs, kind, fault, command=offered, taken=taken)
+            model.version = version if given else model.version % (1 << 32)
         if accepted:
             offered = None
             kind = {name: int(generator.random() < share) for name, share in KINDS.items()}
@@ -167,10 +174,12 @@ async def follows_the_model(dut):
     assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)
 
 
-@pytest.mark.parametrize(("given", "taken"), [(1.0, 1.0), (0.3, 0.2)])
-def test_control(given, taken):
-    regression.run(CollectiveControl(), module=__name__, testcase="follows_the_model",
-                   parameters={"given": given, "taken": taken, "seed": 31})
+@pytest.mark.parametrize(("control", "given", "taken"), [
+    (CollectiveControl, 1.0, 1.0), (CollectiveControl, 0.3, 0.2), (RestorableControl, 0.3, 0.2)])
+def test_control(control, given, taken):
+    regression.run(control(), module=__name__, testcase="follows_the_model",
+                   parameters={"given": given, "taken": taken, "seed": 31,
+                               "restorable": control is RestorableControl})
 
 
 class EndsByReset(wiring.Component):

@@ -1,0 +1,290 @@
+"""Checkpoints of format 1: made of a process frame, a device frame or both, and restored after all checks.
+
+:func:`examine` makes the checks that need no target, and :func:`admit` those of a target; both together are in the
+order of :class:`~host.checkpoints.rejections.Cause`. Until the last of them has passed, nothing is written.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
+
+from host.checkpoints.archive import Archive, listed, open_archive, pack
+from host.checkpoints.contents import pack_state, unpack_state
+from host.checkpoints.device_frame import (
+    CARRIED,
+    DeviceFrame,
+    commands,
+    contract_of,
+    load,
+    read,
+    scrub,
+    verify,
+)
+from host.checkpoints.manifest import canonical
+from host.checkpoints.rejections import (
+    ForeignTenantError,
+    MalformedError,
+    ReadBackError,
+    StaleError,
+    TooSmallError,
+    WrongContractError,
+    WrongPeersError,
+)
+from host.checkpoints.watermark import check_watermark, watermark
+from host.driver.errors import DeviceError
+from host.driver.ring import Ring
+
+__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "examine", "make", "read_back", "restore"]
+
+#: Nonce of a checkpoint that was made for no restore in particular.
+NO_NONCE = "0" * 32
+
+#: Seconds by which the clocks of source and target may differ.
+_SKEW = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stamp:
+    """Origin of a checkpoint.
+
+    Members
+    -------
+    sequence : int
+        Number of the checkpoint, larger than those of all before it.
+    time : int
+        Seconds since 1970.
+    nonce : str
+        Number that the target has drawn, in 32 hexadecimal digits.
+    tenant : int
+    """
+
+    sequence: int = 0
+    time: int = 0
+    nonce: str = NO_NONCE
+    tenant: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """Checkpoints that a restore takes.
+
+    Parameters
+    ----------
+    tenant : int
+    now : int
+        Seconds since 1970.
+    oldest : int, optional
+        Seconds that a checkpoint may be old; by default any age.
+    seen : int
+        Largest sequence number that the target has seen; -1 for none.
+    nonce : str, optional
+        Number that the target has drawn for this restore.
+    """
+
+    tenant: int = 0
+    now: int = 0
+    oldest: int | None = None
+    seen: int = -1
+    nonce: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessFrame:
+    """Frame of the process that gives nodes their commands.
+
+    Members
+    -------
+    state : object
+        See :func:`host.checkpoints.contents.pack_state`.
+    step, epoch : int
+        Steps so far, and the pass over the examples.
+    order : object
+        State of the order of the examples, of which the manifest has the digest; None where there is none.
+    nodes : int
+    words : dict of str to int
+        Words of each memory space that the process uses on a node.
+    """
+
+    state: Any
+    step: int = 0
+    epoch: int = 0
+    order: Any = None
+    nodes: int = 1
+    words: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes, owner: bytes | None = None,
+         stamp: Stamp | None = None) -> bytes:
+    """The bytes of a checkpoint: the same for the same frames, stamp and keys.
+
+    Parameters
+    ----------
+    process, device : optional
+        Frames; one may be missing.
+    key : bytes
+        Key of the manifest's HMAC.
+    owner : bytes, optional
+        Key of the watermark; without it the checkpoint has none.
+    stamp : Stamp, optional
+    """
+    stamp = Stamp() if stamp is None else stamp
+    regions: dict[str, bytes] = {} if device is None else dict(device.regions)
+    fields: dict[str, Any] = {**dataclasses.asdict(stamp), "watermark": None, "process": None,
+                              "device": None if device is None else device.fields}
+    if process is not None:
+        packed = pack_state(process.state)
+        order = None
+        if process.order is not None:
+            order = hashlib.sha256(canonical({name: hashlib.sha256(data).hexdigest() for name, data in
+                                              pack_state(process.order).items()})).hexdigest()
+        fields["process"] = {"step": process.step, "epoch": process.epoch, "order": order, "arrays": len(packed) - 1,
+                             "resources": {"nodes": process.nodes, "words": process.words}}
+        regions |= packed
+    if owner is not None:
+        fields["watermark"] = watermark({**fields, "regions": listed(regions)}, owner)
+    return pack(fields, regions, key)
+
+
+def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
+    """Make the checks that need no target, up to STALE.
+
+    Raises
+    ------
+    RejectionError
+    """
+    archive, expected = open_archive(source), Expectation() if expected is None else expected
+    archive.authenticate(key)
+    manifest = archive.manifest
+    if manifest["tenant"] != expected.tenant:
+        raise ForeignTenantError(f"checkpoint must be of tenant {expected.tenant}, not {manifest['tenant']}")
+    if manifest["sequence"] <= expected.seen:
+        raise StaleError(f"checkpoint must have a larger number than {expected.seen}, which was seen, not "
+                         f"{manifest['sequence']}")
+    if expected.nonce is not None and manifest["nonce"] != expected.nonce:
+        raise StaleError("checkpoint must have the nonce that was drawn for this restore: it was made for another "
+                         "one")
+    if expected.oldest is not None:
+        age = expected.now - manifest["time"]
+        if not -_SKEW <= age <= expected.oldest:
+            raise StaleError(f"checkpoint must be at most {expected.oldest} seconds old, not {age}")
+    return archive
+
+
+def admit(archive: Archive, ring: Ring, *,
+          watermarked: Callable[[dict[str, Any]], None] | None = None) -> DeviceFrame:
+    """Make the checks of a target, from TOO_SMALL to BAD_REGION, and nothing else.
+
+    Parameters
+    ----------
+    archive : Archive
+        Result of :func:`examine`, with a device frame.
+    ring : Ring
+    watermarked : callable, optional
+        Takes the manifest, and raises ``WrongWatermarkError``; the process has it, and the key in it.
+    """
+    device = archive.manifest["device"]
+    if device is None:
+        raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
+    _check_room(archive.manifest, ring)
+    for rank, one in enumerate(ring.devices):
+        mine, contract = contract_of(one.config), device["contract"]
+        if mine != contract:
+            differ = ", ".join(f"{name} {contract.get(name)!r}, not {mine.get(name)!r}"
+                               for name in sorted({*mine, *contract}) if mine.get(name) != contract.get(name))
+            raise WrongContractError(f"node {rank} must compute with {differ}")
+    if watermarked is not None:
+        watermarked(archive.manifest)
+    _check_peers(device["ring"], ring)
+    archive.check_regions()
+    for name, data in archive.regions.items():
+        if "/program/" in name:
+            try:
+                commands(data)
+            except ValueError:
+                raise MalformedError(f"region {name} must have descriptors of commands") from None
+    return DeviceFrame(device, {name: data for name, data in archive.regions.items() if name.startswith("device/")})
+
+
+def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | None = None,
+            expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
+    """Bring nodes to the state of a checkpoint, without starting anything.
+
+    Parameters
+    ----------
+    source : bytes or binary file
+    ring : Ring
+        Target, in order and idle.
+    key : bytes
+    owner : bytes, optional
+        Key of the watermark, which is then checked.
+    expected : Expectation, optional
+
+    Returns
+    -------
+    (object, DeviceFrame)
+        State of the process, None without process frame, and the frame of the nodes.
+
+    Raises
+    ------
+    RejectionError
+        The target is what it was.
+    """
+    archive = examine(source, key=key, expected=expected)
+    frame = admit(archive, ring, watermarked=None if owner is None else lambda manifest: check_watermark(
+        manifest, owner))
+    state = unpack_state(archive.regions) if archive.manifest["process"] is not None else None
+    before = read(ring)
+    load(ring, frame)
+    read_back(ring, frame, before)
+    return state, frame
+
+
+def read_back(ring: Ring, frame: DeviceFrame, before: DeviceFrame) -> None:
+    """Compare nodes with the frame that was loaded; give them back the one they had ``before`` if they differ.
+
+    Raises
+    ------
+    ReadBackError
+    """
+    try:
+        verify(ring, frame)
+    except ReadBackError:
+        scrub(ring)
+        load(ring, before)
+        raise
+
+
+def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
+    """Raise ``TooSmallError`` unless nodes have the memories, registers and programs that the frame needs."""
+    nodes: Sequence[dict[str, Any]] = manifest["device"]["nodes"]
+    for device, node in zip(ring.devices, nodes, strict=False):
+        config, where = device.config, f"node {node['rank']}"
+        for space, windows in node["windows"].items():
+            words = config.memories[space].words if space in config.memories and space != "trace" else 0
+            end = max(base + count for base, count in windows)
+            if end > words:
+                raise TooSmallError(f"{where} must have {end:,} words of {space}, not {words:,}")
+        if node["registers"].keys() != {*CARRIED}:
+            raise TooSmallError(f"{where} must have the registers of the checkpoint")
+        if node["version"] and not config.restorable and node["version"] != device.read_register("WEIGHT_VERSION"):
+            raise TooSmallError(f"{where} must have a WEIGHT_VERSION that can be written, as nodes with restorable "
+                                f"have")
+        longest = max((length for length, _ in node["programs"]), default=0)
+        if len(node["programs"]) > config.queues or (config.queues > 1 and longest > config.program_depth):
+            raise TooSmallError(f"{where} must have {len(node['programs'])} queues of {longest} commands, not "
+                                f"{config.queues} of {config.program_depth}")
+
+
+def _check_peers(described: dict[str, Any], ring: Ring) -> None:
+    """Raise ``WrongPeersError`` unless the target is such a ring, and all of its nodes answer."""
+    topology = ring.topology
+    peers = [[topology.predecessor(rank), topology.successor(rank)] for rank in range(ring.nodes)]
+    if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
+        raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "
+                              f"{described['peers']}, not a ring of {ring.nodes} with {peers}")
+    for rank, device in enumerate(ring.devices):
+        try:
+            device.connect()
+        except DeviceError as error:
+            raise WrongPeersError(f"node {rank} of the target must answer: {error}") from None

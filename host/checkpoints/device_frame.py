@@ -1,0 +1,262 @@
+"""The device frame of a checkpoint: the nodes of a ring, read and written through their host ports.
+
+A frame has what later commands depend on, and nothing of the fabric: a ring of other latencies, lanes, threads or
+intervals of the optimizer goes on from it with the same bits. docs/checkpoints.md lists what is left out, and why.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import DESCRIPTOR_WORDS, Operation
+from hdl.control.registers import REGISTERS, Access, register
+from host.checkpoints.manifest import canonical, device_region, program_region
+from host.checkpoints.rejections import ReadBackError
+from host.driver.command import Command
+from host.driver.ring import Ring
+
+__all__ = ["CARRIED", "DeviceFrame", "Windows", "commands", "contract_of", "digest", "load", "read", "scrub",
+           "verify", "whole"]
+
+#: Ranges of each memory space that are live: first element and number of elements, in order.
+Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
+
+#: Settings of the fabric, which a target keeps, and one that acts when it is written.
+_LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
+         "RESUMED_SET")
+
+#: Registers that a frame has.
+CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
+
+#: Bits of SLOT_n, "computing" and "taken" as busy, and of RESUMED_SET.
+_PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceFrame:
+    """Frame of all nodes of a ring.
+
+    Members
+    -------
+    fields : dict
+        Field ``device`` of the manifest.
+    regions : dict of str to bytes
+        Contents of windows, in little-endian words, and commands of programs, by the names of regions.
+    """
+
+    fields: dict[str, Any]
+    regions: dict[str, bytes]
+
+    @property
+    def live_words(self) -> int:
+        """Words of the windows of the node that has most."""
+        return max(sum(int(count) for windows in node["windows"].values() for _, count in windows)
+                   for node in self.fields["nodes"])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the frame."""
+        parts = canonical({name: hashlib.sha256(data).hexdigest() for name, data in self.regions.items()})
+        return hashlib.sha256(canonical(self.fields) + parts).hexdigest()
+
+
+def contract_of(config: NodeConfig) -> dict[str, bool | str]:
+    """Properties of a node that decide the bits of results.
+
+    Lanes, segments, intervals and latencies are not among them: no sum depends on those.
+    """
+    return {"element": config.element, "weight_codec": config.weight_codec, "gradient_codec": config.gradient_codec,
+            "masters": bool(config.has_master), "residuals": bool(config.has_residual), "rounds": config.rounds,
+            "operands": config.operands if config.compute else "none", "order": "ring, from the rank of each block"}
+
+
+def whole(config: NodeConfig) -> Windows:
+    """Windows that cover all memories, apart from the trace, which cannot be written."""
+    return {space.name: [(0, space.words)] for space in config.memories if space.name != "trace"}
+
+
+def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
+    """Read the nodes of a ring, behind all commands that were queued before.
+
+    Parameters
+    ----------
+    ring : Ring
+    live : mapping, optional
+        Windows of each node; by default all memories.
+
+    Raises
+    ------
+    RingError
+        A command before has failed.
+    RuntimeError
+        A program runs.
+    """
+    ring.wait()
+    ring.quiesce()
+    epoch, collective = ring.numbers
+    model, programs = ring.loaded
+    peers = [[ring.topology.predecessor(rank), ring.topology.successor(rank)] for rank in range(ring.nodes)]
+    devices, nodes = ring.devices, []
+    regions: dict[str, bytes] = {}
+    windows = [whole(device.config) if live is None else live for device in devices]
+    pending = [(device.submit_read_bits("STATUS", "SLOT_1"),
+                [(device_region(rank, space, base),
+                  device.submit_read_memory(device.config.memories[space].number, base, count))
+                 for space, found in mine.items() for base, count in found])
+               for rank, (device, mine) in enumerate(zip(devices, windows, strict=True))]
+    for rank, (registers, contents) in enumerate(pending):
+        bits = registers.result()
+        slots = [bits["SLOT_0"], bits["SLOT_1"]]
+        if bits["PROGRAM_STATUS"] & 1 or any(slot & _BUSY for slot in slots):
+            raise RuntimeError(f"{devices[rank].name} must have ended its program and its rounds before it is read")
+        regions |= {name: _bytes(words.result()) for name, words in contents}
+        kept = [[command.words() for command in queue] for queue in (programs[rank] if programs else [])]
+        loaded = {program_region(rank, queue): _bytes(np.concatenate([np.empty(0, np.uint32), *commands]))
+                  for queue, commands in enumerate(kept)}
+        regions |= loaded
+        nodes.append({
+            "rank": rank, "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], "model": model,
+            "registers": {name: bits[name] for name in CARRIED},
+            "slots": [slot if slot & _PENDING else 0 for slot in slots],
+            "programs": [[len(queue), hashlib.sha256(data).hexdigest()]
+                         for queue, data in zip(kept, loaded.values(), strict=True)],
+            "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})
+    return DeviceFrame({
+        "contract": contract_of(devices[0].config), "nodes": nodes,
+        "ring": {"size": ring.nodes, "topology": "ring", "epoch": epoch, "collective": collective, "peers": peers},
+    }, regions)
+
+
+def load(ring: Ring, frame: DeviceFrame) -> None:
+    """Write a frame to the nodes of a ring that is in order and idle, whose links were reset since its last command.
+
+    Nothing is started. Elements around the windows, and settings of the fabric, stay as they are.
+    """
+    devices = ring.devices
+    _take_flags(ring)
+    ring.clear_counters()  # pending gradients are counted as computed
+    pending = []
+    for device, node in zip(devices, frame.fields["nodes"], strict=True):
+        rank = node["rank"]
+        for space, windows in node["windows"].items():
+            pending += [device.submit_write_memory(device.config.memories[space].number, base,
+                                                   _words(frame.regions[device_region(rank, space, base)]))
+                        for base, _ in windows]
+        for run in _runs(CARRIED):
+            pending.append(device.submit_write_bits(run[0], [node["registers"][name] for name in run]))
+        for slot, bits in enumerate(node["slots"]):
+            if bits & _PENDING:
+                tag = bits & 0xFFFF
+                pending += [device.submit_write_bits("RESUMED_SET", [tag | slot * _SLOT | ready * _READY])
+                            for ready in (1, 0)]
+        if node["flags"]:
+            pending.append(device.submit_write_bits("FLAGS", [node["flags"]]))
+        if device.config.restorable:
+            pending.append(device.submit_write_bits("WEIGHT_VERSION", [node["version"]]))
+    for one in pending:
+        one.result()
+    nodes = frame.fields["nodes"]
+    if any(node["programs"] for node in nodes):
+        ring.load_programs([[commands(frame.regions[program_region(node["rank"], queue)])
+                             for queue in range(len(node["programs"]))] for node in nodes], model=nodes[0]["model"])
+    ring.go_on_from(frame.fields["ring"]["epoch"], frame.fields["ring"]["collective"])
+
+
+def verify(ring: Ring, frame: DeviceFrame) -> None:
+    """Read what :func:`load` has written, and compare.
+
+    A node cannot be asked for the commands of its program: it has confirmed each of them, and its lengths are those
+    of the load.
+
+    Raises
+    ------
+    ReadBackError
+        A node holds something else.
+    """
+    numbers = ring.numbers
+    found = read(ring, {space: [(base, count) for base, count in windows]
+                        for space, windows in frame.fields["nodes"][0]["windows"].items()})
+    ring.go_on_from(*numbers)
+    for node, expected in zip(found.fields["nodes"], frame.fields["nodes"], strict=True):
+        rank = node["rank"]
+        for space, windows in expected["windows"].items():
+            for base, _ in windows:
+                name = device_region(rank, space, base)
+                if found.regions[name] != frame.regions[name]:
+                    raise ReadBackError(rank, f"{space}/{base}", "must hold what was written to it")
+        for field in ("registers", "flags", "version", "slots", "programs"):
+            if node[field] != expected[field]:
+                raise ReadBackError(rank, field, f"must hold {_difference(node[field], expected[field])}")
+
+
+def scrub(ring: Ring) -> None:
+    """Leave nothing of a job on the nodes: zeros in all memories, registers as after reset, no program."""
+    ring.recover()
+    _take_flags(ring)
+    pending = []
+    for device in ring.devices:
+        for space, windows in whole(device.config).items():
+            pending += [device.submit_write_memory(device.config.memories[space].number, base,
+                                                   np.zeros(count, np.uint32)) for base, count in windows]
+        if not device.config.reduced:
+            pending += [device.submit_write_bits(run[0], [register(name).reset for name in run])
+                        for run in _runs(CARRIED)]
+        if device.config.restorable:
+            pending.append(device.submit_write_bits("WEIGHT_VERSION", [0]))
+    for one in pending:
+        one.result()
+    if ring.loaded[1]:
+        ring.load_programs([[[] for _ in range(device.config.queues)] for device in ring.devices])
+
+
+def digest(ring: Ring) -> str:
+    """SHA-256 of everything that a frame of the whole nodes has, whose reading it leaves as it is."""
+    numbers = ring.numbers
+    found = read(ring).fields, read(ring).regions
+    ring.go_on_from(*numbers)
+    found[0]["ring"] |= {"epoch": 0, "collective": 0}
+    return DeviceFrame(*found).digest
+
+
+def _take_flags(ring: Ring) -> None:
+    """Clear all flags: a command that waits for them takes them."""
+    flags = {rank: int(device.read_register("FLAGS")) for rank, device in enumerate(ring.devices)}
+    for rank, bits in flags.items():
+        if bits:
+            ring.devices[rank].push(Command(operation=Operation.QUIESCE, wait=bits))
+            event = ring.devices[rank].pop_event(timeout=10_000)
+            assert event is not None, "flags that are set are taken at once"
+
+
+def _runs(names: Sequence[str]) -> list[list[str]]:
+    """Names of registers in runs of consecutive addresses."""
+    groups = itertools.groupby(enumerate(names), lambda one: register(one[1]).address - one[0])
+    return [[name for _, name in group] for _, group in groups]
+
+
+def commands(data: bytes) -> list[Command]:
+    """Commands of the region of a program; a ``ValueError`` if they are none."""
+    words = _words(data).reshape(-1, DESCRIPTOR_WORDS)
+    return [Command.from_words(one) for one in words]
+
+
+def _words(data: bytes) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(data, "<u4").astype(np.uint32)
+
+
+def _bytes(words: npt.NDArray[np.uint32]) -> bytes:
+    return words.astype("<u4").tobytes()
+
+
+def _difference(found: Any, expected: Any) -> str:
+    """Expected values that were not found, and those in their place."""
+    if isinstance(found, dict):
+        return ", ".join(f"{name} 0x{value:08x}, not 0x{found[name]:08x}" for name, value in expected.items()
+                         if found[name] != value)
+    return f"{expected!r}, not {found!r}"

@@ -1,0 +1,183 @@
+"""The manifest of a checkpoint: canonical JSON, and a check of every field before any of them is used.
+
+Canonical means that the same value has the same bytes: keys are sorted, there is no blank, and every character is of
+ASCII. A manifest that is not in this form is refused, so nothing can be hidden in it, such as a key that is there
+twice.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hdl.control.registers import REGISTERS
+from hdl.memory_map import MOST_SPACES
+from host.checkpoints.rejections import BadVersionError, MalformedError
+
+__all__ = ["FORMAT", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "canonical", "device_region", "parse",
+           "program_region"]
+
+SCHEMA = "gradring.checkpoint"
+FORMAT = 1
+
+#: Regions of a checkpoint, and bytes of one of them.
+MOST_REGIONS, LARGEST_REGION = 4096, 1 << 28
+_WORD = (1 << 32) - 1
+_MOST_NODES, _MOST_QUEUES, _MOST_WINDOWS = 16, 3, 64
+_LARGEST_SPACE = 1 << 28
+
+Check = Callable[[Any], bool]
+
+
+def canonical(value: Any) -> bytes:
+    """The bytes of a value of numbers, texts, lists and dictionaries whose keys are texts.
+
+    Raises
+    ------
+    ValueError
+        A number is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def device_region(rank: int, space: str, base: int) -> str:
+    """Name of the region with the contents of a window."""
+    return f"device/{rank:02d}/{space}/{base}"
+
+
+def program_region(rank: int, queue: int) -> str:
+    """Name of the region with the commands of a queue's program."""
+    return f"device/{rank:02d}/program/{queue}"
+
+
+def _integer(least: int, most: int) -> Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _text(pattern: str) -> Check:
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
+
+
+def _several(check: Check, least: int, most: int) -> Check:
+    return lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(check, value))
+
+
+def _pair(first: Check, second: Check) -> Check:
+    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
+
+
+def _mapping(key: Check, check: Check, most: int) -> Check:
+    return lambda value: isinstance(value, dict) and len(value) <= most and all(
+        key(name) and check(one) for name, one in value.items())
+
+
+def _record(**checks: Check) -> Check:
+    return lambda value: isinstance(value, dict) and value.keys() == checks.keys() and all(
+        check(value[name]) for name, check in checks.items())
+
+
+def _optional(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+_number, _digest, _name = _integer(0, _WORD), _text("[0-9a-f]{64}"), _text("[a-z][a-z0-9_]{0,31}")
+_rank = _integer(0, _MOST_NODES - 1)
+_windows = _several(_pair(_integer(0, _LARGEST_SPACE), _integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
+
+_NODE = _record(
+    rank=_rank, version=_number, flags=_integer(0, 0xFFFF),
+    registers=_mapping(_text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
+    slots=_several(_integer(0, (1 << 19) - 1), 2, 2), model=_integer(0, 255),
+    programs=_several(_pair(_integer(0, 1 << 16), _digest), 0, _MOST_QUEUES),
+    windows=_mapping(_name, _windows, MOST_SPACES))
+
+_DEVICE = _record(
+    contract=_mapping(_name, lambda value: isinstance(value, bool | str), 32),
+    ring=_record(size=_integer(1, _MOST_NODES), topology=_name, epoch=_integer(0, 255),
+                 collective=_integer(0, 0xFFFF), peers=_several(_pair(_rank, _rank), 1, _MOST_NODES)),
+    nodes=_several(_NODE, 1, _MOST_NODES))
+
+_PROCESS = _record(
+    step=_integer(0, 1 << 62), epoch=_integer(0, 1 << 62), arrays=_integer(0, MOST_REGIONS),
+    order=_optional(_digest),
+    resources=_record(nodes=_integer(1, _MOST_NODES),
+                      words=_mapping(_name, _integer(0, _LARGEST_SPACE), MOST_SPACES)))
+
+_MANIFEST = {
+    "schema": _text(re.escape(SCHEMA)), "format": _integer(FORMAT, FORMAT), "sequence": _integer(0, 1 << 62),
+    "nonce": _text("[0-9a-f]{32}"), "time": _integer(0, 1 << 62), "tenant": _integer(0, 0xFFFF),
+    "watermark": _optional(_digest), "process": _optional(_PROCESS), "device": _optional(_DEVICE),
+    "regions": _several(_record(name=_text("[a-z0-9_/.]{1,90}"), size=_integer(0, LARGEST_REGION), sha256=_digest), 0,
+                        MOST_REGIONS),
+}
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The manifest of its bytes.
+
+    Raises
+    ------
+    MalformedError
+        The bytes are no canonical JSON, or a field is missing, unknown or of another form.
+    BadVersionError
+        The manifest is of another schema or format.
+    """
+    try:
+        value = json.loads(data)
+        same = canonical(value) == data
+    except (ValueError, RecursionError):  # and UnicodeDecodeError, which is a ValueError
+        raise MalformedError("manifest must be canonical JSON") from None
+    if not same or not isinstance(value, dict):
+        raise MalformedError("manifest must be canonical JSON, an object with sorted keys and no blanks")
+    schema, number = value.get("schema"), value.get("format")
+    if not isinstance(schema, str) or not _integer(0, 1 << 62)(number):
+        raise MalformedError("manifest must have a schema and the number of its format")
+    if (schema, number) != (SCHEMA, FORMAT):
+        raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
+    for name, check in _MANIFEST.items():
+        if name not in value or not check(value[name]):
+            raise MalformedError(f"manifest must have a {name} as docs/checkpoints.md says")
+    if value.keys() != _MANIFEST.keys():
+        raise MalformedError("manifest must have no other fields than those of docs/checkpoints.md")
+    _check_regions(value)
+    return value
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def _check_regions(manifest: dict[str, Any]) -> None:
+    """Raise ``MalformedError`` unless the regions are those that the frames name, in the order of their names."""
+    found = {one["name"]: one for one in manifest["regions"]}
+    if list(found) != sorted(found) or len(found) != len(manifest["regions"]):
+        raise MalformedError("regions must be in the order of their names, each of them once")
+    expected: dict[str, int | None] = {}
+    process, device = manifest["process"], manifest["device"]
+    if process is not None:
+        expected["process/state.json"] = None
+        expected |= {f"process/array/{number:04d}": None for number in range(process["arrays"])}
+    if device is not None:
+        size = device["ring"]["size"]
+        if len(device["nodes"]) != size or len(device["ring"]["peers"]) != size or (
+                [node["rank"] for node in device["nodes"]] != list(range(size))):
+            raise MalformedError(f"nodes and peers must be those of a ring of {size}, in the order of ranks")
+        for rank, node in enumerate(device["nodes"]):
+            for space, windows in node["windows"].items():
+                end = 0
+                for base, count in windows:
+                    if base < end or base + count > _LARGEST_SPACE:
+                        raise MalformedError(f"windows of node {rank} in {space} must lie one behind the other")
+                    end = base + count
+                    expected[device_region(rank, space, base)] = 4 * count
+            for queue, (commands, digest) in enumerate(node["programs"]):
+                name = program_region(rank, queue)
+                expected[name] = 64 * commands
+                if name in found and found[name]["sha256"] != digest:
+                    raise MalformedError(f"digest of region {name} must be that of the program")
+    if found.keys() != expected.keys():
+        raise MalformedError("regions must be those that the frames name, and no others")
+    for name, size in expected.items():
+        if size is not None and found[name]["size"] != size:
+            raise MalformedError(f"region {name} must have {size} bytes, not {found[name]['size']}")

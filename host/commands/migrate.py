@@ -1,0 +1,161 @@
+"""The command `gradring migrate`: what `make migrate` runs."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.config import NodeConfig
+from host.commands.console import Progress, make_console, new_table, shown
+from host.commands.run_options import check_range
+from host.output import prepare, write_json
+from host.transports.session import LATENCY, TransportName, open_session
+from sim.verilated import toolchain
+
+if TYPE_CHECKING:
+    from host.migration.site import Fabric, Site
+
+__all__ = ["migrate_command"]
+
+_FILES = ("migrate.json",)
+
+
+def node_of_job(*, interval: int, **options: str) -> NodeConfig:
+    """Node of a site, whose optimizer takes ``interval`` cycles for an element."""
+    return NodeConfig(update_interval=interval, masking=False, error_feedback=False, restorable=True, **options)
+
+
+def migrate_command(
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes of both rings.")] = 4,
+    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 24,
+    after: Annotated[int, typer.Option(help="Steps after which the job is moved.")] = 11,
+    optimizer: Annotated[str, typer.Option(help="momentum or adam.")] = "momentum",
+    hidden: Annotated[str, typer.Option(help="Hidden layers: 64,32; or none.")] = "none",
+    weights: Annotated[str, typer.Option(help="Codec of weights.")] = RAW,
+    gradients: Annotated[str, typer.Option(help="Codec of gradients.")] = ZERO_VALUE,
+    latency: Annotated[int, typer.Option(help="Cycles of the target's links.")] = 40,
+    interval: Annotated[int, typer.Option(help="Cycles of the target's optimizer for an element.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of the target's simulation.")] = 2,
+    transport: Annotated[str, typer.Option(help="Target: verilated, or board for a simulated one.")] = "verilated",
+    key: Annotated[Path | None, typer.Option(
+        help="File of the key of manifests. [default: the user's key]", show_default=False)] = None,
+    owner_key: Annotated[Path | None, typer.Option(
+        help="File of the key of the model's owner. [default: owner.key in the output folder]",
+        show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder of migrate.json, the ledger and checkpoints. [default: "
+                                              "build/migrate]", show_default=False)] = toolchain.BUILD / "migrate",
+) -> None:
+    """Move a training job from a ring to another one while it runs, and compare it with a run that stays."""
+    from host.checkpoints.keys import key_of, read_key, user_key
+    from host.driver.memory import fitted
+    from host.migration.ledger import Entry, Ledger
+    from host.migration.migrate import migrate
+    from host.migration.site import Keys, Site
+    from host.models.digits import digits
+    from host.models.widths import widths
+    from host.training.optimizers import OptimizerName, create
+    from host.training.record import TrainingConfig
+    from host.training.workloads import Classifier
+
+    check_range("Nodes", nodes, 1, 16)
+    check_range("Steps", steps, 1, 100_000)
+    check_range("Steps before the move", after, 0, steps)
+    if optimizer not in ("momentum", "adam"):
+        raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}")
+    if transport not in ("verilated", "board"):
+        raise ValueError(f"Target must be verilated or board, not {transport!r}")
+    for name, codecs, given in (("weights", WEIGHT_CODECS, weights), ("gradients", GRADIENT_CODECS, gradients)):
+        if given not in codecs:
+            raise ValueError(f"Codec of {name} must be one of {', '.join(codecs)}, not {given!r}")
+        if name == "weights" and WEIGHT_CODECS[given].codebook_words:
+            raise ValueError(f"Codec of weights must have no codebook here, not be {given!r}")
+    config = TrainingConfig(max_steps=steps, interval=steps, hidden=widths(hidden), seed=seed,
+                            optimizer=create(OptimizerName(optimizer)))
+    prepare(output, files=_FILES)
+    keys = Keys(user_key() if key is None else read_key(key),
+                key_of(output / "owner.key") if owner_key is None else read_key(owner_key))
+    data, console = digits(), make_console()
+
+    def workload() -> Classifier:
+        return Classifier(data, config.hidden)
+
+    def node(interval: int) -> NodeConfig:
+        made = node_of_job(interval=interval, weight_codec=weights, gradient_codec=gradients)
+        return fitted(made, [config.allocation(workload().parameters.size)], nodes=nodes)
+
+    def site(name: str, fabric: Callable[[], contextlib.AbstractContextManager["Fabric"]]) -> Site:
+        return Site(name, output / name, fabric=fabric, workload=workload, config=config, keys=keys)
+
+    sites = [site("source", _fabric(node(1), nodes=nodes)),
+             site("target", _fabric(node(interval), nodes=nodes, latency=latency, threads=threads,
+                                    transport=TransportName(transport)))]
+    stays = site("stays", _fabric(node(1), nodes=nodes))
+    source, target = sites
+    ledger = Ledger(output / "ledger.json")
+    for one in sites:
+        one.path.unlink(missing_ok=True)
+    ledger.commit(Entry(source.name, 0))
+    try:
+        with Progress(console) as progress:
+            progress.stage("run that stays", steps)
+            stays.begin()
+            expected = _finish(stays, progress)
+            progress.stage("run that moves", steps)
+            source.begin()
+            assert source.run is not None
+            for _ in range(after):
+                source.run.advance()
+            progress.say(f"moved after step {after}")
+            downtime = migrate(source, target, ledger)
+            same = _finish(target, progress) == expected
+    finally:
+        for one in (*sites, stays):
+            one.close()
+    columns = ("read", "load", "read back", "start", "in all", "bound")
+    table = new_table("cycles in which the job stood still", columns)
+    table.add_row(*(f"{value:,}" for value in (downtime.read, downtime.load, downtime.read_back, downtime.start,
+                                               downtime.cycles, int(downtime.bound))))
+    console.print(table)
+    console.print(f"{downtime.live_words:,} live words a node · moved after step {after} of {steps} · final weights, "
+                  f"state and losses {'have' if same else 'have NOT'} the bits of the run that stayed",
+                  soft_wrap=True)
+    write_json(output / _FILES[0], {
+        **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": nodes,
+        "steps": steps, "after": after, "optimizer": optimizer, "weights": weights, "gradients": gradients,
+        "transport": transport, "same": same})
+    console.print(shown(output / _FILES[0]), soft_wrap=True)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
+            transport: TransportName = TransportName.VERILATED,
+            ) -> Callable[[], contextlib.AbstractContextManager["Fabric"]]:
+    """Opens a ring."""
+    from host.migration.site import Fabric
+
+    @contextlib.contextmanager
+    def opens() -> Iterator[Fabric]:
+        with open_session(config, nodes=nodes, latency=latency, threads=threads, transport=transport) as session:
+            yield Fabric(session.ring, lambda: session.cycle)
+
+    return opens
+
+
+def _finish(site: "Site", progress: Progress) -> tuple[list[bytes], list[float]]:
+    """Do the rest of a run: bits of the nodes, which are those of the golden model, and losses."""
+    run = site.run
+    assert run is not None
+    while not run.complete:
+        run.advance()
+        progress.advance(f"loss {run.training.steps[-1].loss:.4f}")
+    losses = [step.loss for step in run.finish().steps]
+    state = run.state()
+    reference = state["memory"]["reference"]
+    arrays = [state["parameters"], reference["weights"], reference["master"], *reference["state"]]
+    return [array.tobytes() for array in arrays], losses

@@ -1,0 +1,65 @@
+# amaranth: UnusedElaboratable=no
+"""Nodes with late gradients, moved while some of them wait for a round."""
+
+import numpy as np
+
+from host.checkpoints.checkpoint import ProcessFrame, make, restore
+from host.checkpoints.device_frame import read
+from host.program.rounds import RoundProgram
+from host.training.late_learning import Late, LateConfig
+from host.training.late_run import LateRun
+from sim.golden.ring import largest_block
+from tests.host.migration.sites import DATA
+from tests.host.rings import CONFIGS, open_nodes
+
+KEY = b"k" * 32
+CONFIG = LateConfig(workers=3, late=Late.FOLD, slow={1: 3}, quorum=2, skew=0.9, batch=4, hidden=(), macs=1,
+                    cycles=150_000, seed=3)
+
+
+def train(nodes):
+    """A run of blocks of three rounds, which goes on on other nodes after each block if there are more."""
+    state = data = None
+    pending = []
+    for threads in nodes:
+        with open_nodes(3, config=CONFIGS["wide"], threads=threads, timeout=60_000) as (ring, _):
+            run = LateRun(ring, DATA, CONFIG, block=3)
+            if data is None:
+                run.begin()
+            else:
+                state, _ = restore(data, ring, key=KEY)
+                run.resume(state, restored=True)
+            while not run.complete:
+                run.advance()
+                if len(nodes) > 1:
+                    break
+            length = len(run.state()["master"])
+            block = largest_block(length, 3)
+            slots = 3 * RoundProgram(nodes=3, length=length, durations=[0] * 3).stride
+            live = {"weights": [(0, length)], "masters": [(0, block)], "state_0": [(0, block)],
+                    "gradients": [(0, slots)], "scales": [(0, 512)]}
+            if not run.complete:
+                frame = read(ring, live)
+                found = [[bits & 0xFFFF for bits in node["slots"] if bits >> 17 & 1]
+                         for node in frame.fields["nodes"]]
+                assert [sorted(one) for one in found] == [sorted(one) for one in run.pending()]
+                pending.append(sum(map(len, found)))
+                data = make(ProcessFrame(state=run.state()), frame, key=KEY)
+            else:
+                break
+    assert run.complete
+    return run, pending
+
+
+def test_same_bits():
+    whole, _ = train([1])
+    moved, pending = train([1, 2] * 20)
+    print("pending gradients at each move:", pending)
+    assert sum(pending) > 0
+    assert moved.fates == whole.fates
+    assert moved.counts() == whole.counts()
+    found, expected = moved.state(), whole.state()
+    assert (found["master"] == expected["master"]).all()
+    assert all(np.array_equal(one, other) for one, other in zip(found["state"], expected["state"], strict=True))
+    assert moved.outcome.losses == whole.outcome.losses
+    assert any(late for one in whole.fates for late in [one.late])

@@ -1,0 +1,89 @@
+# amaranth: UnusedElaboratable=no
+"""Migrations of training between simulated rings: the bits of the run that was not moved, and the time it stands."""
+
+import pytest
+
+from host.checkpoints.rejections import TooSmallError
+from host.migration.ledger import Entry, LedgerError
+from host.migration.migrate import migrate
+from tests.host.migration.sites import (
+    ADAM,
+    DATA,
+    MOMENTUM,
+    advance,
+    fabric_of,
+    ledger_of,
+    result,
+    site_of,
+    with_optimizer,
+)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
+def test_same_bits(tmp_path, optimizer, nodes):
+    """24 steps with gradients and weights in mx9, moved after steps 0, 1, 11 and 23, in the middle of an epoch and
+    more than once, to a ring of other latencies and threads and back."""
+    config = with_optimizer(optimizer)
+    here = site_of("here", tmp_path, fabric_of("mx9", nodes=nodes), config=config)
+    there = site_of("there", tmp_path, fabric_of("mx9", nodes=nodes, latency=37, threads=2), config=config)
+    try:
+        here.begin()
+        expected = result(here)
+        here.scrub()
+        ledger = ledger_of(tmp_path, "here")
+        here.begin()
+        source, target, done = here, there, 0
+        for after in (0, 1, 11, 23):
+            advance(source, after - done)
+            downtime = migrate(source, target, ledger)
+            print(f"{nodes} nodes, after step {after}: {downtime.cycles:,} cycles of {downtime.bound:,.0f} for "
+                  f"{downtime.live_words:,} words a node: {downtime}")
+            assert downtime.cycles <= downtime.bound
+            assert (source.running, target.running, source.path.exists()) == (False, True, False)
+            source, target, done = target, source, after
+        assert ledger.read() == Entry("here", 4)
+        *bits, versions = result(source)
+        assert bits == list(expected[:3])
+        # The count of updates went along: steps, and the distribution of the first weights.
+        assert versions == [25] * nodes
+    finally:
+        here.close()
+        there.close()
+
+
+def test_to_nodes_of_another_kind(tmp_path):
+    """Nodes with other segments and memories, and a server, which has weights in its far memory and an optimizer four
+    elements wide, compute the same bits. Nodes whose count of updates cannot be set are refused, and the job goes
+    on."""
+    config = with_optimizer(MOMENTUM, max_steps=8)
+    here, there = (site_of(name, tmp_path, fabric_of(name, nodes=2), config=config) for name in ("default", "server"))
+    try:
+        here.begin()
+        expected = result(here)
+        here.scrub()
+        here.begin()
+        ledger = ledger_of(tmp_path, "default")
+        advance(here, 3)
+        migrate(here, there, ledger)
+        advance(there, 2)
+        with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have a WEIGHT_VERSION that can be written, "
+                                                r"as nodes with restorable have$"):
+            migrate(there, here, ledger)
+        assert (here.running, there.running, ledger.read().owner) == (False, True, "server")
+        assert list(result(there)[:3]) == list(expected[:3])
+    finally:
+        here.close()
+        there.close()
+
+
+def test_refused(tmp_path):
+    """A site that does not own the job, or does not run it, cannot give it away; and what cannot be moved says so."""
+    here, there = (site_of(name, tmp_path, None) for name in ("here", "there"))
+    with pytest.raises(LedgerError, match=r"ledger\.json must be a ledger, with the owner of a job and a number$"):
+        migrate(here, there, ledger_of(tmp_path / "other", "here").__class__(tmp_path / "ledger.json"))
+    with pytest.raises(LedgerError, match=r"^Source must run the job and own it, not here, while the ledger names "
+                                          "there$"):
+        migrate(here, there, ledger_of(tmp_path, "there"))
+    with pytest.raises(ValueError, match=r"^Job to be migrated must have no schedule, and a host that computes$"):
+        site_of("here", tmp_path, None, config=with_optimizer(MOMENTUM, overlap="stale:1"), data=DATA)
