@@ -52,7 +52,8 @@ help:
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled,"
 	@echo "            and measured on a simulated node; it goes on where an earlier run has ended"
 	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
-	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor)"
+	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor; NODES=1 for"
+	@echo "            the first seed of three cases on simulated nodes as well)"
 	@echo "make migrate  move a training job to another ring while it runs (NODES=4 STEPS=24 AFTER=11 OPTIMIZER=adam HIDDEN="
 	@echo "            WEIGHTS= GRADIENTS= LATENCY=40 INTERVAL=2 THREADS=2 TRANSPORT=board KEY= OWNER_KEY= SEED=)"
 	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
@@ -127,7 +128,8 @@ SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMA
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
   $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(call option,SCHEDULER,--scheduler) $(call option,COMPUTE_FORMATS,--compute-formats) \
   $(if $(filter 0 no,$(SYNTH)),--no-synth))
-RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epochs) $(call option,REPLAY,--replay))
+RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epochs) $(call option,REPLAY,--replay) \
+  $(if $(filter-out 0 no,$(NODES)),--nodes))
 RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES,--nodes) \
   $(call option,MICROBATCH,--microbatch) $(call option,MICROBATCHES,--microbatches) $(call option,SETS,--sets) \
   $(call option,LEARNING_RATE,--rate) $(call option,MOMENTUM,--momentum) $(call option,FAR,--far) \

@@ -30,6 +30,8 @@ def relay_command(
         help="Epochs of each run. [default: 16, and 8 of two layers and more]", show_default=False)] = None,
     replay: Annotated[Path | None, typer.Option(
         help="Log of edits to run again, without an assessor.", show_default=False)] = None,
+    nodes: Annotated[bool, typer.Option(
+        "--nodes", help="Run the first seed of each case that has a bar on simulated nodes as well.")] = False,
     output: Annotated[Path, typer.Option(help="Folder of relay.json, relay.png, edits.json. [default: build/relay]",
                                           show_default=False)] = toolchain.BUILD / "relay",
 ) -> None:
@@ -65,8 +67,18 @@ def relay_command(
                 runs.append(experiment.learn(case, data, seed, epochs=epochs))
                 progress.advance(f"accuracy {runs[-1].accuracy:.2%}")
             rows.append(experiment.row_of(case, runs))
+        simulated = []
+        for case, row in zip(experiment.CASES, rows, strict=True) if nodes else ():
+            if case.bar:
+                progress.stage(f"nodes: {case.name}", experiment.sets_of(case, data, epochs))
+                found = experiment.learn_on_nodes(case, data, 0, epochs=epochs, on_set=lambda report: progress.advance(
+                    f"loss {report.mean_loss:.4f}"))
+                simulated.append({"name": case.name, "sets": len(found.reports), "accuracy": found.accuracy,
+                                  "same": found.same and found.digest == row.log["digest"]})
     stalls, choices = experiment.stalls(), experiment.choices()
     console.print(_accuracies(rows))
+    if nodes:
+        console.print(_simulated(simulated))
     console.print(_stalls(stalls))
     console.print(_choices(choices))
     console.print("accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled",
@@ -79,9 +91,10 @@ def relay_command(
     write_json(output / "relay.json", {
         "cases": [{"name": row.name, "beside": row.beside, "bar": row.bar, "mean": row.mean,
                    "accuracies": list(row.accuracies), "edits": row.log["edits"]} for row in rows],
-        "stalls": stalls, "choices": choices})
+        "nodes": simulated, "stalls": stalls, "choices": choices})
     console.print(" · ".join(shown(output / name) for name in _FILES), soft_wrap=True)
     missed = experiment.failures(rows) if seeds is None and epochs is None else []
+    missed += [f"{one['name']} must have the golden bits on nodes" for one in simulated if not one["same"]]
     for failure in missed:
         console.print(f"relay: {failure}", style="bold red", soft_wrap=True)
     if missed:
@@ -110,6 +123,15 @@ def _accuracies(rows: "Sequence[Row]") -> Table:
         bar = "" if not row.bar else f"{row.bar:+.1f}" if row.beside else f"{row.bar:.1f}"
         table.add_row(row.name, f"{row.mean:.2f}", gain, bar, f"{min(row.accuracies):.2f}",
                       f"{max(row.accuracies):.2f}", str(len(row.log["edits"])))
+    return table
+
+
+def _simulated(rows: Sequence[dict[str, Any]]) -> Table:
+    table = new_table("first seed on simulated nodes: weights, losses, counts and edits beside golden ones", (
+        "case", "sets", "accuracy, %", "bits"))
+    for row in rows:
+        table.add_row(row["name"], str(row["sets"]), f"{100 * row['accuracy']:.2f}",
+                      "the same" if row["same"] else "OTHERS")
     return table
 
 

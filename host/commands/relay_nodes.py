@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["relay_nodes_command"]
 
 _FILES = ("relay-nodes.json",)
-#: Elements that server memories are made of, so that similar models share a library.
-_STEP = 1 << 14
-#: Commands of a program, and elements of a worker's memories.
-_DEPTH, _ACTIVATIONS, _FAR = 1024, 8192, 1 << 17
 
 
 def relay_nodes_command(
@@ -53,17 +49,14 @@ def relay_nodes_command(
 ) -> None:
     """Train layer by layer from a server, on simulated nodes, and compare them with golden ones."""
     from hdl.config import NodeConfig
-    from host.driver.device import Device
-    from host.driver.ring import Ring
     from host.models.digits import digits
     from host.models.widths import widths as hidden_widths
-    from host.relay import node_run
     from host.relay.assessor import Plateau, Together, Underflow
     from host.relay.edits import Structure
+    from host.relay.node_run import NodeRun
+    from host.relay.opening import open_relay, relay_nodes
     from host.relay.plan import cut, make_relay_plan
     from host.training.optimizers import SGD
-    from host.transports.backdoor import BackdoorTransport, PortTime
-    from host.transports.verilated import open_ring
 
     check_range("Workers", nodes, 1, 15)
     check_range("Sets", sets, 1, 100_000)
@@ -78,38 +71,26 @@ def relay_nodes_command(
                          f"{far!r}")
     layers, data, optimizer = hidden_widths(hidden), digits(), SGD(rate, momentum=momentum)
     widths = (data.train_x.shape[1], *layers, data.classes)
-    windows = 2
+    units, windows = cut(widths, window=window, lanes=NodeConfig.lanes), 2
     if resident:  # one window more than a relay has at least, and one for a layer that comes
-        windows = max(3, len(cut(widths, window=window, lanes=NodeConfig.lanes)) + plateau)
-    worker = node_run.worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH,
-                                  windows=windows)
-    memories = node_run.worker_of(worker, windows=windows)
+        windows = max(3, len(units) + plateau)
+    configs = relay_nodes(words=sum(unit.length for unit in units), planes=optimizer.planes, window=window,
+                          windows=windows)
     most = len(data.train_y) // nodes
-    plan = make_relay_plan(widths, worker=memories, count=microbatches or 1, microbatch=microbatch, most=most)
+    plan = make_relay_plan(widths, worker=configs.memories, count=microbatches or 1, microbatch=microbatch, most=most)
     formats = tuple(format.split(","))
     structure = Structure(widths, formats * (len(widths) - 1) if len(formats) == 1 else formats, microbatches or 1,
-                          rate, plan.microbatch, memories)
+                          rate, plan.microbatch, configs.memories)
     rules: list[Assessor] = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
-    words = sum(unit.length for unit in plan.units)
-    server = node_run.server_node(words=-(-words // _STEP) * _STEP, planes=optimizer.planes, depth=_DEPTH)
     prepare(output, files=_FILES)
     console = make_console()
     console.print(plan.line, soft_wrap=True)
-    configs = [worker] * nodes + [server]
     with Progress(console) as progress:
         progress.stage("build", 1)
-        with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
-            simulation = opened.simulation
-            for rank in range(nodes):
-                simulation.set_far_speed(latency=16, rate=1, node=rank)
-            simulation.set_far_speed(latency=16, rate=speed, node=nodes)
-            time = PortTime(lambda: simulation.cycle)
-            ring = Ring([Device(BackdoorTransport(transport, simulation, rank, config, time), config,
-                                name=f"worker {rank}" if rank < nodes else "server")
-                         for rank, (transport, config) in enumerate(zip(opened.transports, configs, strict=True))])
-            ring.connect()
-            run = node_run.NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
-                                   assessor=Together(*rules) if rules else None)
+        with open_relay(configs, workers=nodes, rate=speed, threads=threads, arithmetic=arithmetic) as (
+                ring, simulation):
+            run = NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
+                          assessor=Together(*rules) if rules else None)
             progress.stage("relay", sets)
             rows = []
             for number in range(sets):

@@ -1,6 +1,7 @@
 """Experiments with relays on golden nodes: edits of an assessor, and deep perceptrons; and modelled timelines.
 
-Nodes have the same bits, so accuracies stand for theirs; cycles are modelled.
+Nodes have the same bits, so accuracies stand for theirs; cycles are modelled. :func:`learn_on_nodes` runs a case on
+simulated nodes, beside golden ones.
 """
 
 import dataclasses
@@ -13,14 +14,17 @@ import numpy as np
 from host.models.digits import Dataset
 from host.relay.assessor import Blind, Plateau, Underflow
 from host.relay.edits import Kind, Structure
+from host.relay.node_run import NodeRun
+from host.relay.opening import open_relay, relay_nodes
 from host.relay.plan import Worker, make_relay_plan
-from host.relay.run import Assessor, RelayRun, replayed
+from host.relay.run import Assessor, RelayRun, SetReport, replayed
 from host.relay.timeline import Costs, costs_of, microbatches, uniform
 from host.training.optimizers import SGD
 from sim.golden.relay import Unit
+from sim.verilated.native import Arithmetic
 
-__all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "replay_log", "row_of", "stalls",
-           "start_of"]
+__all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "learn_on_nodes", "replay_log", "row_of",
+           "sets_of", "stalls", "start_of"]
 
 #: Workers, examples of a microbatch, and microbatches of a set: 96 examples.
 WORKERS, MICROBATCH, COUNT = 4, 8, 3
@@ -119,9 +123,40 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
     run = RelayRun(data, start, workers=WORKERS, optimizer=SGD(case.rate, momentum=MOMENTUM), seed=seed,
                    assessor=case.assessor())
     run.propose(0, Kind.MICROBATCHES, COUNT)
-    each = WORKERS * MICROBATCH * COUNT
-    run.run(-(-len(data.train_y) // each) * (case.epochs if epochs is None else epochs))
+    run.run(sets_of(case, data, epochs))
     return run
+
+
+def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
+                   arithmetic: Arithmetic = Arithmetic.NATIVE, threads: int = 1,
+                   on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
+    """Run a case with a seed on simulated nodes, whose bits are compared with golden ones after every set.
+
+    Parameters
+    ----------
+    case, data, seed, epochs
+        Parameters of :func:`learn`.
+    arithmetic, threads
+        Those of the simulation.
+    on_set : callable
+        Called after each set.
+    """
+    start = start_of(case)
+    words = sum(unit.length for unit in start.plan.units)
+    optimizer = SGD(case.rate, momentum=MOMENTUM)
+    nodes = relay_nodes(words=words, planes=optimizer.planes, window=WORKER.window)
+    with open_relay(nodes, workers=WORKERS, threads=threads, arithmetic=arithmetic) as (ring, _):
+        run = NodeRun(ring, data, start, optimizer=optimizer, seed=seed, assessor=case.assessor())
+        run.propose(0, Kind.MICROBATCHES, COUNT)
+        for _ in range(sets_of(case, data, epochs)):
+            on_set(run.step())
+            run.compare()
+    return run
+
+
+def sets_of(case: Case, data: Dataset, epochs: int | None = None) -> int:
+    """Sets of a run of a case."""
+    return -(-len(data.train_y) // (WORKERS * MICROBATCH * COUNT)) * (case.epochs if epochs is None else epochs)
 
 
 def replay_log(data: Dataset, log: Mapping[str, Any]) -> RelayRun:

@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from host.relay import experiment, node_run, opening
+from sim.verilated.native import Arithmetic
+from tests.host import rings
+
 
 def test_results_and_replay(run, tmp_path):
     code, out, err = run("relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
@@ -22,6 +26,25 @@ def test_results_and_replay(run, tmp_path):
     code, out, _ = run("relay", "--replay", log)
     assert code == 1
     assert out.endswith("ANOTHER run\n")
+
+
+def test_nodes(run, monkeypatch, tmp_path):
+    """A case on two simulated workers and their server has the golden losses, weights and edits."""
+    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
+    monkeypatch.setattr(experiment, "relay_nodes", lambda **sizes: opening.RelayNodes(
+        worker, server, node_run.worker_of(worker)))
+    monkeypatch.setattr(experiment, "WORKERS", 2)
+    monkeypatch.setattr(experiment, "CASES", experiment.CASES[:2])
+    learned = experiment.learn_on_nodes
+    monkeypatch.setattr(experiment, "learn_on_nodes", lambda *given, **options: learned(
+        *given, **options, arithmetic=Arithmetic.GATEWARE))
+    code, out, err = run("relay", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
+    assert (code, err) == (0, "")
+    found = json.loads((tmp_path / "relay.json").read_text())
+    [row] = found["nodes"]
+    assert (row["name"], row["sets"], row["same"]) == ("64-10, a plateau adds a layer", 30, True)
+    assert round(100 * row["accuracy"], 4) == found["cases"][1]["accuracies"][0]
+    assert f"{100 * row['accuracy']:.2f}" in out
 
 
 @pytest.mark.parametrize(("content", "message"), [
