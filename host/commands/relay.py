@@ -71,8 +71,9 @@ def relay_command(
         for case, row in zip(experiment.CASES, rows, strict=True) if nodes else ():
             if case.bar:
                 progress.stage(f"nodes: {case.name}", experiment.sets_of(case, data, epochs))
-                found = experiment.learn_on_nodes(case, data, 0, epochs=epochs, on_set=lambda report: progress.advance(
-                    f"loss {report.mean_loss:.4f}"))
+                found = experiment.learn_on_nodes(
+                    case, data, 0, epochs=epochs,
+                    on_set=lambda report: progress.advance(f"loss {report.mean_loss:.4f}"))
                 simulated.append({"name": case.name, "sets": len(found.reports), "accuracy": found.accuracy,
                                   "same": found.same and found.digest == row.log["digest"]})
     stalls, choices = experiment.stalls(), experiment.choices()

@@ -13,13 +13,14 @@ def test_run(run, monkeypatch, tmp_path):
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
     monkeypatch.setattr(node_run, "server_node", lambda **options: server)
-    code, out, err = run("relay-nodes", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--sets", 2, "--output",
-                         tmp_path)
+    code, out, err = run("relay-nodes", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--sets", 2, "--format",
+                         "mx4,mx9", "--underflow", "--output", tmp_path)
     assert (code, err) == (0, "")
     assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
     found = json.loads((tmp_path / "relay-nodes.json").read_text())
     assert found["same"] is True
     assert found["widths"] == [64, 32, 10]
+    assert found["start"]["formats"] == ["mx4", "mx9"]
     assert found["sets"] == len(found["times"]) == len(found["losses"]) == 2
     assert found["times"][1]["microbatches"] == found["times"][0]["chosen"] == found["edits"][0]["value"]
     assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["times"])
@@ -28,6 +29,8 @@ def test_run(run, monkeypatch, tmp_path):
 @pytest.mark.parametrize(("options", "message"), [
     (("--hidden", "64y"), "Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most "
                           "1,000 layers, with commas between them, not '64y'"),
+    (("--hidden", "32", "--format", "mx5"), "Format must be one of raw, mx4, mx6, mx9, not 'mx5'"),
+    (("--hidden", "32", "--format", "raw,mx4,mx4"), "Formats must be one for each of 2 layers, not 3"),
     (("--far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
     (("--far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not 'fast'"),
     (("--microbatch", 5000), "Microbatch must be of 1 to 4,095 examples, not 5000"),

@@ -74,8 +74,8 @@ class Bench(wiring.Component):
             "operation": Operation.FOLD, "gradient_base": BASE, "length": length, "number": number, "round": 1,
             "weight_base": generator.getrandbits(32), "state_base": generator.getrandbits(32),
             "duration": generator.getrandbits(32), "turn": generator.getrandbits(8),
-            "stride": generator.getrandbits(8), "format": generator.getrandbits(4),
-            "entry": generator.getrandbits(8), "reserved_12": generator.getrandbits(116)})
+            "stride": generator.getrandbits(8), "format": (bits := generator.getrandbits(128)) & 15,
+            "entry": bits >> 4 & 255, "reserved_12": bits >> 12})
         ctx.set(given.valid, 1)
         await ctx.tick().until(given.ready)
         ctx.set(given.valid, 0)

@@ -37,8 +37,11 @@ def server(plan, seed=0):
 class Bench:
     """Golden nodes, and beside them the model of sets."""
 
-    def __init__(self, widths, *, workers, count, microbatch, lengths=None, recompute=True, **changes):
-        self.plan = make_relay_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
+    def __init__(self, widths, *, workers, count, microbatch, lengths=None, recompute=True, formats=(), **changes):
+        plan = make_relay_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
+        formats = formats or ["raw"] * plan.last
+        self.plan = dataclasses.replace(plan, units=tuple(
+            dataclasses.replace(unit, format=formats[unit.layer - 1]) for unit in plan.units))
         self.lists = compile_relay(self.plan, array=ARRAY, recompute=recompute)
         self.lengths = lengths or [[microbatch] * count] * workers
         self.program = relay_program(self.lists, lengths=self.lengths, depth=1024)
@@ -106,6 +109,24 @@ def test_resident_layers_have_the_same_bits_and_are_fetched_once():
     assert [task.name for task in bench.program.tasks if task.operation == "BROADCAST"] == [
         f"fetch {number}" for number in range(4)]
     assert [bench.set(number) for number in range(2)] == [True] * 2
+
+
+def test_formats():
+    """Sets with a format for each layer have the bits of the model, and the server its counts."""
+    bench = Bench([16] * 4 + [10], workers=2, count=2, microbatch=4, formats=["mx9", "raw", "mx4", "mx6"])
+    for number in range(2):
+        assert bench.set(number)
+        for operation, counts in (("BROADCAST", bench.model.fetched), ("PUSH", bench.model.pushed)):
+            assert {entry: found for (name, entry), found in bench.nodes.counts.items()
+                    if name == operation} == counts
+    assert bench.model.fetched[2].zeros > 0
+
+
+def test_nodes_that_expect_different_formats():
+    bench = Bench([16, 10], workers=1, count=1, microbatch=4)
+    command = Placed("BROADCAST", [{"length": 32, "root": 1, "format": 1}, {"length": 32, "root": 1}], True)
+    with pytest.raises(ValueError, match=r"^Format of a BROADCAST must be one on all nodes, not \[0, 1\]$"):
+        bench.nodes.execute(command, [0, 1])
 
 
 def test_bits_are_those_without_recomputing():
