@@ -81,7 +81,7 @@ def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
     chosen = np.arange(count + 1)
     logarithms = [math.lgamma(count + 1) - math.lgamma(one + 1) - math.lgamma(count - one + 1) for one in chosen]
     terms = np.array(logarithms) + chosen * math.log(density) + (count - chosen) * math.log1p(-density)
-    return np.minimum(np.cumsum(np.exp(terms)), 1)
+    return np.asarray(np.minimum(np.cumsum(np.exp(terms)), 1))
 
 
 class Costs:
