@@ -105,8 +105,8 @@ def _validate(console: Console) -> None:
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):
         expected, counted = (validation.compare(measured[name], counted=counted) for counted in (False, True))
-        table = Table(title=f"predicted cycles against measured ones on rings of {rings}, none of which was fitted",
-                      title_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(title=f"errors on rings of {rings}, none of which was fitted", title_justify="left",
+                      border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("points")
         for heading in ("number", "mean error", "worst", "zeros counted: mean", "worst"):
             table.add_column(heading, justify="right")

@@ -2,11 +2,14 @@
 
 They are those of :mod:`sim.golden.ring`, in closed form where the words of a codec follow from the elements, and
 expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a ring of
-any size has its costs segment by segment. Where there are gradients, :class:`CountedCosts` counts their zeros.
+any size has its costs segment by segment. In short segments whose zeros are in the same places on all nodes, numbers
+are spread over the blocks as a binomial distribution spreads them, since the fullest block is the one that others
+wait for. Where there are gradients, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
 import enum
+import math
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +22,9 @@ from sim.golden.ring import GROUP, segment_indices
 __all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
+
+#: Part of a turn, multiples of which lie evenly and without a pattern.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Zeros(enum.Enum):
@@ -70,6 +76,14 @@ class Format:
         return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
 
 
+def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
+    """Probabilities that at most 0, 1, … of ``count`` elements are not zero."""
+    chosen = np.arange(count + 1)
+    logarithms = [math.lgamma(count + 1) - math.lgamma(one + 1) - math.lgamma(count - one + 1) for one in chosen]
+    terms = np.array(logarithms) + chosen * math.log(density) + (count - chosen) * math.log1p(-density)
+    return np.asarray(np.minimum(np.cumsum(np.exp(terms)), 1))
+
+
 class Costs:
     """Costs of all packets of a vector.
 
@@ -95,6 +109,7 @@ class Costs:
         self.ranks = np.arange(nodes)
         self.sizes = GROUP * (each + (self.ranks < more)) + rest * (self.ranks == more)
         self.segments = int(-(-self.sizes.max(initial=0) // segment))
+        self._spread: dict[int, Numbers] = {}
         self._tables = {name: self._table(CODECS[name]) for name in (form.gradients, form.weights)
                         if not CODECS[name].sums_coded}
 
@@ -135,7 +150,22 @@ class Costs:
 
     def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
         """Elements of a sum of ``hop`` + 1 gradients that are not zero."""
+        if self.form.zeros is Zeros.TOGETHER and 0 < self.form.density < 1 and segment >= self.full:
+            if segment not in self._spread:
+                self._spread[segment] = self._spread_over(segment)
+            return np.asarray(self._spread[segment][(self.ranks + distance) % self.nodes])
         return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
+
+    def _spread_over(self, segment: int) -> Numbers:
+        """Elements that are not zero in a segment of each block: quantiles in an order without a pattern."""
+        elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
+        found = np.zeros(self.nodes, dtype=np.int64)
+        for count in np.unique(elements):
+            mine = np.flatnonzero(elements == count)
+            order = np.argsort((mine + segment * self.nodes) * _GOLDEN % 1)
+            places = (np.arange(len(mine)) + 0.5) / len(mine)
+            found[mine[order]] = np.searchsorted(_binomial(int(count), self.form.density), places)
+        return found
 
 
 class CountedCosts(Costs):

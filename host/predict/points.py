@@ -140,13 +140,13 @@ def _one(ring: Ring, point: Point) -> Point:
     return dataclasses.replace(point, cycles=cycles, words=words)
 
 
-def measure(points: Sequence[Point], *, arithmetic: Arithmetic = Arithmetic.NATIVE) -> Iterator[Point]:
+def measure(points: Sequence[Point]) -> Iterator[Point]:
     """Measure points on simulated rings, those of a ring and a latency together."""
     def ring_of(point: Point) -> tuple[str, int, int]:
         return point.form, point.nodes, point.latency
 
     for (form, nodes, latency), group in itertools.groupby(sorted(points, key=ring_of), key=ring_of):
-        with open_session(config_of(FORMATS[form], nodes), nodes=nodes, latency=latency, arithmetic=arithmetic,
+        with open_session(config_of(FORMATS[form], nodes), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
                           host_port=False) as session:
             for point in group:
                 yield _one(session.ring, point)

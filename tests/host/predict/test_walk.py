@@ -1,6 +1,7 @@
 """The walk: costs are the golden model's, skipped periods change nothing, cycles are those of simulated rings."""
 
 import itertools
+import math
 import statistics
 import time
 
@@ -65,6 +66,20 @@ def test_zeros_of_sums():
     together, apart = (Format(density=0.1, zeros=zeros) for zeros in (Zeros.TOGETHER, Zeros.APART))
     assert [together.after(count) for count in (0, 1, 5)] == [0, 0.1, 0.1]
     assert [round(apart.after(count), 4) for count in (0, 1, 2)] == [0, 0.1, 0.19]
+
+
+def test_zeros_of_short_blocks():
+    """Short blocks have as many as a binomial distribution says, the same at every hop; a lone one has its median."""
+    costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
+    found = costs.positions(0, 0, 0)
+    assert abs(found.mean() - 3.2) < 0.05
+    assert abs(found.std() - math.sqrt(32 * 0.1 * 0.9)) < 0.1
+    assert (found.min(), found.max()) == (0, 9)
+    assert (costs.positions(5, 0, -7) == np.roll(found, 7)).all()
+    lone = Costs(Format(density=0.1), length=32, nodes=2, segment=256, sums=True)
+    assert lone.positions(0, 0, 0).tolist() == [3, 0]
+    whole = Costs(Format(density=0.1), length=256 * 200, nodes=200, segment=256, sums=True)
+    assert set(whole.positions(0, 0, 0)) == {26}
 
 
 @pytest.mark.parametrize("form", [Format(), Format(density=0.1, zeros=Zeros.APART),
