@@ -166,7 +166,7 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave \
-  $(VENV)/.docs $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra
+  $(VENV)/.docs $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra $(VENV)/.mpi
 
 sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
 	$(BIN)/gradring $(if $(filter-out 0 no,$(RELAY)),relay-nodes $(RELAY_NODES_OPTIONS),train $(SIM_OPTIONS))
@@ -203,7 +203,7 @@ quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
 test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
-  $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra
+  $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra $(VENV)/.mpi
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test

@@ -52,8 +52,8 @@ def run(monkeypatch, capsys):
 
 LARGE = 10**22 + 7
 NUMBERS = {
-    "train": ["nodes", "epochs", "steps", "seed", "threads", "learning-rate", "momentum", "dampening", "weight-decay",
-              "clip", "density", "batch", "hidden", "interval", "link-latency", "checkpoint"],
+    "train": ["nodes", "epochs", "steps", "seed", "threads", "processes", "learning-rate", "momentum", "dampening",
+              "weight-decay", "clip", "density", "batch", "hidden", "interval", "link-latency", "checkpoint"],
     "train --straggler 3:2": ["nodes", "seed", "threads", "learning-rate", "momentum", "batch", "hidden", "macs",
                               "link-latency", "checkpoint", "quorum", "lambda", "deadline", "skew", "cycles"],
     "train --device /dev/null": ["baud", "reconnect"],
