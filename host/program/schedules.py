@@ -385,10 +385,12 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     return program.compile()
 
 
-def fused(length: int) -> CompiledProgram:
-    """The simplest program of a step: one fused update of a vector, whose gradients the host has put in place."""
+def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
+    """The simplest program of a step: one fused update of a vector, whose gradients the host has put in place; with
+    an ``owner`` all groups belong to that rank."""
+    dealing = {} if owner is None else {"root": owner, "one_owner": 1}
     gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
     program = Program()
     program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],
-                writes=[weights, state], collective=True, fields={"length": length})
+                writes=[weights, state], collective=True, fields={"length": length, **dealing})
     return program.compile()

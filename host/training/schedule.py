@@ -219,7 +219,7 @@ class Execution:
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
         """Program of a schedule, whose collectives are :attr:`parts`."""
         if schedule is None or self._costs is None:
-            return fused(self._length)
+            return fused(self._length, owner=self._ring.dealt_to)
         program = _build(self._ring.devices[0].config, self._layers, schedule, self._ring.nodes, self._costs,
                          packed_state=self._packed_state, computer=self.computer)
         self.parts = [Part(task.operation, *(number_of(task.fields[name]) for name in

@@ -6,6 +6,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.commands.slow_link import SlowLink, check, deal, with_option
+from host.program.schedules import fused
 from host.reports.slow_link import BARS, CASES, Case, Row, line
 from host.transports.session import TransportName, open_session
 from tests.host.rings import CONFIGS, open_nodes
@@ -78,3 +79,11 @@ def test_table():
                  taken=None)
     assert sparse.bar is None
     assert line(sparse) == "| 8 | 16,384 | 0.50, 10% not zero | 100 | 1.200 | 1.100 |  | 0.50 | in turn |"
+
+
+def test_step_of_a_run():
+    """The program of a step without a schedule has the owner's update."""
+    for owner, fields in ((None, (0, 0)), (2, (2, 1))):
+        program = fused(500, owner=owner)
+        update, = (command for queue in program.commands(1, 4) for command in queue)
+        assert (update.root, update.one_owner, update.length) == (*fields, 500)
