@@ -171,8 +171,7 @@ class HostPort(wiring.Component):
         m.d.sync += [settled.eq(~send), fetched.eq((fetched | self.bus.done) & ~send)]
         if self._programs:
             banked = self._config.has_banks
-            asked = Signal(program_header_layout(banks=self._config.program_banks))
-            run = Signal(run_layout())
+            asked, run = Signal(program_header_layout(banks=self._config.program_banks)), Signal(run_layout())
             second = Signal(32)  # word of a run
             third = Signal(32) if banked else word.payload.data
             m.d.comb += [

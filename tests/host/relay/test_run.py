@@ -56,6 +56,16 @@ def test_an_identity_changes_no_bit():
         assert other.log[0].set == 4
 
 
+def test_what_is_asked_in_vain_changes_nothing():
+    run, same = run_of(structure(), assessor=Once(0, (3, Kind.ADD, 16), (2, Kind.REMOVE, 0))), run_of(structure())
+    for one in (run, same):
+        one.run(3)
+    assert run.log == []
+    assert run.refused[0] == "Edit's layer must be 1 to 2, not 3"
+    assert len(run.refused) == 2
+    assert run.digest == same.digest
+
+
 def test_an_edit_holds_from_the_next_set_but_one():
     run = run_of(structure(), assessor=Once(1, (2, Kind.FORMAT, "mx6"), (0, Kind.MICROBATCHES, 2)))
     run.run(5)
