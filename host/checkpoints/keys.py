@@ -1,6 +1,7 @@
 """Keys of checkpoints, which are kept in files and appear in no report."""
 
 import contextlib
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -60,11 +61,13 @@ def user_key() -> bytes:
     ValueError
         The file has no key.
     """
-    named = os.environ.get(VARIABLE)
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = Path(named) if named else settings / "gradring" / "checkpoint.key"
+    named, settings = os.environ.get(VARIABLE), os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     try:
+        path = Path(named) if named else Path(settings).expanduser() / "gradring" / "checkpoint.key"
         return key_of(path)
+    except RuntimeError:  # of expanduser
+        raise OutputError(errno.ENOENT, f"Home folder must be known for the key of checkpoints; set {VARIABLE} to a "
+                                        f"file") from None
     except OSError as error:
         raise OutputError(error.errno, f"{path} must be readable, or free to be made, as the key of checkpoints: "
                                        f"{error.strerror}; set {VARIABLE} to another file") from None

@@ -26,6 +26,17 @@ def test_descriptor_words():
     assert Command(operation=Operation.QUIESCE).words().tolist() == [0x00010000, *[0] * 9, 0x0100, *[0] * 5]
 
 
+def test_command_of_words():
+    command = Command(operation=Operation.FUSED_UPDATE, rank=3, size=4, gradient_base=64, length=1 << 31, tag=0xABCD,
+                      after_1=7, lag_1=2, remote=1, unit=3, stride=4, duration=9)
+    assert Command.from_words(command.words()) == command
+    for place, bits in ((0, 0xEE), (15, 1)):
+        words = command.words()
+        words[place] = bits
+        with pytest.raises(ValueError, match=r"must have zeros where it is reserved|is not a valid Operation"):
+            Command.from_words(words)
+
+
 def test_event_words():
     assert Event.from_words(np.array([0x4308ABCD, 1, 2, 3], np.uint32)) == Event(
         tag=0xABCD, status=EventStatus.BAD_CRC, flags=EventFlag.LOCAL_NAN | EventFlag.NOT_FINITE, detail=1, cycles=2,

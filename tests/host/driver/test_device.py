@@ -102,6 +102,17 @@ def test_settings(device):
                 device.write_register(name, 0.5)
 
 
+def test_bits(device):
+    """Consecutive registers in one request, as bits."""
+    values = [0x3F80_0000, 7]
+    device.submit_write_bits("GRADIENT_SCALE", values[:1]).result()
+    device.submit_write_bits("TIMEOUT", values[1:]).result()
+    found = device.submit_read_bits("ID", "TIMEOUT").result()
+    assert list(found) == [entry.name for entry in REGISTERS[:register("TIMEOUT").address + 1]]
+    assert [found[name] for name in ("ID", "LANES", "GRADIENT_SCALE", "TIMEOUT")] == [
+        IDENTIFIER, device.config.lanes, *values]
+
+
 def test_unknown_register(device):
     with pytest.raises(KeyError, match=r"Register must be one of ID, .*, not 'SPEED'"):
         device.read_register("SPEED")
