@@ -33,7 +33,7 @@ help:
 	@echo "            STRAGGLER=3:4.5 QUORUM=3 LATE=fold, wait or drop LAMBDA= DEADLINE= SKEW=0.9 CYCLES= SWITCH_OUT=1 for slow workers"
 	@echo "            and rounds that do not wait for it,"
 	@echo "            RELAY=1 HIDDEN=64x16 MICROBATCH=8 SETS=30 for layers that come from a server one after the other, with"
-	@echo "            MICROBATCHES= of a set, FAR=4 words per cycle of its far memory, PLATEAU=1 to add a layer on the way,"
+	@echo "            MICROBATCHES= of a set, FAR=4 words per cycle of its far memory, WORKER_FAR=1 of theirs, PLATEAU=1 to add a layer on the way,"
 	@echo "            RELAY=resident to have all layers stay on the workers, with the same bits,"
 	@echo "            FORMATS=mx9 or one for each layer for its weights on the link, UNDERFLOW=1 to widen mx4 by counts,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
@@ -133,6 +133,7 @@ RELAY_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,EPOCHS,--epoc
 RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES,--nodes) \
   $(call option,MICROBATCH,--microbatch) $(call option,MICROBATCHES,--microbatches) $(call option,SETS,--sets) \
   $(call option,LEARNING_RATE,--rate) $(call option,MOMENTUM,--momentum) $(call option,FAR,--far) \
+  $(call option,WORKER_FAR,--worker-far) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,FORMATS,--format) $(if $(filter-out 0 no,$(PLATEAU)),--plateau) \
   $(if $(filter-out 0 no,$(UNDERFLOW)),--underflow) $(if $(filter resident,$(RELAY)),--resident))

@@ -39,6 +39,7 @@ def relay_nodes_command(
     underflow: Annotated[bool, typer.Option(
         "--underflow", help="Widen mx4 to mx6 where more than 10 % of a layer's weights are zeros.")] = False,
     far: Annotated[str, typer.Option(help="Words per cycle of the server's far memory.")] = "4",
+    worker_far: Annotated[str, typer.Option(help="Words per cycle of the workers' far memories.")] = "1",
     window: Annotated[int, typer.Option(help="Elements of a window, and of an accumulator.")] = 4160,
     resident: Annotated[bool, typer.Option("--resident", help="Have all layers stay on the workers.")] = False,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
@@ -61,14 +62,7 @@ def relay_nodes_command(
     check_range("Workers", nodes, 1, 15)
     check_range("Sets", sets, 1, 100_000)
     check_range("Microbatches", microbatches, 1, 64)
-    try:
-        speed = Fraction(far)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not "
-                         f"{far!r}") from None
-    if not 0 < speed <= 4:
-        raise ValueError(f"Rate of the server's far memory must be above 0 and at most 4 words per cycle, not "
-                         f"{far!r}")
+    speed, worker_speed = _speed("the server's far memory", far), _speed("the workers' far memories", worker_far)
     layers, data, optimizer = hidden_widths(hidden), digits(), SGD(rate, momentum=momentum)
     widths = (data.train_x.shape[1], *layers, data.classes)
     units, windows = cut(widths, window=window, lanes=NodeConfig.lanes), 2
@@ -87,8 +81,8 @@ def relay_nodes_command(
     console.print(plan.line, soft_wrap=True)
     with Progress(console) as progress:
         progress.stage("build", 1)
-        with open_relay(configs, workers=nodes, rate=speed, threads=threads, arithmetic=arithmetic) as (
-                ring, simulation):
+        with open_relay(configs, workers=nodes, rate=speed, worker_rate=worker_speed, threads=threads,
+                        arithmetic=arithmetic) as (ring, simulation):
             run = NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
                           assessor=Together(*rules) if rules else None)
             progress.stage("relay", sets)
@@ -111,6 +105,17 @@ def relay_nodes_command(
     console.print(shown(output / _FILES[0]), soft_wrap=True)
     if not run.same:
         raise typer.Exit(1)
+
+
+def _speed(what: str, given: str) -> Fraction:
+    """Words per cycle of a far memory."""
+    try:
+        speed = Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"Rate of {what} must be words per cycle, such as 4 or 1/2, not {given!r}") from None
+    if not 0 < speed <= 4:
+        raise ValueError(f"Rate of {what} must be above 0 and at most 4 words per cycle, not {given!r}")
+    return speed
 
 
 def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction) -> dict[str, Any]:

@@ -59,14 +59,16 @@ def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2
 
 
 @contextlib.contextmanager
-def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4), threads: int = 1,
+def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4), worker_rate: Fraction = Fraction(1),
+               threads: int = 1,
                arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Iterator[tuple[Ring, VerilatedRing]]:
-    """Open a ring of ``workers`` and their server, whose far memory gives ``rate`` words per cycle and theirs 1."""
+    """Open a ring of ``workers`` and their server, whose far memory gives ``rate`` words per cycle and theirs
+    ``worker_rate``."""
     configs = [nodes.worker] * workers + [nodes.server]
     with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
         simulation = opened.simulation
         for rank in range(workers + 1):
-            simulation.set_far_speed(latency=_LATENCY, rate=rate if rank == workers else 1, node=rank)
+            simulation.set_far_speed(latency=_LATENCY, rate=rate if rank == workers else worker_rate, node=rank)
         time = PortTime(lambda: simulation.cycle)
         ring = Ring([Device(BackdoorTransport(transport, simulation, rank, config, time), config,
                             name=f"worker {rank}" if rank < workers else "server")
