@@ -33,7 +33,8 @@ def test_run(run, monkeypatch, tmp_path):
     (("--hidden", "32", "--format", "raw,mx4,mx4"), "Formats must be one for each of 2 layers, not 3"),
     (("--far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
     (("--far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not 'fast'"),
-    (("--worker-far", "5"), "Rate of the workers' far memories must be above 0 and at most 4 words per cycle, not '5'"),
+    (("--worker-far", "5"), "Rate of the workers' far memories must be above 0 and at most 4 words per cycle, not "
+                            "'5'"),
     (("--microbatch", 5000), "Microbatch must be of 1 to 4,095 examples, not 5000"),
     (("--window", 96), "Last layer must fit into a window of 96 words, since its loss needs all outputs, not take "
                        "672"),
