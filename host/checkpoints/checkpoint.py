@@ -271,7 +271,8 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             raise TooSmallError(f"{where} must have a WEIGHT_VERSION that can be written, as nodes with restorable "
                                 f"have")
         longest = max((length for length, _ in node["programs"]), default=0)
-        if len(node["programs"]) > config.queues or (config.queues > 1 and longest > config.program_depth):
+        # To nodes with one queue the process sends the commands of a program.
+        if config.queues > 1 and (len(node["programs"]) > config.queues or longest > config.program_depth):
             raise TooSmallError(f"{where} must have {len(node['programs'])} queues of {longest} commands, not "
                                 f"{config.queues} of {config.program_depth}")
 

@@ -1,5 +1,6 @@
 """The format of checkpoints: every bit and length of a file, mutated manifests, and state of processes."""
 
+import hashlib
 import hmac
 import io
 import json
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.control.protocol import Operation
 from hdl.ring.topology import RingTopology
 from host.checkpoints.archive import LARGEST_MANIFEST, open_archive, pack
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, admit, examine, make
@@ -19,11 +21,15 @@ from host.checkpoints.device_frame import CARRIED, contract_of
 from host.checkpoints.keys import key_of
 from host.checkpoints.manifest import canonical, parse
 from host.checkpoints.rejections import BadRegionError, BadVersionError, Cause, MalformedError, RejectionError
+from host.driver.command import Command
 
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0, "programs": [],
+#: Commands of two queues, of a node that has one: the process sends it both.
+PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
+NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
+        "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
         "windows": WINDOWS}
 FIELDS = {
     "sequence": 3, "nonce": "0" * 32, "time": 9, "tenant": 0, "watermark": None,
@@ -32,7 +38,8 @@ FIELDS = {
                "ring": {"size": 1, "topology": "ring", "epoch": 0, "collective": 0, "peers": [[0, 0]]}},
 }
 REGIONS = {"process/state.json": b"null", "device/00/weights/0": bytes(16), "device/00/weights/32": bytes(8),
-           "device/00/masters/0": bytes(12)}
+           "device/00/masters/0": bytes(12),
+           **{f"device/00/program/{queue}": data for queue, data in enumerate(PROGRAMS)}}
 SMALL = pack(FIELDS, REGIONS, KEY)
 
 
@@ -131,6 +138,10 @@ class Nodes:
         connect = read_register = staticmethod(lambda *name: 0)
 
     devices = (Device,)
+
+
+def test_admitted():
+    assert admit(open_archive(SMALL), Nodes).live_words == 9
 
 
 def test_mutated_manifests():
