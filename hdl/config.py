@@ -24,14 +24,13 @@ _REDUCED = {
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1),
     "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
-    "clock": ("clock", False),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False, "role": NODE, "throttles": False, "clock": False}, object()
+                  "sequences": False, "role": NODE, "throttles": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -139,8 +138,6 @@ class NodeConfig:
         by PUSH. A server has its weights and its state in its far memory, and does not compute, mask or infer.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
-    clock : bool
-        Whether the node has the TIME of rank 0: docs/ring/time.md. Such a node has one port, replay and two queues.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -180,7 +177,6 @@ class NodeConfig:
     rounds: bool = False
     role: str = NODE
     throttles: bool = False
-    clock: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -206,7 +202,7 @@ class NodeConfig:
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
-                     "masters", "replay", "rounds", "row_owners", "throttles", "clock"):
+                     "masters", "replay", "rounds", "row_owners", "throttles"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -247,8 +243,6 @@ class NodeConfig:
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
         self._check_rounds()
-        if self.clock and not self.reduced and not (self.has_signals and self.ring_ports == 1):
-            raise ValueError("Node with a clock must have one ring port, two queues and replay")
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:

@@ -12,10 +12,8 @@ from hdl.control.remote_after import signals_signature
 from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.keepalive import KeepAlive
-from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.round_relay import RoundRelay
 from hdl.ring.replay.signals import SignalRelay
-from hdl.ring.slots.clock import Clock, clock_signature
 from hdl.rounds.layouts import rounds_signature
 
 __all__ = ["UNITS", "ControlUnit", "ControlWords", "units"]
@@ -55,9 +53,6 @@ UNITS = (
     ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive()),
     ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",
                 present=lambda config: config.rounds),
-    # A control word is at its unit as soon as a word of a packet is in the queue behind the receiver.
-    ControlUnit("clock", (ControlType.SYNC,), lambda config: Clock(arrival=ReplayReceiver.latency - 2),
-                interface="clock", present=lambda config: config.clock),
 )
 
 
@@ -84,7 +79,6 @@ class ControlWords(wiring.Component):
         Control words for the successor.
     signals : In(signals_signature(queues))
     rounds : In(rounds_signature()), in a node with rounds
-    clock : In(clock_signature()), in a node with a clock
     reset_link : In(1)
         Level: forget everything.
     """
@@ -100,7 +94,6 @@ class ControlWords(wiring.Component):
             "o": Out(stream.Signature(unsigned(32))),
             "signals": In(signals_signature(config.queues)),
             **({"rounds": In(rounds_signature())} if config.rounds else {}),
-            **({"clock": In(clock_signature())} if config.clock else {}),
             "reset_link": In(1),
         })
 

@@ -9,7 +9,6 @@ from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.ring.ports import link_signature, port_members
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
-from hdl.ring.slots.clock import Departures, departure_layout
 from hdl.ring.wire_delay import DELAY_BITS, WireDelay
 from hdl.streams.stream import connect_stream, word_layout
 from hdl.throttle import RATE_BITS, Throttle
@@ -80,8 +79,6 @@ class LinkEnds(wiring.Component):
         not have to wait: see :class:`~hdl.ring.replay.receiver.ReplayReceiver`.
     delay : Out(32)
         Cycles of the link to the successor, as it was measured; zero without replay.
-    departure : Out(departure_layout())
-        With a clock alone.
     throttle, wire_delay
         With throttles alone: see :func:`pace_members`.
     """
@@ -100,7 +97,6 @@ class LinkEnds(wiring.Component):
             **({"repairs": Out(repairs_layout()), "control_i": In(stream.Signature(unsigned(32))),
                 "control_o": Out(stream.Signature(unsigned(32)))} if config.replay else {}),
             "delay": Out(32),
-            **({"departure": Out(departure_layout())} if config.clock else {}),
             **pace_members(config),
         })
 
@@ -109,8 +105,7 @@ class LinkEnds(wiring.Component):
         segments, longest = self._config.ingress_segments, packet_words(self._config.segment)
         if self._config.replay:
             transmitter = ReplayTransmitter(
-                segments=segments, egress_words=WINDOW + 1, window=WINDOW, throttled=self._config.throttles,
-                timed=self._config.clock)
+                segments=segments, egress_words=WINDOW + 1, window=WINDOW, throttled=self._config.throttles)
             receiver = ReplayReceiver(segments=segments, packet_words=longest)
             self._repair(m, transmitter, receiver)
         else:
@@ -151,15 +146,6 @@ class LinkEnds(wiring.Component):
             self.repairs.checks_failed.eq(receiver.failed),
             self.delay.eq(transmitter.delay),
         ]
-        if self._config.clock:
-            m.submodules.departures = departures = Departures()
-            m.d.comb += [
-                departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
-                departures.data.eq(transmitter.ring_o.data), departures.reset_link.eq(self.reset_link),
-                self.departure.departed.eq(departures.departed),
-                self.departure.repaired.eq(transmitter.restarted | transmitter.repeated),
-                self.departure.settled.eq(transmitter.settled), self.departure.round.eq(transmitter.round),
-            ]
 
 
 def _word(wires):

@@ -2,8 +2,8 @@
 
 from amaranth.lib import data
 
-__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MOST_SLOTS", "TARGET_BITS", "mode_layout", "record_layout",
-           "table_layout"]
+__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MESSAGE_TYPE", "MOST_SLOTS", "TARGET_BITS", "message_header_layout",
+           "mode_layout", "record_layout", "table_layout"]
 
 #: Slots for packets in a superframe, and those between two for messages.
 MOST_SLOTS, GROUP = 16, 4
@@ -12,6 +12,9 @@ MOST_SLOTS, GROUP = 16, 4
 GAP, MESSAGE_CYCLES = 4, 72
 #: Low bits of TIME that tell where slots begin.
 TARGET_BITS = 16
+
+#: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
+MESSAGE_TYPE = 3
 
 _LENGTH_BITS = 12
 
@@ -31,3 +34,8 @@ def table_layout():
 def mode_layout():
     """Part of a node in a slot: it sends a packet of its own, it hands on what comes, and what goes are messages."""
     return data.StructLayout({"drives": 1, "passes": 1, "message": 1})
+
+
+def message_header_layout():
+    """First word of a message: its type, and the rank that it is for."""
+    return data.StructLayout({"type": 4, "destination": 4, "free": 24})

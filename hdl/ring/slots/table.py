@@ -4,7 +4,6 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.sequencer import place_layout
 from hdl.ring.slots.layouts import GAP, GROUP, MESSAGE_CYCLES, TARGET_BITS, mode_layout, table_layout
 
 __all__ = ["SlotTable"]
@@ -15,7 +14,7 @@ class SlotTable(wiring.Component):
 
     Behind every four slots for packets, and behind the last one, comes one for messages. In a slot for packets every
     node sends one to its successor. One for messages is rank 0's, and in turn that of the rank ``other`` of the
-    table, if there is one; nodes behind the sender hand on what comes, but for the last and for rank 0.
+    table, if there is one; nodes behind the sender hand on what comes, up to rank 0.
 
     ``starts`` and ``mode`` are registers, :attr:`latency` cycle behind TIME. A TIME that is set back makes the slot
     that it falls in longer, and one that is set forward makes it shorter.
@@ -26,7 +25,7 @@ class SlotTable(wiring.Component):
     target : In(16)
     granted : In(1)
         Those of :class:`~hdl.ring.slots.records.RecordLaps`. What is granted while there are slots is not taken.
-    place : In(place_layout())
+    rank : In(4)
     now : In(32)
         TIME, of which the low bits count: a superframe has at most 2^15 cycles at a time before it begins, and in a
         slot.
@@ -45,7 +44,7 @@ class SlotTable(wiring.Component):
     slots: In(table_layout())
     target: In(TARGET_BITS)
     granted: In(1)
-    place: In(place_layout())
+    rank: In(4)
     now: In(32)
     starts: Out(1)
     mode: Out(mode_layout())
@@ -54,7 +53,7 @@ class SlotTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        rank, mode = self.place.rank, self.mode
+        mode = self.mode
         kept = Signal(table_layout())
         boundary, passed = Signal(TARGET_BITS), Signal(TARGET_BITS)
         group = Signal(range(GROUP))
@@ -73,8 +72,8 @@ class SlotTable(wiring.Component):
             with m.Else():
                 m.d.sync += [
                     self.starts.eq(1), mode.message.eq(message_next),
-                    mode.drives.eq(~message_next | (owner == rank)),
-                    mode.passes.eq(message_next & (rank > owner) & (rank + 1 < self.place.size)),
+                    mode.drives.eq(~message_next | (owner == self.rank)),
+                    mode.passes.eq(message_next & (self.rank > owner)),
                     boundary.eq(boundary + Mux(message_next, MESSAGE_CYCLES, kept.longest + GAP)),
                 ]
                 with m.If(message_next):

@@ -3,47 +3,69 @@
 
 import numpy as np
 import pytest
-from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
-from hdl.ring.control_words import ControlWords
-from hdl.ring.link_ends import LinkEnds
-from hdl.ring.replay.signature import ReplayLinkSignature
-from hdl.ring.slots.clock import DRIFT_BITS
+from hdl.ring.header import packet_words
+from hdl.ring.replay.control_hub import ControlHub
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.replay.keepalive import KeepAlive
+from hdl.ring.replay.receiver import ReplayReceiver
+from hdl.ring.replay.transmitter import ReplayTransmitter
+from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.streams.stream import connect_stream
 from sim.verilated.vectors import Unit
+from tests.hdl.ring.slots.wires import FORWARD, Wires
 
-CONFIG = NodeConfig(segment=32, ingress_segments=4, replay=True, queues=2, clock=True)
 NODES = 8
 PACKET = 36
-FORWARD = ("valid", "data", "last", "kind", "check")
 #: TIMEs to begin with, and drifts against rank 0: 1,000 cycles and 100 ppm are 105 of 2^20.
 SHIFTS = (0, 1000, -1000, 999, -1, 517, -700, 1000)
 DRIFTS = (0, 105, -105, 105, -105, 100, -3, -105)
 
 
-class Wires(wiring.Component):
-    """Signals that come out so many cycles later."""
+class Node(wiring.Component):
+    """A clock beside a sender of KEEPALIVEs, and the ends of both links."""
 
-    def __init__(self, width):
-        super().__init__({"i": In(width), "o": Out(width), "delay": In(6)})
+    def __init__(self):
+        self.clock, self.alive = Clock(arrival=ReplayReceiver.latency - 2), KeepAlive()
+        self.transmitter = ReplayTransmitter(segments=4, egress_words=256, timed=True)
+        self.receiver = ReplayReceiver(segments=4, packet_words=packet_words(32))
+        super().__init__({"traffic": In(1), "reset_link": In(1), "size": In(5), "rank": In(4)})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.memory = memory = Memory(shape=len(self.i), depth=64, init=[])
-        write, read = memory.write_port(), memory.read_port(domain="comb")
-        place = Signal(6)
-        m.d.sync += place.eq(place + 1)
-        m.d.comb += [write.en.eq(1), write.addr.eq(place), write.data.eq(self.i), read.addr.eq(place - self.delay),
-                     self.o.eq(read.data)]
+        clock, alive, transmitter, receiver = self.clock, self.alive, self.transmitter, self.receiver
+        m.submodules += [clock, alive, transmitter, receiver]
+        m.submodules.hub = hub = ControlHub(takes=[(ControlType.KEEPALIVE,), (ControlType.SYNC,)])
+        m.submodules.departures = departures = Departures()
+        connect_stream(m, receiver.control, hub.i)
+        connect_stream(m, hub.o, transmitter.control)
+        connect_stream(m, hub.take[1], clock.i)
+        connect_stream(m, clock.o, hub.give[1])
+        place, link = Signal(range(PACKET)), clock.clock.link
+        m.d.comb += [
+            alive.i.valid.eq(hub.take[0].valid), alive.i.payload.eq(hub.take[0].payload.data),
+            hub.take[0].ready.eq(alive.i.ready), hub.give[0].valid.eq(alive.o.valid),
+            alive.o.ready.eq(hub.give[0].ready), hub.give[0].payload.eq(Cat(alive.o.payload, Const(3, 2))),
+            alive.at_work.eq(self.traffic), departures.fresh.eq(transmitter.fresh),
+            departures.kind.eq(transmitter.ring_o.kind), departures.data.eq(transmitter.ring_o.data),
+            link.departed.eq(departures.departed), link.repaired.eq(transmitter.restarted | transmitter.repeated),
+            link.settled.eq(transmitter.settled), link.round.eq(transmitter.round),
+            receiver.o.ready.eq(1), transmitter.i.valid.eq(self.traffic & ((place != 0) | transmitter.may_start)),
+            transmitter.i.payload.last.eq(place == PACKET - 1),
+            *(unit.reset_link.eq(self.reset_link) for unit in (clock, transmitter, receiver, hub, departures)),
+        ]
+        for unit in (clock, alive):
+            m.d.comb += [unit.place.rank.eq(self.rank), unit.place.size.eq(self.size)]
+        with m.If(transmitter.i.valid & transmitter.i.ready):
+            m.d.sync += place.eq(Mux(transmitter.i.payload.last, 0, place + 1))
         return m
 
 
 class Ring(wiring.Component):
-    """Control words and links of up to eight nodes, the rest of which are in no ring."""
+    """Rings of up to eight nodes, the rest of which are in none."""
 
     def __init__(self):
         each = {}
@@ -55,45 +77,35 @@ class Ring(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        links = [LinkEnds(config=CONFIG) for _ in range(NODES)]
-        ways = [(Wires(sum(len(getattr(link.ring_o, name)) for name in FORWARD)), Wires(1)) for link in links]
-        for n, (link, (forward, back)) in enumerate(zip(links, ways, strict=True)):
-            words = ControlWords(config=CONFIG)
-            m.submodules += [link, words, forward, back]
-            connect_stream(m, words.o, link.control_i)
-            connect_stream(m, link.control_o, words.i)
-            clock, place, reset = words.clock, Signal(range(PACKET), name=f"place_{n}"), getattr(self, f"reset_{n}")
-            following = links[(n + 1) % NODES]
+        nodes = [Node() for _ in range(NODES)]
+        ways = [(Wires(sum(len(getattr(node.transmitter.ring_o, name)) for name in FORWARD)), Wires(1))
+                for node in nodes]
+        last = Signal(len(ways[0][0].o))
+        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
+            m.submodules += [node, forward, back]
+            sends, receives, clock = node.transmitter.ring_o, node.receiver.ring_i, node.clock.clock
+            following = nodes[(n + 1) % NODES].receiver.ring_i
             m.d.comb += [
-                forward.i.eq(Cat(getattr(link.ring_o, name) for name in FORWARD) ^ getattr(self, f"damage_{n}") << 9),
+                forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ getattr(self, f"damage_{n}") << 9),
                 forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
-                back.i.eq(Mux(self.size == n + 1, links[0].ring_i.line, following.ring_i.line)),
-                link.ring_o.line.eq(back.o),
-                words.signals.place.rank.eq(n), words.signals.place.size.eq(Mux(n < self.size, self.size, 0)),
-                clock.link.eq(link.departure), link.reset_link.eq(reset), words.reset_link.eq(reset),
-                link.o.ready.eq(1), link.i.valid.eq(self.traffic & ((place != 0) | link.may_start)),
-                link.i.payload.last.eq(place == PACKET - 1),
+                back.i.eq(Mux(self.size == n + 1, nodes[0].receiver.ring_i.line, following.line)),
+                sends.line.eq(back.o),
+                Cat(getattr(receives, name) for name in FORWARD).eq(ways[n - 1][0].o if n else last),
+                node.rank.eq(n), node.size.eq(Mux(n < self.size, self.size, 0)), node.traffic.eq(self.traffic),
+                node.reset_link.eq(getattr(self, f"reset_{n}")),
                 *(getattr(clock, name).eq(getattr(self, f"{name}_{n}")) for name in ("drift", "shift", "shifts")),
                 *(getattr(self, f"{name}_{n}").eq(getattr(clock, name)) for name in ("time", "valid", "way")),
             ]
-            with m.If(link.i.valid & link.i.ready):
-                m.d.sync += place.eq(Mux(link.i.payload.last, 0, place + 1))
-            if n == 0:
-                m.d.comb += [self.error.eq(clock.error), self.looped.eq(clock.looped)]
-        last = Signal(len(ways[0][0].o))
-        with m.Switch(self.size):
-            for n in range(NODES):
-                with m.Case(n + 1):
-                    m.d.comb += last.eq(ways[n][0].o)
-        for n, link in enumerate(links):
-            came = ways[n - 1][0].o if n else last
-            m.d.comb += Cat(getattr(link.ring_i, name) for name in FORWARD).eq(came)
+            with m.If(self.size == n + 1):
+                m.d.comb += last.eq(forward.o)
+        first = nodes[0].clock.clock
+        m.d.comb += [self.error.eq(first.error), self.looped.eq(first.looped)]
         return m
 
 
 @pytest.fixture(scope="module")
 def unit():
-    return Unit(Ring(), level="-O0")
+    return Unit(Ring(), name="RingOfClocks", level="-O0")
 
 
 def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more):
@@ -131,8 +143,8 @@ def test_offset(unit, size, wires, traffic):
     assert abs(found["error"].astype(np.int16)).max() == 0
     ways = np.cumsum([0, *(wires[n % len(wires)] for n in range(size - 1))])
     assert [int(found[f"way_{n}"][-1]) for n in range(size)] == ways.tolist()
-    print(f"{size} nodes, wires {wires}, traffic {traffic}: TIMEs valid {[f - 4096 for f in first]} cycles behind the "
-          f"period, offsets at most {worst}")
+    print(f"{size} nodes, wires {wires}, traffic {traffic}: TIMEs valid {[f - 4096 for f in first]} cycles behind "
+          f"the period, offsets at most {worst}")
 
 
 @pytest.mark.parametrize(("forward", "back"), [([16], [20]), ([17], [16]), ([3, 40, 16, 9], [60, 1, 16, 8])])
@@ -158,7 +170,7 @@ def test_damage(unit, link):
     for at in range(4096, 4096 + 168, 8):
         damage = np.zeros(cycles, np.uint64)
         damage[at:at + 8] = 1
-        offsets, valid, found = play(unit, size=size, cycles=cycles, forward=[16], back=[16], drifts=[0] * NODES,
+        offsets, valid, _ = play(unit, size=size, cycles=cycles, forward=[16], back=[16], drifts=[0] * NODES,
                                      **{f"damage_{link}": damage})
         assert not offsets[valid].any(), at
         assert valid[:, -1].all(), at
