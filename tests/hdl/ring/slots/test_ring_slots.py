@@ -3,8 +3,8 @@
 
 import numpy as np
 import pytest
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Cat, Module, Mux
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import packet_words
@@ -12,34 +12,12 @@ from hdl.ring.link import Ingress
 from hdl.ring.slots.layouts import MESSAGE_TYPE, mode_layout, table_layout
 from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.table import SlotTable
-from hdl.streams.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream
 from sim.golden.slots import Table, plan
 from sim.verilated.vectors import Unit
-from tests.hdl.ring.slots.wires import FORWARD, Wires
+from tests.hdl.ring.slots.wires import FORWARD, PACKET, Source, Wires, in_order
 
 NODES, LONGEST, MESSAGE = 8, packet_words(256), 66
-PACKET_TYPE = 1
-
-
-class Source(wiring.Component):
-    """Packets of words with running numbers, above a type and a destination."""
-
-    def __init__(self, *, type):
-        self._type = type
-        super().__init__({"o": Out(stream.Signature(word_layout())), "on": In(1), "words": In(9), "to": In(4)})
-
-    def elaborate(self, platform):
-        m = Module()
-        number, place, sending = Signal(24), Signal(9), Signal()
-        words = Signal(9)
-        m.d.comb += [self.o.valid.eq(sending), self.o.payload.last.eq(place == words - 1),
-                     self.o.payload.data.eq(Cat(Const(self._type, 4), self.to, number))]
-        with m.If(~sending | (self.o.ready & self.o.payload.last)):
-            m.d.sync += [sending.eq(self.on), words.eq(self.words), place.eq(0)]
-        with m.Elif(self.o.ready):
-            m.d.sync += place.eq(place + 1)
-        m.d.sync += number.eq(number + (sending & self.o.ready))
-        return m
 
 
 class Ring(wiring.Component):
@@ -50,7 +28,8 @@ class Ring(wiring.Component):
         for n in range(NODES):
             each |= {f"now_{n}": In(32), f"target_{n}": In(16), f"delay_{n}": In(6), f"on_{n}": In(1),
                      f"message_on_{n}": In(1), f"words_{n}": In(9), f"starts_{n}": In(1),
-                     f"mode_{n}": In(mode_layout()), f"valid_{n}": Out(1), f"data_{n}": Out(32), f"last_{n}": Out(1), f"heard_{n}": Out(1),
+                     f"mode_{n}": In(mode_layout()), f"valid_{n}": Out(1), f"data_{n}": Out(32),
+                     f"last_{n}": Out(1), f"heard_{n}": Out(1),
                      f"word_{n}": Out(32), f"lost_{n}": Out(1), f"overrun_{n}": Out(1), f"granted_{n}": In(1)}
         super().__init__({**each, "slots": In(table_layout()), "to": In(4), "direct": In(1)})
 
@@ -60,7 +39,7 @@ class Ring(wiring.Component):
         wires = [Wires(sum(len(getattr(path.ring_o, name)) for name in FORWARD)) for path in paths]
         for n, path in enumerate(paths):
             table, ingress = SlotTable(), Ingress(segments=2, packet_words=LONGEST)
-            packets, messages = Source(type=PACKET_TYPE), Source(type=MESSAGE_TYPE)
+            packets, messages = Source(type=PACKET), Source(type=MESSAGE_TYPE)
             m.submodules += [path, wires[n], table, ingress, packets, messages]
             connect_stream(m, packets.o, path.i)
             connect_stream(m, messages.o, path.message_i)
@@ -115,16 +94,6 @@ def test_hops(unit, hops):
     assert all(not found[f"valid_{n}"].any() for n in range(NODES) if n != hops)
 
 
-def in_order(found, to, source, type):
-    """Words that have come to a node, as numbers; each must be of the next number."""
-    prefix, words = ("valid", "data") if type == PACKET_TYPE else ("heard", "word")
-    data = found[f"{words}_{to}"][found[f"{prefix}_{to}"] != 0]
-    assert (data & 15 == type).all(), source
-    numbers = data >> 8
-    assert (numbers == np.arange(len(numbers))).all(), (to, source)
-    return len(numbers)
-
-
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
@@ -147,11 +116,11 @@ def test_superframes(unit, wire, slots, lean):
     found = unit.run(rows, cycles=cycles)
     assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
     for n in range(NODES):
-        assert in_order(found, n, (n - 1) % NODES, PACKET_TYPE) == slots * LONGEST
+        assert in_order(found, n, PACKET) == slots * LONGEST
     frame = plan(table)
     due = [at for at, slot in zip(np.cumsum([start, *(slot.cycles for slot in frame)]), frame, strict=False)
            if slot.owner == 0]
-    assert in_order(found, NODES - 1, 0, MESSAGE_TYPE) == len(due) * MESSAGE
+    assert in_order(found, NODES - 1, MESSAGE_TYPE) == len(due) * MESSAGE
     last = np.flatnonzero(found[f"heard_{NODES - 1}"])[MESSAGE - 1::MESSAGE]
     # A cycle of the table, 3 to the wires, those of all links but the last, and that one's wires.
     named = np.array(due) + 1 + 3 + ways[-1] - 1 + MESSAGE - 1
@@ -170,6 +139,6 @@ def test_answers(unit):
                  f"delay_{n}": 16, f"words_{n}": LONGEST}
     unit.reset()
     found = unit.run(rows, cycles=cycles)
-    assert in_order(found, 0, 3, MESSAGE_TYPE) == MESSAGE
+    assert in_order(found, 0, MESSAGE_TYPE) == MESSAGE
     first = np.flatnonzero(found["heard_0"])[0]
     assert first == start + 4 * 272 + 1 + 3 + ways[3] + 5 * 17 - 1

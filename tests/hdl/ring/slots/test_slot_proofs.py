@@ -17,16 +17,16 @@ class Undisturbed(wiring.Component):
     """A node in slots of any modes, of ``LONGEST`` + 4 cycles or more, as the solver likes.
 
     It has packets of up to ``LONGEST`` words, which come in with any pauses. Those that pass have begun at the node
-    before in the same slot, and have come two cycles sooner or later than they should, at most ``early``. Control
-    words come and go in any cycle.
+    before in the same slot, and come up to ``slack`` cycles sooner or later than they should. Control words come and
+    go in any cycle.
 
-    No word that has to pass is lost; an own packet is without a pause, and ends before a packet of the next slot can
+    Each word that has to pass does; an own packet is without a pause, and ends before a packet of the next slot can
     begin; between its words there are none of others.
 
     Parameters
     ----------
     slack : int
-        Cycles that words that pass may come too soon or too late.
+        1 to 3.
     """
 
     starts: In(1)
@@ -67,16 +67,20 @@ class Undisturbed(wiring.Component):
         # A cycle of the slot: 0 with `starts`. Words that pass should come from the second on.
         now = Mux(self.starts, 0, in_slot + 1)
         first, soonest, latest = came == 0, 2 - self._slack, 2 + self._slack
+        in_time, too_soon, passing = Signal(), Signal(), Signal()
         m.d.comb += [
             path.ring_i.valid.eq(self.comes | self.control), path.ring_i.kind.eq(~self.comes),
             path.ring_i.last.eq(self.comes_last), path.ring_i.data.eq(0x41),
-            Assume(~self.comes | (path.mode.passes & begun) | self.starts & self.mode.passes),
-            Assume(~self.comes | ~first | ((now >= soonest) & (now <= latest))),
+            in_time.eq(path.mode.passes & (begun | self.starts) & (now >= soonest) & (now <= latest)),
+            Assume(~self.comes | ~first | in_time | (soonest < 0)),
+            # Too soon for its slot, which is the next one then.
+            Assume(~too_soon | (self.starts & self.mode.passes)),
             Assume(~self.comes | (now - came <= latest)),
             Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
             Assume(first | self.comes),  # what passes has no pauses
             path.transmitter.valid.eq(self.own), path.transmitter.kind.eq(1), path.transmitter.data.eq(0x81),
         ]
+        m.d.sync += [too_soon.eq(self.comes & first & ~in_time), passing.eq(self.comes)]
         with m.If(self.comes):
             m.d.sync += came.eq(Mux(self.comes_last, 0, came + 1))
 
@@ -84,6 +88,7 @@ class Undisturbed(wiring.Component):
         is_own = out.valid & ~out.kind & (out.data != 0x41)
         m.d.comb += [
             Assert(~path.lost),
+            Assert(~passing | (out.valid & ~out.kind & (out.data == 0x41))),
             Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # each from its first word on
             Assert((sent == 0) | is_own),  # and without a pause
             Assert(~is_own | (in_slot >= 2) & (in_slot < 2 + LONGEST)),
