@@ -10,7 +10,7 @@ from amaranth.lib import data, enum
 from hdl.control.sequencer import RUN_BITS
 
 __all__ = ["SINGLE", "ControlType", "close_layout", "control_layout", "keepalive_layout", "message_layout",
-           "ready_layout", "restart_layout", "signal_layout"]
+           "ready_layout", "restart_layout", "signal_layout", "sync_layout"]
 
 
 class ControlType(enum.Enum, shape=4):
@@ -22,6 +22,8 @@ class ControlType(enum.Enum, shape=4):
     READY = 4
     CLOSE = 5
     SYNC = 6
+    COLLECT = 7
+    GRANT = 8
     START = 14
 
 
@@ -65,3 +67,9 @@ def ready_layout():
 def close_layout():
     """Second word of CLOSE: nodes whose gradients are in time, and those that are late. The third is the index."""
     return data.StructLayout({"on_time": 16, "late": 16})
+
+
+def sync_layout():
+    """Tag of SYNC, which is one word, and of the FOLLOW of the same number: two words follow its first one, the time
+    at which SYNC left, and the sum of round trips of links."""
+    return data.StructLayout({"number": 15, "follows": 1})

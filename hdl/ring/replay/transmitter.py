@@ -62,6 +62,8 @@ class ReplayTransmitter(wiring.Component):
         Links: 1 or 2.
     throttled : bool
         Whether a word, but for a restart, is sent only in a cycle of ``enable``.
+    timed : bool
+        Whether there is ``round``.
 
     Members
     -------
@@ -85,11 +87,14 @@ class ReplayTransmitter(wiring.Component):
         With two ports: all words have arrived, and all credits are home.
     enable : In(1)
         There if it is ``throttled``.
+    round : Out(11)
+        There if it is ``timed``, right once a word has left: latency of the wires forward and back, of which
+        ``delay`` is half.
     """
 
     latency = 3
 
-    def __init__(self, *, segments, egress_words, window=255, ports=1, throttled=False):
+    def __init__(self, *, segments, egress_words, window=255, ports=1, throttled=False, timed=False):
         if not isinstance(segments, int) or not 2 <= segments <= 15:
             raise ValueError(f"Segment count must be an integer from 2 to 15, not {segments!r}")
         if not isinstance(egress_words, int) or not 5 <= egress_words <= 512:
@@ -102,6 +107,7 @@ class ReplayTransmitter(wiring.Component):
         self._window = window
         self._ports = ports
         self._throttled = throttled
+        self._timed = timed
         self._rows = 1 << (max(egress_words, window + 1) - 1).bit_length()
         super().__init__({
             "i": In(stream.Signature(word_layout())),
@@ -117,6 +123,7 @@ class ReplayTransmitter(wiring.Component):
             "delay": Out(NUMBER_BITS),
             **({"port": In(1), "at": Out(1), "home": Out(1)} if ports > 1 else {}),
             **({"enable": In(1, init=1)} if throttled else {}),
+            **({"round": Out(NUMBER_BITS + 1)} if timed else {}),
         })
 
     @property
@@ -173,6 +180,8 @@ class ReplayTransmitter(wiring.Component):
             self.settled.eq(window.settled),
             self.delay.eq(link.round[1:]),
         ]
+        if self._timed:
+            m.d.comb += self.round.eq(link.round - 1)  # which has a cycle that half of it loses
         with m.If(window.judged):
             m.d.sync += link.given.eq(said.given)
         with m.If(confirms):

@@ -1,0 +1,41 @@
+"""Layouts and numbers that units of slots share."""
+
+from amaranth.lib import data
+
+__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MESSAGE_TYPE", "MOST_SLOTS", "TARGET_BITS", "message_header_layout",
+           "mode_layout", "record_layout", "table_layout"]
+
+#: Slots for packets in a superframe, and those between two for messages.
+MOST_SLOTS, GROUP = 16, 4
+#: Cycles of a slot for packets beyond the words of the longest, and cycles of a slot for messages: 64 words, a header
+#: and a CRC, and as many cycles beyond.
+GAP, MESSAGE_CYCLES = 4, 72
+#: Low bits of TIME that tell where slots begin.
+TARGET_BITS = 16
+
+#: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
+MESSAGE_TYPE = 3
+
+_LENGTH_BITS = 12
+
+
+def record_layout():
+    """State of a node: packets that it has for its successor, and room for those of its predecessor, in packets; the
+    words of the longest that it sends; whether it has a message."""
+    return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1, "zeros": 9})
+
+
+def table_layout():
+    """Slots of a superframe that follow from the records of all nodes: slots for packets, words of the longest, the
+    lowest rank beside 0 that has messages, or 0, and whether that one has the first of the slots for messages."""
+    return data.StructLayout({"slots": 5, "longest": _LENGTH_BITS, "other": 4, "odd": 1})
+
+
+def mode_layout():
+    """Part of a node in a slot: it sends a packet of its own, it hands on what comes, and what goes are messages."""
+    return data.StructLayout({"drives": 1, "passes": 1, "message": 1})
+
+
+def message_header_layout():
+    """First word of a message: its type, and the rank that it is for."""
+    return data.StructLayout({"type": 4, "destination": 4, "free": 24})

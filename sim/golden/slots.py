@@ -1,0 +1,288 @@
+"""Golden models of slots: the records of nodes, the table that follows from them, and what uses it, cycle by cycle.
+
+Mirrors hdl/ring/slots/; docs/ring/slots.md has the rules.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from sim.golden.control_words import Message
+
+__all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Slot", "SlotTable", "Table",
+           "Wires", "plan"]
+
+_COLLECT, _GRANT = 7, 8
+#: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
+MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
+_GROUP = 4
+_MARGIN = 16
+_LAPS = 1 << 12
+_NUMBERS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a node tells the others: packets that it has for its successor and room for those of its predecessor, in
+    packets, the words of the longest, and whether it has a message."""
+
+    pending: int = 0
+    room: int = 0
+    longest: int = 0
+    wants: int = 0
+
+    @property
+    def word(self) -> int:
+        return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
+
+    @classmethod
+    def parse(cls, word: int) -> "Record":
+        return cls(word & 31, word >> 5 & 31, word >> 10 & 0xFFF, word >> 22 & 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Slots for packets, words of the longest, the rank beside 0 that has messages, or 0, and whether that one has
+    the first slot for them."""
+
+    slots: int = 0
+    longest: int = 0
+    other: int = 0
+    odd: int = 0
+
+    @classmethod
+    def of(cls, records: Sequence[Record], number: int) -> "Table":
+        """Table that follows from the records of all ranks."""
+        wanting = [rank for rank, record in enumerate(records) if record.wants and rank]
+        return cls(min(MOST_SLOTS, *(min(record.pending, record.room) for record in records)),
+                   max(record.longest for record in records), wanting[0] if wanting else 0, number % 2)
+
+    @property
+    def bits(self) -> int:
+        return self.slots | self.longest << 5 | self.other << 17 | self.odd << 21
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Cycles of a slot, and the rank whose message it is for; every node has a packet in one without."""
+
+    cycles: int
+    owner: int | None = None
+
+    def drives(self, rank: int) -> bool:
+        """Whether a node sends its own."""
+        return self.owner in (None, rank)
+
+    def passes(self, rank: int) -> bool:
+        """Whether a node hands on what comes in: messages end at rank 0."""
+        return self.owner is not None and self.owner < rank
+
+
+def plan(table: Table) -> list[Slot]:
+    """Slots of a superframe: behind every four for packets, and behind the last, comes one for messages."""
+    slots, odd = [], table.odd
+    for first in range(0, max(table.slots, 1), _GROUP):
+        slots += [Slot(table.longest + GAP)] * min(_GROUP, table.slots - first)
+        slots.append(Slot(MESSAGE_CYCLES, table.other if odd else 0))
+        odd ^= 1
+    return slots
+
+
+class SlotTable:
+    """The slots of a node by its TIME: ``slot`` is on from ``begin`` to the next one, and None without."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the table."""
+        self.slot: Slot | None = None
+        self.begin = 0
+        self._left: list[Slot] | None = None
+        self._boundary = 0
+
+    @property
+    def active(self) -> int:
+        """Whether there is a slot, or will be one."""
+        return int(self._left is not None)
+
+    def step(self, *, time: int, table: Table = Table(), target: int = 0, granted: int = 0,
+             reset_link: int = 0) -> None:
+        """One cycle at a time, with a table that counts from another one."""
+        self.begin = 0
+        if self._left is None:
+            if granted:
+                self._left, self._boundary = plan(table), target
+        elif not (time - self._boundary) & 0x8000:
+            if self._left:
+                self.slot = self._left.pop(0)
+                self.begin = 1
+                self._boundary = (self._boundary + self.slot.cycles) & 0xFFFF
+            else:
+                self.slot = self._left = None
+        if reset_link:
+            self.reset()
+
+
+class RecordLaps:
+    """The laps of records, cycle by cycle: COLLECT goes round and comes back as GRANT."""
+
+    def __init__(self) -> None:
+        self.reset()
+        self.table, self.target = Table(), 0
+
+    def reset(self) -> None:
+        """Forget what is under way."""
+        self.o: Message | None = None
+        self.granted = 0
+        self._number = self._lap = 0
+        self._asked = False
+        self._mine: list[Message] = []  # words of this node that are to be offered
+        self._passing: int | None = None  # type of the message that comes
+        self._records: list[Record] = []
+        self._tag = 0
+        self._checks: bool | None = None  # whether there may be a table
+
+    def ready(self, ready: int) -> int:
+        """Whether a word is taken."""
+        return int((self.o is None or bool(ready)) and not self._mine and self._checks is None)
+
+    def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
+             record: Record = Record(), ask: int = 0, time: int = 0, valid: int = 0, way: int = 0,
+             reset_link: int = 0) -> None:
+        """One cycle, with the word on offer, the willingness of the one that takes words, and the clock."""
+        self.granted = int(bool(self._checks) and bool(valid))
+        takes = word is not None and self.ready(ready)
+        self._checks = None
+        asks = ask and rank == 0 and size > 1 and self._passing is None and not self._mine and not takes
+        start = time + self._lap + _MARGIN
+        self._lap = min(self._lap + 1, _LAPS - 1)
+        if self.o is None or ready:
+            self.o = None
+            if self._mine:
+                self.o = self._mine.pop(0)
+                if not self.o.first:
+                    self.o = dataclasses.replace(self.o, data=record.word)
+            elif word is not None and takes:
+                self._take(word, rank, size, record, time, start, way)
+        if asks:
+            self._number = (self._number + 1) % _NUMBERS
+            self._asked, self._lap = True, 0
+            self._mine = [Message(_COLLECT | size + 1 << 4 | self._number << 12, 1, 0)]
+            self._mine += [Message(0, 0, int(n == size)) for n in range(size + 1)]
+        if reset_link:
+            self.reset()
+
+    def _take(self, word: Message, rank: int, size: int, record: Record, time: int, start: int, way: int) -> None:
+        """A word of the predecessor, and what is handed on of it."""
+        if word.first:
+            type, words, number = word.data & 15, word.data >> 4 & 255, word.data >> 12 & 0xFFFF
+            own = type == _COLLECT and (rank > 0 or (self._asked and number % _NUMBERS == self._number))
+            self._passing = None
+            if not word.data >> 28 and size > 1 and words == size + 1 and (own or (type == _GRANT and rank)):
+                self._passing, self._records, self._tag = type, [], number
+                self._asked &= type == _GRANT
+                self.o = word if rank else dataclasses.replace(word, data=word.data ^ _COLLECT ^ _GRANT)
+            return
+        if self._passing is None:
+            return
+        self.o = word
+        if len(self._records) < size:
+            if self._passing == _COLLECT and rank and len(self._records) == rank:
+                self.o = dataclasses.replace(word, data=record.word)
+            self._records.append(Record.parse(word.data))
+            return
+        if not rank:
+            self.o = dataclasses.replace(word, data=start % (1 << 32))
+        if self._passing == _GRANT or not rank:
+            begins = self.o.data
+            self.table, self.target = Table.of(self._records, self._tag), begins + way & 0xFFFF
+            self._checks = not rank or (begins - time) % (1 << 32) < 1 << 15
+        self._passing = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wires:
+    """What leads forward on a link with replay."""
+
+    valid: int = 0
+    data: int = 0
+    last: int = 0
+    kind: int = 0
+    check: int = 0
+
+
+class _Sender:
+    """Packets that wait; one starts only as a whole."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._words: collections.deque[tuple[int, int]] = collections.deque()
+        self.whole = 0
+        self.sending = False
+
+    @property
+    def ready(self) -> int:
+        return int(len(self._words) < self._depth)
+
+    @property
+    def word(self) -> tuple[int, int] | None:
+        """Word that leaves in this cycle: data, and whether it is the last."""
+        return self._words[0] if self.sending else None
+
+    def step(self, entering: tuple[int, int] | None, start: bool) -> None:
+        ready, leaving = self.ready, self.word
+        goes = start and self.whole > 0 and not self.sending
+        if leaving is not None:
+            self._words.popleft()
+            self.sending = not leaving[1]
+        if entering is not None and ready:
+            self._words.append(entering)
+            self.whole += entering[1]
+        if goes:
+            self.sending, self.whole = True, self.whole - 1
+
+
+class Path:
+    """The way of slots through a node, cycle by cycle: packets of its own, those that pass, and those that come.
+
+    A word of a packet is its data, and whether it is the last.
+    """
+
+    MESSAGE_TYPE = 3
+
+    def __init__(self, *, depth: int, message_depth: int = 128) -> None:
+        self.wires, self.line, self.lost = Wires(), 0, 0
+        self.senders = _Sender(depth), _Sender(message_depth)
+        self._due: int | None = None
+        self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
+
+    def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
+        """What becomes of the word of a packet on the wires: it passes, has arrived, is heard."""
+        if not came.valid or came.kind:
+            return False, False, False
+        on, message, mine = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
+                                             came.data >> 4 & 15 == rank)
+        return on, not message and not on, message and mine
+
+    def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
+             passes: int = 0, message: int = 0, rank: int = 0,
+             entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
+        """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, the slot, and
+        words of packets and of messages that are to be kept."""
+        on, _, _ = self.comes(came, passes=passes, rank=rank)
+        words = [sender.word for sender in self.senders if sender.word is not None]
+        self.lost, self.line = int(bool(words) and on), line
+        if words:
+            data, last = words[-1]
+            self.wires = dataclasses.replace(self.wires, valid=1, data=data, last=last, kind=0)
+        elif on:
+            self.wires = dataclasses.replace(came, check=self.wires.check)
+        else:
+            self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
+        if came.valid and not came.kind:
+            first = on, came.data & 15 == self.MESSAGE_TYPE, came.data >> 4 & 15 == rank
+            self._inside = None if came.last else self._inside or first
+        for number, (sender, word) in enumerate(zip(self.senders, entering, strict=True)):
+            sender.step(word, self._due == number)
+        self._due = message if starts and drives else None

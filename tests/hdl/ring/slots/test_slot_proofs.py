@@ -1,0 +1,167 @@
+"""Proofs about slots: no word passes where a node drives, no boundary cuts a packet, tables are equal."""
+
+import pytest
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hdl.ring.slots.layouts import GAP, mode_layout
+from hdl.ring.slots.path import SlotPath
+from hdl.ring.slots.records import RecordLaps
+from sim.formal import RefutedError, prove
+
+LONGEST = 2
+
+
+class Undisturbed(wiring.Component):
+    """A node in slots of any modes, of ``LONGEST`` + 4 cycles or more, as the solver likes.
+
+    It has packets of up to ``LONGEST`` words, which come in with any pauses. Those that pass have begun at the node
+    before in the same slot, and come up to ``slack`` cycles sooner or later than they should. Control words come and
+    go in any cycle.
+
+    Each word that has to pass does; an own packet is without a pause, and ends before a packet of the next slot can
+    begin; between its words there are none of others.
+
+    Parameters
+    ----------
+    slack : int
+        1 to 3.
+    """
+
+    starts: In(1)
+    mode: In(mode_layout())
+    enters: In(1)
+    ends: In(1)
+    comes: In(1)
+    comes_last: In(1)
+    control: In(1)
+    own: In(1)
+
+    def __init__(self, *, slack=2):
+        super().__init__()
+        self._slack = slack
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.path = path = SlotPath(depth=5, message_depth=5)
+        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycles since its beginning
+        place, sent, came = Signal(2), Signal(2), Signal(2)  # words of a packet that enters, leaves, comes
+        length = LONGEST + GAP
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            Assume(~self.starts | ~begun | (in_slot >= length - 1)),
+            path.starts.eq(self.starts), path.mode.eq(Mux(self.starts, self.mode, held)),
+            Assume(~(self.mode.drives & self.mode.passes)),
+            # Its own packets, with marks: the first word 1, others 2.
+            path.i.valid.eq(self.enters), path.i.payload.last.eq(self.ends),
+            path.i.payload.data.eq(Mux(place == 0, 0x11, 0x21)),
+            Assume(~self.ends | (place != 0)), Assume(self.ends | (place != LONGEST - 1)),
+        ]
+        m.d.sync += in_slot.eq(Mux(self.starts, 0, in_slot + (in_slot != 15)))
+        with m.If(self.starts):
+            m.d.sync += [held.eq(self.mode), begun.eq(1)]
+        with m.If(path.i.valid & path.i.ready):
+            m.d.sync += place.eq(Mux(self.ends, 0, place + 1))
+
+        # A cycle of the slot: 0 with `starts`. Words that pass should come from the second on.
+        now = Mux(self.starts, 0, in_slot + 1)
+        first, soonest, latest = came == 0, 2 - self._slack, 2 + self._slack
+        in_time, too_soon, passing = Signal(), Signal(), Signal()
+        m.d.comb += [
+            path.ring_i.valid.eq(self.comes | self.control), path.ring_i.kind.eq(~self.comes),
+            path.ring_i.last.eq(self.comes_last), path.ring_i.data.eq(0x41),
+            in_time.eq(path.mode.passes & (begun | self.starts) & (now >= soonest) & (now <= latest)),
+            Assume(~self.comes | ~first | in_time | (soonest < 0)),
+            # Too soon for its slot, which is the next one then.
+            Assume(~too_soon | (self.starts & self.mode.passes)),
+            Assume(~self.comes | (now - came <= latest)),
+            Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
+            Assume(first | self.comes),  # what passes has no pauses
+            path.transmitter.valid.eq(self.own), path.transmitter.kind.eq(1), path.transmitter.data.eq(0x81),
+        ]
+        m.d.sync += [too_soon.eq(self.comes & first & ~in_time), passing.eq(self.comes)]
+        with m.If(self.comes):
+            m.d.sync += came.eq(Mux(self.comes_last, 0, came + 1))
+
+        out = path.ring_o
+        is_own = out.valid & ~out.kind & (out.data != 0x41)
+        m.d.comb += [
+            Assert(~path.lost),
+            Assert(~passing | (out.valid & ~out.kind & (out.data == 0x41))),
+            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # each from its first word on
+            Assert((sent == 0) | is_own),  # and without a pause
+            Assert(~is_own | (in_slot >= 2) & (in_slot < 2 + LONGEST)),
+        ]
+        with m.If(is_own):
+            m.d.sync += sent.eq(Mux(out.last, 0, sent + 1))
+        return m
+
+
+class EqualTables(wiring.Component):
+    """Two nodes get a GRANT with the same records and the same time, word by word as the solver likes. If both have a
+    table, it is the same, and has the same target but for the ways of nodes.
+
+    Parameters
+    ----------
+    differing : int
+        Bits of the last record that differ.
+    """
+
+    records: In(3 * 32)
+    offers: In(2)
+    takes: In(2)
+
+    def __init__(self, *, differing=0):
+        super().__init__()
+        self._differing = differing
+
+    def elaborate(self, platform):
+        m = Module()
+        before, begun = Signal.like(self.records), Signal()
+        m.d.sync += [before.eq(self.records), begun.eq(1)]
+        m.d.comb += [Assume(~ResetSignal()), Assume(~begun | (before == self.records))]
+        tables, has = [], []
+        for n in range(2):
+            laps = RecordLaps()
+            m.submodules += laps
+            at = Signal(range(6), name=f"at_{n}")
+            words = [8 | 4 << 4 | 7 << 12, *(self.records.word_select(k, 32) for k in range(3)), 500]
+            words[3] ^= self._differing * n
+            m.d.comb += [
+                laps.place.rank.eq(n + 1), laps.place.size.eq(3), laps.valid.eq(1), laps.way.eq(20 * n),
+                laps.i.valid.eq(self.offers[n] & (at < 5)), laps.o.ready.eq(self.takes[n]),
+                laps.i.payload.first.eq(at == 0), laps.i.payload.last.eq(at == 4),
+            ]
+            with m.Switch(at):
+                for k, word in enumerate(words):
+                    with m.Case(k):
+                        m.d.comb += laps.i.payload.data.eq(word)
+            with m.If(laps.i.valid & laps.i.ready):
+                m.d.sync += at.eq(at + 1)
+            kept, found = Signal(len(laps.slots.as_value()) + 16, name=f"kept_{n}"), Signal(name=f"found_{n}")
+            with m.If(laps.granted):
+                m.d.sync += [kept.eq(Cat(laps.slots, laps.target - 20 * n)), found.eq(1)]
+            tables.append(kept)
+            has.append(found)
+        m.d.comb += Assert(~(has[0] & has[1]) | (tables[0] == tables[1]))
+        return m
+
+
+def test_undisturbed():
+    prove(Undisturbed(), depth=15, mode="bmc")
+
+
+def test_slack():
+    """Three cycles would be too much for a slot."""
+    with pytest.raises(RefutedError):
+        prove(Undisturbed(slack=3), depth=15, mode="bmc")
+
+
+def test_equal_tables():
+    prove(EqualTables(), depth=14, mode="bmc")
+
+
+def test_different_tables():
+    with pytest.raises(RefutedError):
+        prove(EqualTables(differing=1 << 22), depth=14, mode="bmc")

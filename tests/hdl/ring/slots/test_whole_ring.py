@@ -1,0 +1,157 @@
+# amaranth: UnusedElaboratable=no
+"""All units of slots on a ring: SYNCs set TIMEs, records go round, and packets follow: hdl/ring/slots."""
+
+import numpy as np
+import pytest
+from amaranth.hdl import Cat, Module, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.link import Ingress
+from hdl.ring.replay.control_hub import ControlHub
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.replay.receiver import ReplayReceiver
+from hdl.ring.replay.transmitter import ReplayTransmitter
+from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
+from hdl.ring.slots.layouts import MESSAGE_TYPE
+from hdl.ring.slots.path import SlotPath
+from hdl.ring.slots.records import RecordLaps
+from hdl.ring.slots.table import SlotTable
+from hdl.streams.stream import connect_stream
+from sim.golden.slots import Table, plan
+from sim.verilated.vectors import Unit
+from tests.hdl.ring.slots.wires import FORWARD, PACKET, Source, Wires, in_order
+
+NODES, LONGEST, MESSAGE, SLOTS = 4, 36, 66, 6
+
+
+class Node(wiring.Component):
+    """All units of slots of a node, between the wires and packets."""
+
+    def __init__(self, rank):
+        self._rank = rank
+        self.path, self.clock = SlotPath(depth=128), Clock(arrival=ReplayReceiver.latency - 2)
+        self.laps, self.table = RecordLaps(), SlotTable()
+        self.ingress = Ingress(segments=SLOTS, packet_words=LONGEST)
+        super().__init__({"wants": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        path, clock, laps, table, ingress = self.path, self.clock, self.laps, self.table, self.ingress
+        transmitter = ReplayTransmitter(segments=2, egress_words=256, throttled=True, timed=True)
+        receiver = ReplayReceiver(segments=2, packet_words=5)
+        hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.COLLECT, ControlType.GRANT)])
+        departures = Departures()
+        packets, messages = Source(type=PACKET), Source(type=MESSAGE_TYPE)
+        m.submodules += [path, clock, laps, table, ingress, transmitter, receiver, hub, departures, packets, messages]
+        wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
+        wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+        connect_stream(m, receiver.control, hub.i)
+        connect_stream(m, hub.o, transmitter.control)
+        for number, unit in enumerate((clock, laps)):
+            connect_stream(m, hub.take[number], unit.i)
+            connect_stream(m, unit.o, hub.give[number])
+            m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
+        connect_stream(m, packets.o, path.i)
+        connect_stream(m, messages.o, path.message_i)
+        state, link = clock.clock, clock.clock.link
+        m.d.comb += [
+            departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
+            departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
+            link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
+            link.round.eq(transmitter.round),
+            # Records go round when TIMEs are set.
+            laps.ask.eq(state.looped), laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
+            laps.record.pending.eq(path.whole + SLOTS), laps.record.room.eq(SLOTS - ingress.packets),
+            laps.record.longest.eq(LONGEST), laps.record.wants.eq(self.wants),
+            table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
+            table.rank.eq(self._rank), table.now.eq(state.time),
+            path.starts.eq(table.starts), path.mode.eq(table.mode), path.rank.eq(self._rank),
+            # Control words leave between superframes.
+            transmitter.enable.eq(table.mode.as_value() == 0),
+            packets.on.eq(1), packets.words.eq(LONGEST), messages.words.eq(MESSAGE),
+            messages.on.eq((self._rank == 0) | self.wants), messages.to.eq(0 if self._rank else NODES - 1),
+            ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), ingress.o.ready.eq(1),
+        ]
+        return m
+
+
+class Ring(wiring.Component):
+    """Four nodes on wires."""
+
+    def __init__(self):
+        each = {}
+        for n in range(NODES):
+            each |= {f"drift_{n}": In(signed(DRIFT_BITS)), f"forward_{n}": In(6), f"back_{n}": In(6),
+                     f"wants_{n}": In(1), f"time_{n}": Out(32), f"valid_{n}": Out(1), f"data_{n}": Out(32),
+                     f"heard_{n}": Out(1), f"word_{n}": Out(32), f"lost_{n}": Out(1), f"overrun_{n}": Out(1),
+                     f"granted_{n}": Out(1), f"slots_{n}": Out(22), f"damage_{n}": In(1)}
+        super().__init__(each)
+
+    def elaborate(self, platform):
+        m = Module()
+        nodes = [Node(rank) for rank in range(NODES)]
+        width = sum(len(getattr(nodes[0].path.ring_o, name)) for name in FORWARD)
+        ways = [(Wires(width), Wires(1)) for _ in nodes]
+        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
+            m.submodules += [node, forward, back]
+            sends, receives = node.path.ring_o, node.path.ring_i
+            shown = {"time": node.clock.clock.time, "valid": node.ingress.o.valid, "heard": node.path.heard,
+                     "data": node.ingress.o.payload.data, "word": node.path.word.data, "lost": node.path.lost,
+                     "overrun": node.ingress.overrun, "granted": node.laps.granted, "slots": node.laps.slots}
+            m.d.comb += [
+                forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ getattr(self, f"damage_{n}") << 9),
+                forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
+                back.i.eq(nodes[(n + 1) % NODES].path.ring_i.line), sends.line.eq(back.o),
+                Cat(getattr(receives, name) for name in FORWARD).eq(ways[n - 1][0].o),
+                node.wants.eq(getattr(self, f"wants_{n}")),
+                node.clock.clock.drift.eq(getattr(self, f"drift_{n}")),
+                *(getattr(self, f"{name}_{n}").eq(value) for name, value in shown.items()),
+            ]
+        return m
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(Ring(), name="WholeRing", level="-O0")
+
+
+def play(unit, *, forward, back, cycles=14_500, wants=(), **more):
+    rows = {}
+    for n, drift in enumerate((0, 105, -105, 77)):
+        rows |= {f"drift_{n}": drift % 256, f"forward_{n}": forward[n % len(forward)],
+                 f"back_{n}": back[n % len(back)], f"wants_{n}": n in wants}
+    unit.reset()
+    found = unit.run(rows | more, cycles=cycles)
+    assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
+    return found
+
+
+@pytest.mark.parametrize(("forward", "back"), [([16], [16]), ([1, 40, 16], [1, 40, 16]), ([16, 3], [40, 3])])
+@pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
+def test_superframes(unit, forward, back, wants):
+    """Three superframes, with latencies that are equal forward and back or not: the same tables, every packet and
+    every message."""
+    found = play(unit, forward=forward, back=back, wants=wants)
+    tables = [[Table(SLOTS, LONGEST, min(wants, default=0), number % 2).bits for number in (1, 2, 3)]] * NODES
+    assert [found[f"slots_{n}"][found[f"granted_{n}"] != 0].tolist() for n in range(NODES)] == tables
+    owners = [slot.owner for number in (1, 2, 3)
+              for slot in plan(Table(SLOTS, LONGEST, min(wants, default=0), number % 2))]
+    for n in range(NODES):
+        assert in_order(found, n, PACKET) == 3 * SLOTS * LONGEST
+    assert in_order(found, NODES - 1, MESSAGE_TYPE) == owners.count(0) * MESSAGE
+    assert in_order(found, 0, MESSAGE_TYPE) == (owners.count(min(wants)) * MESSAGE if wants else 0)
+    assert min(wants, default=0) == 0 or owners.count(min(wants)) == 3
+
+
+@pytest.mark.parametrize("at", [4100, 4200, 4260, 4300, 4340, 4400])
+def test_damage(unit, at):
+    """After damage in a lap some nodes may have no table, and send nothing in that superframe; in the next, all do,
+    and no node ever has another table than the others."""
+    damage = np.zeros(14_500, np.uint64)
+    damage[at:at + 30] = 1
+    found = play(unit, forward=[16], back=[16], damage_1=damage)
+    last = [np.flatnonzero(found[f"granted_{n}"])[-2:] for n in range(NODES)]
+    assert all(len(cycles) == 2 for cycles in last)
+    assert len({tuple(found[f"slots_{n}"][cycles].tolist()) for n, cycles in enumerate(last)}) == 1
+    assert all(((found[f"valid_{n}"] != 0)[6000:]).sum() == 2 * SLOTS * LONGEST for n in range(NODES))
