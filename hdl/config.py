@@ -23,14 +23,14 @@ _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1),
-    "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
+    "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False), "tenants": ("Tenant count", 1),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False, "role": NODE, "throttles": False}, object()
+                  "sequences": False, "role": NODE, "throttles": False, "tenants": 1}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -138,6 +138,8 @@ class NodeConfig:
         by PUSH. A server has its weights and its state in its far memory, and does not compute, mask or infer.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
+    tenants : int
+        1, or 2 that do not trust each other, with windows on the memories and guards at their ports: docs/tenants.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -177,6 +179,7 @@ class NodeConfig:
     rounds: bool = False
     role: str = NODE
     throttles: bool = False
+    tenants: int = 1
     element: str = FP32
 
     def __post_init__(self):
@@ -243,6 +246,7 @@ class NodeConfig:
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
         self._check_rounds()
+        self._check_tenants()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -286,6 +290,16 @@ class NodeConfig:
         if self.has_residual:
             raise ValueError(f"Gradient codec of a node with rounds must be {RAW} or {ZERO_VALUE}, since a residual "
                              f"would be added to the zeros of an absent node, not {self.gradient_codec!r}")
+
+    def _check_tenants(self):
+        """Raise ValueError if a node of several tenants has what no guard is for."""
+        if isinstance(self.tenants, bool) or self.tenants not in (1, 2):
+            raise ValueError(f"Tenant count must be 1 or 2, not {self.tenants!r}")
+        unguarded = {"a far memory": self.far_words, "rounds": self.rounds, "control words": self.has_signals,
+                     "row owners": self.row_owners and self.compute}
+        found = [name for name, there in unguarded.items() if there]
+        if self.tenants > 1 and found:
+            raise ValueError(f"Node of two tenants must have no {found[0]}")
 
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""

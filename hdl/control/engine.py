@@ -92,6 +92,8 @@ class OperationDescription:
         the detail.
     queue : int, optional
         Queue of a node with several that carries it out: 0 computes, 1 communicates. By default any may.
+    privileged : bool
+        Whether no tenant may have it carried out.
     """
 
     code: int
@@ -102,6 +104,7 @@ class OperationDescription:
     least: int = 0
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
     queue: int | None = None
+    privileged: bool = False
 
     def __post_init__(self):
         if not 0 <= self.code < 256:

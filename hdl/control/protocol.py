@@ -62,6 +62,8 @@ class Status(enum.IntEnum):
     TOO_LONG = 7
     BUSY = 8
     NOT_LOADED = 9
+    OUT_OF_WINDOW = 13
+    FOREIGN_TENANT = 14
 
 
 class Operation(enum.IntEnum):
@@ -120,6 +122,9 @@ class EventStatus(enum.IntEnum):
     CLOSE_TIMEOUT = 28
     READ_DEAD = 29
     FAR_TIMEOUT = 30
+    OUT_OF_WINDOW = 32
+    FOREIGN_TENANT = 33
+    OVER_BUDGET = 34
 
 
 class EventFlag(enum.IntFlag):

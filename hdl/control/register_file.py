@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register
+from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register, registers_of
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout"]
 
@@ -47,7 +47,7 @@ class RegisterBus(wiring.Signature):
     Members
     -------
     request : Out(1)
-    address : Out(range(len(REGISTERS)))
+    address : Out(range(count))
     write : Out(1)
         Write ``write_data``; nothing happens if the register is read-only or does not exist.
     write_data : Out(32)
@@ -58,12 +58,18 @@ class RegisterBus(wiring.Signature):
         before; zero where there is none. Reading changes nothing.
     writable : In(1)
         With ``done``: the register can be written.
+
+
+    Parameters
+    ----------
+    count : int
+        Registers of the node.
     """
 
-    def __init__(self):
+    def __init__(self, count=len(REGISTERS)):
         super().__init__({
             "request": Out(1),
-            "address": Out(range(len(REGISTERS))),
+            "address": Out(range(count)),
             "write": Out(1),
             "write_data": Out(32),
             "done": In(1),
@@ -90,7 +96,8 @@ class RegisterFile(wiring.Component):
 
     A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
     engine the counters of that, one without replay what links count, one without rounds what those need, and one
-    without throttles their rates: they have no ports, read zero, and ignore what is written.
+    without throttles their rates: they have no ports, read zero, and ignore what is written. A node with
+    tenants has those of :data:`~hdl.control.registers.TENANT_REGISTERS` behind the others.
 
     Parameters
     ----------
@@ -137,10 +144,11 @@ class RegisterFile(wiring.Component):
 
     def __init__(self, *, config):
         self._config = config
-        ports = {"bus": In(RegisterBus()), "link_reset": Out(1), "set_flags": Out(16),
+        self._table = registers_of(config)
+        ports = {"bus": In(RegisterBus(len(self._table))), "link_reset": Out(1), "set_flags": Out(16),
                  "queue_status": In(queue_status_layout())}
         increments = {}
-        for entry in REGISTERS:
+        for entry in self._table:
             if entry.name in ("CONTROL", "STATUS", "CYCLES") or self._lacks(entry):
                 continue
             if entry.access is Access.SETTING:
@@ -157,7 +165,7 @@ class RegisterFile(wiring.Component):
     @property
     def initialisation(self):
         """Cycles after reset in which the host's requests wait."""
-        return self._VISIT * len(REGISTERS)
+        return self._VISIT * len(self._table)
 
     def _lacks(self, entry):
         if entry.name in _PROGRAMS and self._config.queues == 1:
@@ -203,13 +211,13 @@ class RegisterFile(wiring.Component):
         rows = 1 << address_bits
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
-        present = [entry for entry in REGISTERS if not self._lacks(entry)]
+        present = [entry for entry in self._table if not self._lacks(entry)]
         # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
-        longest = self._VISIT * max(2 * len(COUNTERS), len(REGISTERS))
+        longest = self._VISIT * max(2 * len(COUNTERS), len(self._table))
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
 
-        initial = [constants.get(entry.name, self._reset(entry)) for entry in REGISTERS]
+        initial = [constants.get(entry.name, self._reset(entry)) for entry in self._table]
         m.submodules.memory = memory = Memory(
             shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
         read, write = memory.read_port(), memory.write_port()
@@ -255,9 +263,9 @@ class RegisterFile(wiring.Component):
 
         def of_index(values):
             """Choose the value of the row that is visited from values by the names of registers."""
-            return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
+            return _choose(index, [values.get(entry.name, 0) for entry in self._table])
 
-        writable = of_index({entry.name: 1 for entry in REGISTERS if entry.access.writable})
+        writable = of_index({entry.name: 1 for entry in self._table if entry.access.writable})
         kept = of_index({entry.name: 1 for entry in present if entry.access.writable})
         m.d.comb += [
             read.addr.eq(Cat(index, beginning)),

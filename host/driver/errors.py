@@ -4,8 +4,8 @@ from hdl.control.protocol import Status
 
 __all__ = [
     "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
-    "ProgramNotLoadedError", "ProgramRunningError", "ProgramTooLongError", "ProtocolError", "QueueFullError",
-    "ReadOnlyError", "UnknownOpcodeError",
+    "ForeignTenantError", "OutOfWindowError", "ProgramNotLoadedError", "ProgramRunningError", "ProgramTooLongError",
+    "ProtocolError", "QueueFullError", "ReadOnlyError", "UnknownOpcodeError",
 ]
 
 
@@ -45,6 +45,14 @@ class ProgramNotLoadedError(DeviceError):
     """The node has another program, or none."""
 
 
+class OutOfWindowError(DeviceError):
+    """The range is not in the tenant's window."""
+
+
+class ForeignTenantError(DeviceError):
+    """The request is not for this tenant."""
+
+
 class ProtocolError(DeviceError):
     """The response does not answer the request."""
 
@@ -64,7 +72,10 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
     Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
     Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with a larger program_depth"),
-    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, or reset the link"),
+    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0 and no command is queued, or reset the link"),
     Status.NOT_LOADED: (ProgramNotLoadedError, "load the program first, with the number that the run names"),
+    Status.OUT_OF_WINDOW: (OutOfWindowError, "name addresses from the window's base on, up to its length"),
+    Status.FOREIGN_TENANT: (ForeignTenantError, "ask when the node executes this tenant's commands, and for what is "
+                                                "its own; docs/tenants.md lists it"),
 }
 """Exception and advice for each status of a response."""

@@ -1,0 +1,55 @@
+"""Guard at a memory port: a tenant's row becomes one of its window, or is refused."""
+
+from amaranth.hdl import Cat, Const, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from hdl.control.windows import window_layout
+from hdl.group import GROUP
+
+__all__ = ["Guard"]
+
+
+class Guard(wiring.Component):
+    """Translate a row of a tenant to a row of the memory, and say whether it is in the tenant's window.
+
+    Combinational: an access passes in the cycle in which it would without a guard. Rows of the tenant begin with 0
+    at the base of its window.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Rows of the memory, and elements in each.
+
+    Members
+    -------
+    window : In(window_layout(rows * lanes))
+    row : In(range(rows))
+    inside : Out(1)
+        Whether the row is in the window.
+    place : Out(range(rows))
+        Its row in the memory; without meaning if it is not.
+    """
+
+    latency = 0
+
+    def __init__(self, *, rows, lanes):
+        if rows * lanes % GROUP:
+            raise ValueError(f"Elements of a guarded memory must be a multiple of {GROUP}, not {rows * lanes!r}")
+        self._group = exact_log2(GROUP // lanes)  # bits of a row in its group
+        super().__init__({
+            "window": In(window_layout(rows * lanes)),
+            "row": In(range(rows)),
+            "inside": Out(1),
+            "place": Out(range(rows)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        group = self.row[self._group:]
+        m.d.comb += [
+            self.inside.eq(group < self.window.size),
+            self.place.eq(self.row + Cat(Const(0, self._group), self.window.base)),
+        ]
+        return m
