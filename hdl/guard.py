@@ -26,7 +26,7 @@ class Guard(wiring.Component):
     -------
     window : In(window_layout(rows * lanes))
     row : In(range(rows))
-    inside : Out(1)
+    allowed : Out(1)
         Whether the row is in the window.
     place : Out(range(rows))
         Its row in the memory; without meaning if it is not.
@@ -41,7 +41,7 @@ class Guard(wiring.Component):
         super().__init__({
             "window": In(window_layout(rows * lanes)),
             "row": In(range(rows)),
-            "inside": Out(1),
+            "allowed": Out(1),
             "place": Out(range(rows)),
         })
 
@@ -49,7 +49,7 @@ class Guard(wiring.Component):
         m = Module()
         group = self.row[self._group:]
         m.d.comb += [
-            self.inside.eq(group < self.window.size),
+            self.allowed.eq(group < self.window.size),
             self.place.eq(self.row + Cat(Const(0, self._group), self.window.base)),
         ]
         return m

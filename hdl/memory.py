@@ -161,7 +161,7 @@ class LanedMemory(wiring.Component):
         asks = Cat(port.valid for port in engines).any()
         row, base = Mux(asks, _first(engines, "row"), 0) if engines else Const(0), self.window.base * (GROUP // lanes)
         taken = self._write_turns(m)
-        allowed = ~asks | writes.inside
+        allowed = ~asks | writes.allowed
         m.d.comb += writes.row.eq(row)
         m.d.sync += [
             write.addr.eq(Mux(asks, writes.place, host.row)),
@@ -175,21 +175,22 @@ class LanedMemory(wiring.Component):
         stray = Signal()
         m.d.comb += [
             reads.row.eq(chosen(marks, [port.row for port in self.read[:-1]]) if len(marks) else 0),
-            read.en.eq(by_host | (marks.any() & reads.inside)),
+            read.en.eq(by_host | (marks.any() & reads.allowed)),
             read.addr.eq(Mux(by_host, self.read[len(marks)].row, reads.place)),
             self.accesses.reads.eq(read.en), self.accesses.read_row.eq(read.addr),
             self.accesses.read_by_host.eq(by_host),
             self.accesses.writes.eq(write.en.any()), self.accesses.written_row.eq(write.addr),
         ]
-        m.d.sync += stray.eq(marks.any() & ~reads.inside)
+        m.d.sync += stray.eq(marks.any() & ~reads.allowed)
         with m.If(stray):
             m.d.sync += elements.eq(0)
-        won = [port.valid & ~Cat(other.valid for other in engines[:n]).any() & taken for n, port in enumerate(engines)]
+        won = [port.valid & ~Cat(other.valid for other in engines[:n]).any() & taken
+               for n, port in enumerate(engines)]
         for queue in range(len(self.strays)):
             read_here, written_here = (
                 Cat(mark for mark, owner in zip(marked, owners, strict=True) if owner == queue).any()
                 for marked, owners in zip((marks, won), self._owners, strict=True))
-            m.d.sync += self.strays[queue].eq((read_here & ~reads.inside) | (written_here & ~writes.inside))
+            m.d.sync += self.strays[queue].eq((read_here & ~reads.allowed) | (written_here & ~writes.allowed))
 
     def _elaborate_read(self, m, read, write):
         granted, _ = self._read_turns(m, read, [write.addr] * len(self.read), write.en)

@@ -26,7 +26,7 @@ def windowed(config):
 
 def window_layout(words):
     """Window in a memory of so many elements: its first group of 32, and its number of groups."""
-    return data.StructLayout({"base": range(words // GROUP), "size": range(words // GROUP + 1)})
+    return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
 def tenancy_layout(config):
@@ -78,6 +78,9 @@ class WindowTable(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         self._spaces = windowed(config)
+        layout = tenancy_layout(config)["windows"].shape
+        #: Windows of each tenant, for specifications.
+        self.kept = {tenant: Signal(layout, name=f"windows_{tenant}") for tenant in range(1, MOST_TENANTS)}
         super().__init__({
             "tenant": In(_TENANT), "window": In(register("WINDOW").width),
             "base": In(register("WINDOW_BASE").width), "bound": In(register("WINDOW_BOUND").width),
@@ -92,7 +95,7 @@ class WindowTable(wiring.Component):
         m = Module()
         fields = {field.name: self.window[field.bit:field.bit + field.width] for field in register("WINDOW").fields}
         windows = self.tenancy.windows
-        kept = {tenant: Signal.like(windows, name=f"windows_{tenant}") for tenant in (1, 2)}
+        kept = self.kept
         capacity = Signal.like(self.bound)
         size = Signal.like(self.bound)
         with m.Switch(fields["space"]):
