@@ -166,7 +166,7 @@ class HostPort(wiring.Component):
             m.submodules.requester = requester = Requester()
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
-                requester.register.eq(self.bus.address), requester.running.eq(self.running),
+                requester.address.eq(self.bus.address), requester.running.eq(self.running),
                 requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked)]
 
         def respond(words=0):

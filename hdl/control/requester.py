@@ -46,7 +46,7 @@ class Requester(wiring.Component):
         Opcode of the request.
     place : In(32)
         First word behind the header.
-    register : In(range(registers))
+    address : In(range(registers))
         Address of the register that is written.
     running : In(2)
         Tenant whose commands the node executes.
@@ -74,7 +74,7 @@ class Requester(wiring.Component):
         count = len(REGISTERS) + len(TENANT_REGISTERS)
         room = found_layout()["size"].width + exact_log2(GROUP)
         super().__init__({
-            "word": In(32), "take": In(1), "opcode": In(8), "place": In(32), "register": In(range(count)),
+            "word": In(32), "take": In(1), "opcode": In(8), "place": In(32), "address": In(range(count)),
             "running": In(_WIDTH), "busy": In(1),
             "foreign": Out(1), "bounded": Out(1), "room": Out(room), "beyond": Out(Status), "moved": Out(32),
             "forbidden": Out(1), "reason": Out(Status),
@@ -94,8 +94,8 @@ class Requester(wiring.Component):
         memory = is_one(Opcode.READ_MEMORY, Opcode.WRITE_MEMORY)
         registers = is_one(Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
         base = Cat(Const(0, exact_log2(GROUP)), self.found.base)
-        is_late = self.register >= len(REGISTERS)
-        named = Cat(self.register == register(name).address for name in PRIVILEGED_REGISTERS).any()
+        is_late = self.address >= len(REGISTERS)
+        named = Cat(self.address == register(name).address for name in PRIVILEGED_REGISTERS).any()
         m.d.comb += [
             self.asked.tenant.eq(tenant),
             self.asked.space.eq(self.place[28:]),
