@@ -23,7 +23,8 @@ _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1),
-    "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False), "tenants": ("Tenant count", 1),
+    "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
+    "tenants": ("Tenant count", 1),
     "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
 }
@@ -295,8 +296,8 @@ class NodeConfig:
         """Raise ValueError if a node of several tenants has what no guard is for."""
         if isinstance(self.tenants, bool) or self.tenants not in (1, 2):
             raise ValueError(f"Tenant count must be 1 or 2, not {self.tenants!r}")
-        unguarded = {"a far memory": self.far_words, "rounds": self.rounds, "control words": self.has_signals,
-                     "row owners": self.row_owners and self.compute, "a codebook of fewer than 32 words":
+        unguarded = {"far memory": self.far_words, "rounds": self.rounds, "control words": self.has_signals,
+                     "row owners": self.row_owners and self.compute, "codebook of fewer than 32 words":
                      self.codebook_words % 32}
         found = [name for name, there in unguarded.items() if there]
         if self.tenants > 1 and found:

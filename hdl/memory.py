@@ -13,8 +13,8 @@ from hdl.group import GROUP
 from hdl.guard import Guard
 from hdl.streams.stream import check_lanes
 
-__all__ = ["READ_LATENCY", "LanedMemory", "accesses_layout", "chosen", "job_layout", "read_signature", "take_turns", "write_signature",
-           "written_signature"]
+__all__ = ["READ_LATENCY", "LanedMemory", "accesses_layout", "chosen", "job_layout", "read_signature", "take_turns",
+           "write_signature", "written_signature"]
 
 #: Cycles from the grant of a read to its elements.
 READ_LATENCY = 2
@@ -87,10 +87,10 @@ class LanedMemory(wiring.Component):
     throttled : bool
         Whether ports are served only in cycles of ``enable``.
     owners : pair of tuples of int, optional
-        Queue whose commands each read port, and each write port, serves; the last port of each kind is the host's, and
-        has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` is behind the turns of the read ports,
-        and one behind those of the write ports, for all but the host's, whose rows are those of the memory. A row
-        outside the window reads as zeros, and nothing is written there.
+        Queue whose commands each read port, and each write port, serves; the last port of each kind is the host's,
+        and has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` is behind the turns of the read
+        ports, and one behind those of the write ports, for all but the host's, whose rows are those of the memory. A
+        row outside the window reads as zeros, and nothing is written there.
 
     Members
     -------

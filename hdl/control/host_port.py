@@ -6,10 +6,10 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from hdl.control import protocol
 from hdl.control.command_queue import program_status_layout
 from hdl.control.program_memory import program_header_layout, program_word_layout
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, PING_WORDS, RESPONSE, RUN_WORDS, Opcode, Status
-from hdl.control.protocol import access_layout, descriptor_layout, header_layout
 from hdl.control.register_file import RegisterBus
 from hdl.control.registers import registers_of
 from hdl.control.requester import Requester, capacities
@@ -74,14 +74,14 @@ class HostPort(wiring.Component):
         self._config = config
         self._programs = config.queues > 1
         words = stream.Signature(word_layout())
-        accesses = stream.Signature(access_layout())
+        accesses = stream.Signature(protocol.access_layout())
         super().__init__({
             "i": In(words),
             "o": Out(words),
             "bus": Out(RegisterBus(len(registers_of(config)))),
             "memory_read": Out(wiring.Signature({"request": Out(accesses), "data": In(words)})),
             "memory_write": Out(wiring.Signature({"request": Out(accesses), "data": Out(words)})),
-            "commands": Out(stream.Signature(descriptor_layout())),
+            "commands": Out(stream.Signature(protocol.descriptor_layout())),
             "commands_full": In(1),
             "events": In(stream.Signature(32)),
             **({"program": Out(stream.Signature(program_word_layout())), "run": Out(stream.Signature(run_layout())),
@@ -104,7 +104,7 @@ class HostPort(wiring.Component):
             connect_stream(m, responses.o, self.o)
             word, reply = requests.o, responses.i
 
-        header = Signal(header_layout())
+        header = Signal(protocol.header_layout())
         address = Signal(32)
         ended = Signal()  # the word with `last` has been taken
         taken = Signal(16)  # payload words of the request so far
@@ -123,7 +123,7 @@ class HostPort(wiring.Component):
         take = Signal()
         send = Signal()
         final = Signal()
-        access = Signal(access_layout())
+        access = Signal(protocol.access_layout())
         registers = Signal()
         loads = Signal()  # a program
 
@@ -403,7 +403,8 @@ class HostPort(wiring.Component):
                     m.next = "Header"
 
             with m.State("Header"):
-                m.d.comb += [reply.valid.eq(1), reply.payload.data.eq(Cat(size, header.tag, header.opcode | RESPONSE))]
+                m.d.comb += [
+                    reply.valid.eq(1), reply.payload.data.eq(Cat(size, header.tag, header.opcode | RESPONSE))]
                 m.d.sync += left.eq(size)
                 with m.If(reply.ready):
                     m.next = "Status"

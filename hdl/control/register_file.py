@@ -10,6 +10,8 @@ from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Acces
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout"]
 
+_COUNT = len(REGISTERS)
+
 #: Counters of a reduced node; and its settings, with their own values after reset.
 _REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
 _REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
@@ -66,7 +68,7 @@ class RegisterBus(wiring.Signature):
         Registers of the node.
     """
 
-    def __init__(self, count=len(REGISTERS)):
+    def __init__(self, count=_COUNT):
         super().__init__({
             "request": Out(1),
             "address": Out(range(count)),

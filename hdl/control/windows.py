@@ -49,10 +49,10 @@ def found_layout():
 class WindowTable(wiring.Component):
     """Keep the windows of two tenants in each memory space, and give those of the one that the node executes.
 
-    While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to ``bound``;
-    one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over from its
-    register. Neither happens while the node is ``busy``. Windows in :attr:`tenancy` follow :attr:`latency` cycle
-    later. The privileged host, tenant 0, has all of each memory, and tenant 3 nothing.
+    While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to
+    ``bound``; one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over
+    from its register. Neither happens while the node is ``busy``. Windows in :attr:`tenancy` follow :attr:`latency`
+    cycle later. The privileged host, tenant 0, has all of each memory, and tenant 3 nothing.
 
     Parameters
     ----------

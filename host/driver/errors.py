@@ -72,7 +72,8 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
     Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
     Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with a larger program_depth"),
-    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0 and no command is queued, or reset the link"),
+    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, and of tenants' registers until no "
+                                       "command is queued, or reset the link"),
     Status.NOT_LOADED: (ProgramNotLoadedError, "load the program first, with the number that the run names"),
     Status.OUT_OF_WINDOW: (OutOfWindowError, "name addresses from the window's base on, up to its length"),
     Status.FOREIGN_TENANT: (ForeignTenantError, "ask when the node executes this tenant's commands, and for what is "

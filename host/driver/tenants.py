@@ -64,7 +64,7 @@ class TenantHost:
         self._devices = list(devices)
         self._kept: dict[int, _Kept] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self._tenant = PRIVILEGED_HOST
+        self._tenant = int(PRIVILEGED_HOST)
 
     @property
     def tenant(self) -> int:
@@ -165,8 +165,8 @@ class TenantHost:
                 if name not in spaces:
                     raise ValueError(f"Memory of a window must be one of {', '.join(spaces)}, not {name!r}")
                 if base % GROUP or length % GROUP or base < 0 or not 0 <= length <= spaces[name].words - base:
-                    raise ValueError(f"Window must be of multiples of {GROUP} within the {spaces[name].words} elements "
-                                     f"of {name}, not {length!r} from {base!r} on")
+                    raise ValueError(f"Window must be of multiples of {GROUP} within the {spaces[name].words} "
+                                     f"elements of {name}, not {length!r} from {base!r} on")
                 for other, theirs in self._windows.items():
                     begin, size = theirs.get(name, (0, 0))
                     if other != tenant and max(base, begin) < min(base + length, begin + size):

@@ -19,8 +19,8 @@ def window(base: int, bound: int, capacity: int) -> tuple[int, int]:
 
 
 def fits(base: int, length: int, size: int) -> bool:
-    """Whether ``length`` elements from the tenant's address ``base`` on are in a window of ``size`` elements; both are
-    any numbers of 32 bits."""
+    """Whether ``length`` elements from the tenant's address ``base`` on are in a window of ``size`` elements; both
+    are any numbers of 32 bits."""
     if not (0 <= base < _WORD and 0 <= length < _WORD):
         raise ValueError(f"Base and length must be numbers of 32 bits, not {base!r} and {length!r}")
     return base <= size and length <= size - base

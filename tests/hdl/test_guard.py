@@ -72,7 +72,8 @@ def test_guarded_memory(base, size):
         granted = next((n for n in turns if trace[f"read__{n}__ready"][cycle]), None)
         possible = [n for n in turns if asks[n, cycle] and (real[n] is None or real[n] != latest)]
         if granted is not None:
-            assert asks[granted, cycle] and (real[granted] is None or real[granted] != latest), f"{cycle=}"
+            assert asks[granted, cycle], f"{cycle=}"
+            assert real[granted] is None or real[granted] != latest, f"{cycle=}"
             served = granted
             found = trace[f"read__{granted}__elements"][cycle + READ_LATENCY]
             assert found == (0 if real[granted] is None else content[real[granted]] @ POWERS), f"{cycle=}"

@@ -21,7 +21,7 @@ _PART = 50
 
 
 def main(
-    requests: Annotated[int, typer.Option(min=1, help="Requests in all, of which each twin gets every one.")] = 100_000,
+    requests: Annotated[int, typer.Option(min=1, help="Requests in all; each twin gets every one.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first part.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
 ) -> None:
@@ -29,7 +29,7 @@ def main(
     began = time.monotonic()
     print("building the ring, unless an earlier run has", flush=True)
     library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-    parts = -(-requests // (3 * _PART * REQUESTS))  # one of one node and one of two have three times as many as a node
+    parts = -(-requests // (3 * _PART * REQUESTS))  # of one node and of two
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()
     leaks = []

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, RUN_WORDS, EventStatus, Opcode, Operation, command_layout
+from hdl.control.protocol import (
+    DESCRIPTOR_WORDS,
+    EVENT_WORDS,
+    RUN_WORDS,
+    EventStatus,
+    Opcode,
+    Operation,
+    command_layout,
+)
 from hdl.control.registers import REGISTERS, TENANT_REGISTERS
 from hdl.control.windows import windowed
 from host.driver.command import Command
@@ -150,9 +158,10 @@ class Twins:
         choose = self._random
         likely = {
             "gradient_base": 32 * choose.randrange(80), "weight_base": 32 * choose.randrange(80),
-            "state_base": 32 * choose.randrange(80), "length": choose.choice([choose.randrange(2100), 0, 32, 33, 1024]),
-            "tenant": choose.randrange(4), "size": choose.randrange(1, 4), "rank": choose.randrange(3),
-            "stride": choose.randrange(1, 9), "operation": choose.choice([operation.value for operation in Operation])}
+            "state_base": 32 * choose.randrange(80),
+            "length": choose.choice([choose.randrange(2100), 0, 32, 33, 1024]), "tenant": choose.randrange(4),
+            "size": choose.randrange(1, 4), "rank": choose.randrange(3), "stride": choose.randrange(1, 9),
+            "operation": choose.choice([operation.value for operation in Operation])}
         names = choose.sample(sorted(_FIELDS), choose.choice([1, 1, 2, 5]))
         names = [name for name in names if not name.startswith("reserved")]
         return {name: likely[name] if name in likely and choose.random() < 0.8 else

@@ -81,7 +81,8 @@ class Bounded(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Requester()
-        m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.signature.members if name != "count"]
+        m.d.comb += [getattr(unit, name).eq(getattr(self, name))
+                     for name in self.signature.members if name != "count"]
         first, moved = self.place[:28], unit.moved[:28]
         memory = (self.opcode == Opcode.READ_MEMORY) | (self.opcode == Opcode.WRITE_MEMORY)
         m.d.comb += [

@@ -70,8 +70,8 @@ class Stands(wiring.Component):
     """Specification: windows are in their memories, and neither they nor the tenant change while a command runs."""
 
     def __init__(self):
-        super().__init__({name: In(member.shape) for name, member in WindowTable(config=CONFIG).signature.members.items()
-                          if member.flow is In})
+        members = WindowTable(config=CONFIG).signature.members
+        super().__init__({name: In(member.shape) for name, member in members.items() if member.flow is In})
 
     def elaborate(self, platform):
         m = Module()
