@@ -61,8 +61,9 @@ def test_memory_is_that_of_the_window(node):
     assert device.read_memory(Space.GRADIENT, 0, 192).tolist() == [0] * 64 + list(range(1, 65)) + [0] * 64
     other.write_memory(Space.GRADIENT, 1000, np.full(24, 7, np.uint32))
     assert (device.read_memory(Space.GRADIENT, 2024, 24) == 7).all()
-    for tenant, space, address, count in ((mine, 0, 64, 1), (mine, 0, 1, 64), (mine, 0, (1 << 28) - 1, 1), (mine, 2, 0, 1),
-                                          (mine, 3, 0, 1), (mine, 4, 0, 1), (mine, 9, 0, 1), (other, 2, 0, 1)):
+    for tenant, space, address, count in (
+            (mine, 0, 64, 1), (mine, 0, 1, 64), (mine, 0, (1 << 28) - 1, 1), (mine, 2, 0, 1), (mine, 3, 0, 1),
+            (mine, 4, 0, 1), (mine, 9, 0, 1), (other, 2, 0, 1)):
         with pytest.raises(OutOfWindowError):
             tenant.read_memory(space, address, count)
         with pytest.raises(OutOfWindowError):
@@ -142,7 +143,7 @@ def test_tenant_and_windows_stay_while_a_command_is_there(node):
 
 def test_change(node):
     """Settings and flags come back with their tenant; programs, events and errors do not stay for another one."""
-    device, mine, other, host = node
+    _, mine, other, host = node
     mine.write_register("LEARNING_RATE", 0.5)
     mine.write_register("FLAGS", 0x21)
     assert ran(mine, operation=99).status is EventStatus.UNKNOWN_OPERATION
@@ -191,8 +192,8 @@ def test_arguments(shared):
                                          r"not 2048 from 32 on$"):
         host.grant(1, {"weights": (32, 2048)})
     host.grant(2, {"weights": (32, 64)})
-    with pytest.raises(ValueError, match=r"^Window of tenant 1 in weights must be apart from that of tenant 2, 64 from "
-                                         r"32 on, not 32 from 64 on$"):
+    with pytest.raises(ValueError, match=r"^Window of tenant 1 in weights must be apart from that of tenant 2, 64 "
+                                         r"from 32 on, not 32 from 64 on$"):
         host.grant(1, {"weights": (64, 32)})
     host.withdraw(2)
     other = Device(device.transport, NodeConfig())
