@@ -1,14 +1,18 @@
 """Guard at a memory port: a tenant's row becomes one of its window, or is refused."""
 
 from amaranth.hdl import Cat, Const, Module
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from hdl.control.windows import window_layout
 from hdl.group import GROUP
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "window_layout"]
+
+
+def window_layout(words):
+    """Window in a memory of so many elements: its first group of 32, and its number of groups."""
+    return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
 class Guard(wiring.Component):

@@ -8,9 +8,8 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.windows import window_layout
 from hdl.group import GROUP
-from hdl.guard import Guard
+from hdl.guard import Guard, window_layout
 from hdl.streams.stream import check_lanes
 
 __all__ = ["READ_LATENCY", "LanedMemory", "accesses_layout", "chosen", "job_layout", "read_signature", "take_turns",

@@ -6,9 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.registers import register
 from hdl.group import GROUP
+from hdl.guard import window_layout
 
 __all__ = ["MOST_TENANTS", "PRIVILEGED", "WindowTable", "asked_layout", "found_layout", "tenancy_layout",
-           "window_layout", "windowed"]
+           "windowed"]
 
 #: Number of the privileged host, which needs no window; tenants have the numbers behind it.
 PRIVILEGED = 0
@@ -22,11 +23,6 @@ _TENANT = MOST_TENANTS.bit_length()
 def windowed(config):
     """Memory spaces that have windows: all but the trace, which only the privileged host reads."""
     return tuple(space for space in config.memories if space.name != "trace")
-
-
-def window_layout(words):
-    """Window in a memory of so many elements: its first group of 32, and its number of groups."""
-    return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
 def tenancy_layout(config):

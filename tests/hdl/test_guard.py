@@ -7,8 +7,7 @@ from amaranth.hdl import Assert, Assume, Cat, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from hdl.control.windows import window_layout
-from hdl.guard import Guard
+from hdl.guard import Guard, window_layout
 from hdl.memory import READ_LATENCY, LanedMemory, read_signature, write_signature
 from sim import formal
 from sim.verilated.vectors import Unit
