@@ -297,8 +297,7 @@ class NodeConfig:
         if isinstance(self.tenants, bool) or self.tenants not in (1, 2):
             raise ValueError(f"Tenant count must be 1 or 2, not {self.tenants!r}")
         unguarded = {"far memory": self.far_words, "rounds": self.rounds, "control words": self.has_signals,
-                     "row owners": self.row_owners and self.compute, "codebook of fewer than 32 words":
-                     self.codebook_words % 32}
+                     "row owners": self.row_owners and self.compute}
         found = [name for name, there in unguarded.items() if there]
         if self.tenants > 1 and found:
             raise ValueError(f"Node of two tenants must have no {found[0]}")
