@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate estimate slow-link quantize test pairs random-programs partition faults slow-ranks late mutate check bench large-rings job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate estimate slow-link quantize test pairs random-programs hostile partition faults slow-ranks late mutate check bench large-rings job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -69,6 +69,7 @@ help:
 	@echo "make partition  rings of whole nodes in 2 and 4 processes as in one (NODES=4,8,16 LATENCY=16,64,256 PROCESSES=2,4)"
 	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=,"
 	@echo "            REMOTE=1 for commands that wait for other nodes, on links with FAULTS=1e-3)"
+	@echo "make hostile  a hostile tenant beside another one, on twins of nodes that must answer alike (REQUESTS=100000 SEED= JOBS=)"
 	@echo "make late   train with a straggler whose late gradients are folded in, waited for or dropped; compute: modelled"
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
 	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
@@ -206,6 +207,10 @@ quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
   $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra $(VENV)/.mpi
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
+
+hostile: $(VENV)/.test
+	$(BIN)/python -m tests.tenants $(call option,REQUESTS,--requests) $(call option,SEED,--seed) \
+	  $(call option,JOBS,--jobs)
 
 pairs: $(VENV)/.test
 	$(BIN)/python -m tests.pairs $(call option,PAIRS,--pairs) $(call option,NODES,--nodes) \

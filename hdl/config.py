@@ -22,18 +22,16 @@ NODE, WORKER, SERVER = ROLES = ("node", "worker", "server")
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
-    "ring_ports": ("Ring port count", 1), "one_owner": ("one_owner", False),
-    "replay": ("replay", False), "rounds": ("rounds", False), "throttles": ("throttles", False),
-    "restorable": ("restorable", False),
-    "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
+    "ring_ports": ("Ring port count", 1), "tenants": ("Tenant count", 1), "weight_codec": ("Weight codec", RAW),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
-    "fetch_formats": ("fetch_formats", False),
+    **{name: (name, False) for name in (
+        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable")},
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
-                  "fetch_formats": False, "one_owner": False, "restorable": False}, object()
+                  "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -154,6 +152,8 @@ class NodeConfig:
     restorable : bool
         Whether register WEIGHT_VERSION can be written, so that a run that began on other nodes goes on with its count
         of updates: docs/migration.md.
+    tenants : int
+        1, or 2 that do not trust each other, with windows on the memories and guards at their ports: docs/tenants.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -197,6 +197,7 @@ class NodeConfig:
     one_owner: bool = False
     throttles: bool = False
     restorable: bool = False
+    tenants: int = 1
     element: str = FP32
 
     def __post_init__(self):
@@ -273,6 +274,7 @@ class NodeConfig:
         self._check_large_ring()
         self._check_rounds()
         self._check_one_owner()
+        self._check_tenants()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -340,6 +342,16 @@ class NodeConfig:
         if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
             raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role "
                              f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")
+
+    def _check_tenants(self):
+        """Raise ValueError if a node of several tenants has what no guard is for."""
+        if isinstance(self.tenants, bool) or self.tenants not in (1, 2):
+            raise ValueError(f"Tenant count must be 1 or 2, not {self.tenants!r}")
+        unguarded = {"far memory": self.far_words, "rounds": self.rounds, "control words": self.has_signals,
+                     "row owners": self.row_owners and self.compute, "second bank of programs": self.has_banks}
+        found = [name for name, there in unguarded.items() if there]
+        if self.tenants > 1 and found:
+            raise ValueError(f"Node of two tenants must have no {found[0]}")
 
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""

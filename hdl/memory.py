@@ -3,15 +3,17 @@
 import functools
 import operator
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hdl.group import GROUP
+from hdl.guard import Guard, window_layout
 from hdl.streams.stream import check_lanes
 
-__all__ = ["READ_LATENCY", "LanedMemory", "chosen", "job_layout", "read_signature", "take_turns", "write_signature",
-           "written_signature"]
+__all__ = ["READ_LATENCY", "LanedMemory", "accesses_layout", "chosen", "job_layout", "read_signature", "take_turns",
+           "write_signature", "written_signature"]
 
 #: Cycles from the grant of a read to its elements.
 READ_LATENCY = 2
@@ -51,6 +53,13 @@ def written_signature(rows):
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
+def accesses_layout(rows):
+    """Accesses to the block memory in a cycle: whether there are any, their rows, and whether they are the host's."""
+    return data.StructLayout({
+        "reads": 1, "read_row": range(rows), "read_by_host": 1,
+        "writes": 1, "written_row": range(rows), "written_by_host": 1})
+
+
 def job_layout(rows, elements):
     """Run of rows to read or write: its first row, and its number of elements, 1 to ``elements``."""
     return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
@@ -76,6 +85,11 @@ class LanedMemory(wiring.Component):
         Whether it tells of each row that is written.
     throttled : bool
         Whether ports are served only in cycles of ``enable``.
+    owners : pair of tuples of int, optional
+        Queue whose commands each read port, and each write port, serves; the last port of each kind is the host's,
+        and has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` is behind the turns of the read
+        ports, and one behind those of the write ports, for all but the host's, whose rows are those of the memory. A
+        row outside the window reads as zeros, and nothing is written there.
 
     Members
     -------
@@ -85,9 +99,13 @@ class LanedMemory(wiring.Component):
         There if it is ``watched``: valid in the cycle after a port was taken with an element to keep.
     enable : In(1)
         There if it is ``throttled``; all ``ready`` depend combinationally on it.
+    window : In(window_layout(rows * lanes))
+        There if it is guarded.
+    strays : Out(queues)
+        There if it is guarded: queues of which a command has read or written outside, in the cycle before.
     """
 
-    def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False):
+    def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False, owners=None):
         for name, value, least in (("Row", rows, 2), ("Reader", readers, 1), ("Writer", writers, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} count must be an integer of at least {least}, not {value!r}")
@@ -96,12 +114,18 @@ class LanedMemory(wiring.Component):
         self._lanes = lanes
         self._watched = watched
         self._throttled = throttled
+        self._owners = owners
+        if owners is not None:
+            #: Accesses to the block memory, for specifications.
+            self.accesses = Signal(accesses_layout(rows))
         super().__init__(
             {
                 "read": In(read_signature(rows, lanes)).array(readers),
                 "write": In(write_signature(rows, lanes)).array(writers),
                 **({"written": Out(written_signature(rows))} if watched else {}),
                 **({"enable": In(1, init=1)} if throttled else {}),
+                **({"window": In(window_layout(rows * lanes)), "strays": Out(1 + max((*owners[0], *owners[1], 0)))}
+                   if owners is not None else {}),
             }
         )
 
@@ -113,18 +137,84 @@ class LanedMemory(wiring.Component):
         )
         read = memory.read_port(transparent_for=())
         write = memory.write_port(granularity=32)
+        if self._owners is not None:
+            self._elaborate_guards(m, read, write)
+            return m
         self._elaborate_write(m, write)
         self._elaborate_read(m, read, write)
         return m
 
+    def _elaborate_guards(self, m, read, write):
+        """Elaborate reads and writes of a guarded memory."""
+        rows, lanes = self._rows, self._lanes
+        guards = []
+        for kind in ("read", "write"):
+            m.submodules[f"{kind}_guard"] = guard = Guard(rows=rows, lanes=lanes)
+            m.d.comb += guard.window.eq(self.window)
+            guards.append(guard)
+        reads, writes = guards
+
+        # Engines compare their rows with those of the tenant, so that no sum is ahead of the turns.
+        latest = Signal(range(rows))  # the row that is being written, from the base on
+        *engines, host = self.write
+        asks = Cat(port.valid for port in engines).any()
+        row, base = Mux(asks, _first(engines, "row"), 0) if engines else Const(0), self.window.base * (GROUP // lanes)
+        taken = self._write_turns(m)
+        allowed = ~asks | writes.allowed
+        m.d.comb += writes.row.eq(row)
+        m.d.sync += [
+            write.addr.eq(Mux(asks, writes.place, host.row)),
+            latest.eq(Mux(asks, row, (host.row - base)[:len(latest)])),
+            write.data.eq(_first(self.write, "elements")),
+            write.en.eq(Mux(taken & allowed, _first(self.write, "keep"), 0)),
+            self.accesses.written_by_host.eq(~asks),
+        ]
+        granted, elements = self._read_turns(m, read, [*[latest] * (len(self.read) - 1), write.addr], write.en)
+        marks, by_host = granted[:-1], granted[-1]
+        stray = Signal()
+        m.d.comb += [
+            reads.row.eq(chosen(marks, [port.row for port in self.read[:-1]]) if len(marks) else 0),
+            read.en.eq(by_host | (marks.any() & reads.allowed)),
+            read.addr.eq(Mux(by_host, self.read[len(marks)].row, reads.place)),
+            self.accesses.reads.eq(read.en), self.accesses.read_row.eq(read.addr),
+            self.accesses.read_by_host.eq(by_host),
+            self.accesses.writes.eq(write.en.any()), self.accesses.written_row.eq(write.addr),
+        ]
+        m.d.sync += stray.eq(marks.any() & ~reads.allowed)
+        with m.If(stray):
+            m.d.sync += elements.eq(0)
+        won = [port.valid & ~Cat(other.valid for other in engines[:n]).any() & taken
+               for n, port in enumerate(engines)]
+        for queue in range(len(self.strays)):
+            read_here, written_here = (
+                Cat(mark for mark, owner in zip(marked, owners, strict=True) if owner == queue).any()
+                for marked, owners in zip((marks, won), self._owners, strict=True))
+            m.d.sync += self.strays[queue].eq((read_here & ~reads.allowed) | (written_here & ~writes.allowed))
+
     def _elaborate_read(self, m, read, write):
+        granted, _ = self._read_turns(m, read, [write.addr] * len(self.read), write.en)
+        m.d.comb += [
+            read.en.eq(granted.any()),
+            read.addr.eq(chosen(granted, [port.row for port in self.read])),
+        ]
+
+    def _read_turns(self, m, read, written, writes):
+        """Serve the read ports in turn; return the mark of the one that is, and the register behind the memory.
+
+        Parameters
+        ----------
+        written : list of value
+            Row that is being written, as each of the ports names it.
+        writes : value
+            Whether one is.
+        """
         elements = Signal(32 * self._lanes)
         m.d.sync += elements.eq(read.data)
         count = len(self.read)
         # Block memory does not say what a read returns beside a write of the same row, so the reader waits for it.
         asking = Signal(count)
         for n, port in enumerate(self.read):
-            asks = port.valid & ~((port.row == write.addr) & write.en.any())
+            asks = port.valid & ~((port.row == written[n]) & writes.any())
             m.d.comb += asking[n].eq(asks & self.enable if self._throttled else asks)
         granted, served = take_turns(m, asking)
         for n, port in enumerate(self.read):
@@ -133,19 +223,11 @@ class LanedMemory(wiring.Component):
             m.d.sync += [fetched.eq(granted[n]), port.response.eq(fetched)]
             with m.If(granted[n]):
                 m.d.sync += served.eq(n)
-        m.d.comb += [
-            read.en.eq(granted.any()),
-            read.addr.eq(chosen(granted, [port.row for port in self.read])),
-        ]
+        return granted, elements
 
     def _elaborate_write(self, m, write):
         """Take a row in one cycle, and write it in the next: then a register says which row that is."""
-        taken = ~self.enable if self._throttled else Const(0)
-        for port in self.write:
-            m.d.comb += port.ready.eq(~taken)
-            taken = taken | port.valid
-        if self._throttled:
-            taken &= self.enable
+        taken = self._write_turns(m)
         # Without a valid port it does not matter which row it is, so that the last one needs no mark.
         m.d.sync += [
             write.addr.eq(_first(self.write, "row")),
@@ -154,6 +236,14 @@ class LanedMemory(wiring.Component):
         ]
         if self._watched:
             m.d.comb += [self.written.valid.eq(write.en.any()), self.written.row.eq(write.addr)]
+
+    def _write_turns(self, m):
+        """Serve the write ports in order of priority; return whether one is taken."""
+        taken = ~self.enable if self._throttled else Const(0)
+        for port in self.write:
+            m.d.comb += port.ready.eq(~taken)
+            taken = taken | port.valid
+        return taken & self.enable if self._throttled else taken
 
 
 def _first(ports, name):

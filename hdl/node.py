@@ -3,11 +3,12 @@
 import functools
 import operator
 
-from amaranth.hdl import Cat, Const, Module
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from hdl.control.command_queue import CommandQueue
+from hdl.control.command_watch import CUT_TIMEOUT, CommandWatch
 from hdl.control.engine import at, check_engines, operations_of
 from hdl.control.host_port import HostPort
 from hdl.control.host_side import connect_host_side, connect_programs, host_members
@@ -15,6 +16,7 @@ from hdl.control.immediate import ImmediateRunner
 from hdl.control.protocol import EventStatus, Operation
 from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
+from hdl.control.windows import WindowTable
 from hdl.engines import engines as engines_of
 from hdl.far.memories import FarMemories
 from hdl.far.port import far_signature
@@ -93,9 +95,13 @@ class Node(wiring.Component):
         config = self._config
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
-        m.submodules.queue = queue = CommandQueue(
+        queue = CommandQueue(
             config=config, operations=operations_of(self._engines), queues=config.queues,
             program_depth=config.program_depth)
+        if config.tenants > 1:
+            self._tenants(m, host_port, registers, queue)
+        else:
+            m.submodules.queue = queue
         units = [(engine, engine.make()) for engine in self._engines]
         for engine, unit in units:
             m.submodules[engine.name] = unit
@@ -142,6 +148,10 @@ class Node(wiring.Component):
             root, _, name = path.partition(".")
             if path in found and path not in engine.outputs:
                 return found[path]
+            if config.tenants > 1 and path == "tenant":
+                return self._windows.tenancy.tenant
+            if config.tenants > 1 and path in ("link_reset", "timeout"):
+                return self._ending(engine, path, getattr(registers, path))
             if root == "checked":
                 return queue.checked[min(engine.queue or 0, config.queues - 1)][name]
             if root == "latched":
@@ -172,14 +182,57 @@ class Node(wiring.Component):
         m.d.comb += [registers.count[name].eq(count) for name, count in counts.items()]
         return m
 
+    def _tenants(self, m, host_port, registers, queue):
+        """Make the windows of tenants, and the watches over their commands. The queue begins anew with a tenant."""
+        config, queues = self._config, range(self._config.queues)
+        m.submodules.windows = self._windows = windows = WindowTable(config=config)
+        self._watches = [CommandWatch() for _ in queues]
+        self._strays = [[] for _ in queues]
+        m.submodules.queue = ResetInserter(windows.changed)(queue)
+        status = queue.queue_status
+        busy = status.running | status.waiting | (status.commands != 0)
+        if config.queues > 1:
+            busy |= queue.program_status.running
+        m.d.comb += [
+            windows.busy.eq(busy), host_port.busy.eq(busy),
+            windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),
+            windows.base.eq(registers.window_base), windows.bound.eq(registers.window_bound),
+            windows.asked.eq(host_port.asked), host_port.found.eq(windows.found),
+            host_port.running.eq(windows.tenancy.tenant), queue.tenancy.eq(windows.tenancy),
+        ]
+        for n, watch in enumerate(self._watches):
+            m.submodules[f"watch_{n}"] = watch
+            m.d.comb += [watch.started.eq(queue.start[n].valid & queue.start[n].ready),
+                         watch.budget.eq(registers.budget)]
+            connect_stream(m, watch.o, queue.completions[n])
+
+    def _queue_of(self, engine):
+        """Queue that has the commands of an engine."""
+        last = self._config.queues - 1
+        return last if engine.queue is None else min(engine.queue, last)
+
+    def _ending(self, engine, name, given):
+        """Input of an engine by which a command over its budget ends: a reset, or on the ring a time-out, so that all
+        its nodes give it up in good order."""
+        cut = self._watches[self._queue_of(engine)].cut
+        if name == "timeout":
+            return Mux(cut, CUT_TIMEOUT, given) if engine.links else given
+        return given if engine.links else given | cut
+
     def _memory(self, m, space, units, access):
         """Make a memory with the ports of the engines in order of priority, and the host's port last."""
         lanes = self._config.lanes
+        guarded = self._config.tenants > 1
         readers, writers = _ports("read", space, units, access), _ports("write", space, units, access)
         watchers = [at(unit, engine.watches[space.name]) for engine, unit in units if space.name in engine.watches]
         m.submodules[space.name] = memory = LanedMemory(
             rows=space.words // lanes, lanes=lanes, readers=len(readers), writers=len(writers),
-            watched=bool(watchers), throttled=self._config.throttles)
+            watched=bool(watchers), throttled=self._config.throttles,
+            **({"owners": self._owners(space, units)} if guarded else {}))
+        if guarded:
+            m.d.comb += memory.window.eq(self._windows.tenancy.windows[space.name])
+            for strays, stray in zip(self._strays, memory.strays, strict=False):
+                strays.append(stray)
         if self._config.throttles:
             m.d.comb += memory.enable.eq(self._memory_throttle.enable)
         for watcher in watchers:
@@ -188,6 +241,11 @@ class Node(wiring.Component):
             wiring.connect(m, reader=reader, memory=port)
         for writer, port in zip(writers, memory.write, strict=True):
             wiring.connect(m, writer=writer, memory=port)
+
+    def _owners(self, space, units):
+        """Queues of the ports at a memory: those of reads, and of writes."""
+        return tuple(tuple(self._queue_of(engine) for engine, unit in units
+                           for _ in _engine_ports(kind, space, [(engine, unit)])) for kind in ("read", "write"))
 
     def _far_memories(self, m, units, access, registers):
         """Make the memories that are in the far memory, with ports in the same order."""
@@ -216,6 +274,10 @@ class Node(wiring.Component):
     def _commands(self, m, queue, number, units):
         """Give each command of a queue to the engine that has its operation; only one of them runs."""
         start, completion = queue.start[number], queue.completions[number]
+        if self._config.tenants > 1:
+            watch = self._watches[number]
+            m.d.comb += watch.stray.eq(Cat(self._strays[number]).any())
+            completion = watch.i
         for engine, unit in units:
             if number in engine.gates:
                 gate = at(unit, engine.gates[number])
@@ -227,7 +289,7 @@ class Node(wiring.Component):
                 start = gate.o
         last = self._config.queues - 1
         mine = [(unit, [operation.code for operation in engine.operations]) for engine, unit in units
-                if (last if engine.queue is None else min(engine.queue, last)) == number]
+                if self._queue_of(engine) == number]
         counts = []
         if last and not any(Operation.QUIESCE in codes for _, codes in mine):
             m.submodules[f"quiesce_{number}"] = quiesce = ImmediateRunner()

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from hdl.control.registers import REGISTERS, Access, Kind, Register
+from hdl.control.registers import REGISTERS, TENANT_REGISTERS, Access, Kind, Register
 from host.system_rdl import system_rdl
 
 __all__ = ["check", "main", "register_map", "write"]
@@ -37,7 +37,8 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
 - *restored*: the state of the node, which goes on from what is written on a node with `restorable`, and is read-only
   on any other.
 
-The list has the address, name, access, kind and, where it can be written, reset value of each register.
+The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
+`TENANT` on are in nodes with [tenants](tenants.md) alone.
 
 """
 
@@ -61,8 +62,9 @@ def _item(entry: Register) -> list[str]:
 
 def register_map() -> str:
     """The text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
-    lines = [line for entry in REGISTERS for line in _item(entry)]
-    for entry in REGISTERS:
+    entries = (*REGISTERS, *TENANT_REGISTERS)
+    lines = [line for entry in entries for line in _item(entry)]
+    for entry in entries:
         if entry.kind is not Kind.BITFIELD:
             continue
         lines += ["", f"## {entry.name}", "", "| Bits | Field | Meaning |", "|---|---|---|"]

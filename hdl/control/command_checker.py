@@ -3,11 +3,14 @@
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from hdl.control.engine import BASES, FAR, Reach
 from hdl.control.protocol import EventStatus, command_layout
 from hdl.control.registers import register
 from hdl.control.sequencer import place_layout
+from hdl.control.windows import PRIVILEGED, tenancy_layout, windowed
+from hdl.group import GROUP
 
 __all__ = ["RULE", "CommandChecker", "checked_layout", "verdict_layout"]
 
@@ -60,6 +63,9 @@ class CommandChecker(wiring.Component):
 
     - The node has the operation, in the queue of the command (``UNKNOWN_OPERATION``; the detail is the operation).
       One without extents that is not on the ring, such as QUIESCE, is not checked further.
+    - In a node with tenants, the command's ``tenant`` is the one whose commands the node executes
+      (``FOREIGN_TENANT``; the detail is that of the command), and a tenant's operation is not a ``privileged`` one
+      (the same; the detail is the operation). QUIESCE is checked so too.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
       ``BAD_FORMAT``, if there is no such format, or the root of one with blocks is no server; the detail is it).
@@ -75,7 +81,8 @@ class CommandChecker(wiring.Component):
     - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
       beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it
       (``BAD_LENGTH``; the detail is the length that would have fitted). Where the extent is but a start, its base
-      alone is compared.
+      alone is compared. Of a tenant, the memory is its window, and both are ``OUT_OF_WINDOW``, unless the base is no
+      such multiple.
 
     Of an operation ``on_ring``, groups of 32 elements lie ``stride`` groups apart: in room for R groups, ceil(R /
     ``stride``) of them. Packed state begins at a multiple of 16 words, since a group takes no more.
@@ -112,6 +119,7 @@ class CommandChecker(wiring.Component):
         The optimizer's.
     packed_state : In(1)
         A word of state holds two elements.
+    tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(checked_layout())
         Rule and form of state that the verdict is about, from the command's first cycle to that of the next one.
     """
@@ -127,6 +135,7 @@ class CommandChecker(wiring.Component):
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(RULE),
             "packed_state": In(1),
+            **({"tenancy": In(tenancy_layout(config))} if config.tenants > 1 else {}),
             "checked": Out(checked_layout()),
         })
 
@@ -172,6 +181,11 @@ class CommandChecker(wiring.Component):
         extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
                    for base in BASES]
         words, room_bits = self._words, self._room_bits
+        tenants = config.tenants > 1
+        if tenants:  # a memory is the window of the tenant
+            is_tenant = self.tenancy.tenant != PRIVILEGED
+            words = {space.name: Cat(Const(0, exact_log2(GROUP)), self.tenancy.windows[space.name].size)
+                     for space in windowed(config)}
 
         def trait(place, holds, *, measured=False):
             """Whether a trait holds for the operation's extent at a base; ``measured`` asks only extents that have a
@@ -182,7 +196,8 @@ class CommandChecker(wiring.Component):
         def capacity_at(place):
             """Elements of the memory of the operation's extent at a base."""
             memories = list(dict.fromkeys(extent.memory for extent in extents[place].values()))
-            value = Const(words[memories[0]] if memories else 0, room_bits)
+            first = words[memories[0]] if memories else 0
+            value = Const(first, room_bits) if isinstance(first, int) else first
             for memory in memories[1:]:
                 value = Mux(trait(place, lambda extent, memory=memory: extent.memory == memory), words[memory], value)
             return value
@@ -257,6 +272,13 @@ class CommandChecker(wiring.Component):
                                         conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
+                    if tenants:
+                        reserved = Cat(command.operation == operation.code for operation in operations
+                                       if operation.privileged)
+                        with m.If(reserved.any() & (self.tenancy.tenant != PRIVILEGED)):
+                            conclude(EventStatus.FOREIGN_TENANT, command.operation)
+                        with m.If(command.tenant != self.tenancy.tenant):
+                            conclude(EventStatus.FOREIGN_TENANT, command.tenant)
 
             with m.State("Ring"):
                 rooted = Cat(*(command.operation == operation.code for operation in operations if operation.has_root),
@@ -300,6 +322,9 @@ class CommandChecker(wiring.Component):
                 halves = packed[memory] & self.checked.packed_state
                 with m.If((base[:4] != 0) | (base[4] & ~halves) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)
+                    if tenants:
+                        with m.If((base[:4] == 0) & (~base[4] | halves) & is_tenant):
+                            m.d.sync += verdict.status.eq(EventStatus.OUT_OF_WINDOW)
                 with m.Elif(starts[memory]):
                     proceed()
                 with m.Elif(strided[memory] & (command.stride != 1)):
@@ -331,6 +356,9 @@ class CommandChecker(wiring.Component):
             with m.State("Length"):
                 with m.If(command.length > fitting):
                     conclude(EventStatus.BAD_LENGTH, fitting)
+                    if tenants:
+                        with m.If(is_tenant):
+                            m.d.sync += verdict.status.eq(EventStatus.OUT_OF_WINDOW)
                 with m.Else():
                     proceed()
 

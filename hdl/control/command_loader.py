@@ -8,6 +8,7 @@ from hdl.control.command_checker import RULE, CommandChecker, checked_layout, ve
 from hdl.control.program_memory import check_queues
 from hdl.control.protocol import DESCRIPTOR_WORDS, EventStatus, command_layout
 from hdl.control.sequencer import pass_layout, place_layout
+from hdl.control.windows import tenancy_layout
 
 __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
@@ -73,7 +74,8 @@ class CommandLoader(wiring.Component):
     dismiss : In(1)
     verdict : Out(verdict_layout())
         While ``refused`` is high.
-    rule, packed_state : In
+    rule, packed_state, tenancy : In
+        The last one in a node with tenants.
     checked : Out(checked_layout())
         Settings of the verdict.
     """
@@ -111,6 +113,7 @@ class CommandLoader(wiring.Component):
             "verdict": Out(verdict_layout()),
             "rule": In(RULE),
             "packed_state": In(1),
+            **({"tenancy": In(tenancy_layout(config))} if config.tenants > 1 else {}),
             "checked": Out(checked_layout()),
         })
 
@@ -156,6 +159,8 @@ class CommandLoader(wiring.Component):
             self.verdict.eq(checker.o.payload),
             self.checked.eq(checker.checked),
         ]
+        if self._config.tenants > 1:
+            m.d.comb += checker.tenancy.eq(self.tenancy)
         with m.FSM():
             with m.State("Choose"):
                 self._choose(m, chosen)

@@ -19,6 +19,7 @@ from hdl.control.remote_after import RemoteAfter, signals_signature
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
 from hdl.control.trace import Trace
+from hdl.control.windows import tenancy_layout
 from hdl.memory import read_signature
 from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import connect_stream
@@ -93,6 +94,7 @@ class CommandQueue(wiring.Component):
         The optimizer's.
     packed_state : In(1)
         A word of state holds two elements.
+    tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(array of checked_layout())
         Settings for the command that each queue has started last or offers, which must run with these: the registers
         may have changed since.
@@ -131,11 +133,8 @@ class CommandQueue(wiring.Component):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
         check_queues(queues)
-        self._config = config
-        self._operations = operations
-        self._depth = depth
-        self._queues = queues
-        self._program_depth = program_depth
+        self._config, self._operations, self._depth = config, operations, depth
+        self._queues, self._program_depth = queues, program_depth
         self._has_signals = config.has_signals and queues > 1
         self._has_versions = config.versions and queues > 1
         self._has_banks = config.has_banks and queues > 1
@@ -160,6 +159,7 @@ class CommandQueue(wiring.Component):
             "events": Out(stream.Signature(32)),
             "rule": In(RULE),
             "packed_state": In(1),
+            **({"tenancy": In(tenancy_layout(config))} if config.tenants > 1 else {}),
             "checked": Out(data.ArrayLayout(checked_layout(), queues)),
             "link_reset": In(1),
             "timeout": In(32),
@@ -209,6 +209,8 @@ class CommandQueue(wiring.Component):
         for n, control in enumerate(controls):
             self._queue(m, n, control, loader, ended)
         self._flags(m, controls)
+        if self._config.tenants > 1:
+            m.d.comb += loader.tenancy.eq(self.tenancy)
         if self._queues == 1:
             (control,) = controls
             m.d.comb += [
@@ -257,15 +259,8 @@ class CommandQueue(wiring.Component):
         m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
 
     def _reject(self, m, controls, loader, ended, after, stale):
-        """Make the events of commands that are not run.
-
-        Parameters
-        ----------
-        after : callable
-            Takes the number of a queue, and gives the detail of its AFTER_TIMEOUT.
-        stale : value
-            Detail of STALE.
-        """
+        """Make the events of commands that are not run; ``after`` gives the detail of a queue's AFTER_TIMEOUT, and
+        ``stale`` is that of STALE."""
         m.submodules.rejections = rejections = Rejections(queues=self._queues)
         connect_stream(m, rejections.o, ended.rejected)
         m.d.comb += [

@@ -96,6 +96,8 @@ class OperationDescription:
         Takes the command, and gives the same.
     queue : int, optional
         Queue of a node with several that carries it out: 0 computes, 1 communicates. By default any may.
+    privileged : bool
+        Whether no tenant may have it carried out.
     """
 
     code: int
@@ -108,6 +110,7 @@ class OperationDescription:
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
     refused_fields: Callable[[Any], tuple[Any, int, Any]] | None = None
     queue: int | None = None
+    privileged: bool = False
 
     def __post_init__(self):
         if not 0 <= self.code < 256:

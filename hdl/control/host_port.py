@@ -6,25 +6,16 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from hdl.control import protocol
 from hdl.control.program_banks import BanksSignature
 from hdl.control.program_memory import program_header_layout, program_status_layout, program_word_layout
 from hdl.control.program_requests import program_states
-from hdl.control.protocol import (
-    DESCRIPTOR_WORDS,
-    EDIT_WORDS,
-    EVENT_WORDS,
-    PING_WORDS,
-    RESPONSE,
-    RUN_WORDS,
-    Opcode,
-    Status,
-    access_layout,
-    descriptor_layout,
-    header_layout,
-)
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, PING_WORDS, RESPONSE, RUN_WORDS, Opcode, Status
 from hdl.control.register_file import RegisterBus
-from hdl.control.registers import REGISTERS
+from hdl.control.registers import registers_of
+from hdl.control.requester import Requester, capacities
 from hdl.control.sequencer import run_layout
+from hdl.control.windows import asked_layout, found_layout
 from hdl.memory_map import MOST_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
@@ -75,46 +66,36 @@ class HostPort(wiring.Component):
         Runs of a model that is loaded, while no program runs.
     program_status : In(program_status_layout()), with two queues
     banks : Out(BanksSignature()), with two banks of programs; runs begin two cycles later then
+    running, busy, asked, found : In or Out, with tenants
+        Those of :class:`~hdl.control.requester.Requester`, which says what a tenant may do.
     """
 
     latency = 7
 
     def __init__(self, *, config):
         self._config = config
+        self._programs = config.queues > 1
         words = stream.Signature(word_layout())
-        accesses = stream.Signature(access_layout())
+        accesses = stream.Signature(protocol.access_layout())
         super().__init__({
             "i": In(words),
             "o": Out(words),
-            "bus": Out(RegisterBus()),
+            "bus": Out(RegisterBus(len(registers_of(config)))),
             "memory_read": Out(wiring.Signature({"request": Out(accesses), "data": In(words)})),
             "memory_write": Out(wiring.Signature({"request": Out(accesses), "data": Out(words)})),
-            "commands": Out(stream.Signature(descriptor_layout())),
+            "commands": Out(stream.Signature(protocol.descriptor_layout())),
             "commands_full": In(1),
             "events": In(stream.Signature(32)),
-            **({
-                "program": Out(stream.Signature(program_word_layout())),
-                "run": Out(stream.Signature(run_layout())),
-                "program_status": In(program_status_layout()),
-            } if config.queues > 1 else {}),
+            **({"program": Out(stream.Signature(program_word_layout())), "run": Out(stream.Signature(run_layout())),
+                "program_status": In(program_status_layout())} if config.queues > 1 else {}),
             **({"banks": Out(BanksSignature())} if config.has_banks else {}),
+            **({"running": In(2), "busy": In(1), "asked": Out(asked_layout()), "found": In(found_layout())}
+               if config.tenants > 1 else {}),
         })
-
-    def _capacities(self):
-        """Words in each memory space that a request can name, in the register file, and in a queue's program."""
-        words = self._config.memories.words
-        programs = [DESCRIPTOR_WORDS * self._config.program_depth] if self._programs else []
-        return [*words, *[0] * (MOST_SPACES - len(words)), len(REGISTERS), *programs]
-
-    @property
-    def _programs(self):
-        """Whether the node has programs."""
-        return self._config.queues > 1
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.echo = echo = Memory(
-            shape=32, depth=PING_WORDS, init=[], attrs={"no_rw_check": 1})
+        m.submodules.echo = echo = Memory(shape=32, depth=PING_WORDS, init=[], attrs={"no_rw_check": 1})
         echo_write = echo.write_port()
         echo_read = echo.read_port()
         if self._config.reduced:
@@ -126,26 +107,22 @@ class HostPort(wiring.Component):
             connect_stream(m, responses.o, self.o)
             word, reply = requests.o, responses.i
 
-        header = Signal(header_layout())
+        header = Signal(protocol.header_layout())
         address = Signal(32)
         ended = Signal()  # the word with `last` has been taken
         taken = Signal(16)  # payload words of the request so far
         dropped = Signal()  # there is no room for the command
         end = Signal(33)
-        capacity = Signal(range(max(self._capacities()) + 1))
-        outside = Signal()
-        status = Signal(Status)
+        rooms = capacities(self._config)
+        capacity = Signal(range(max(rooms) + 1))
+        outside, status = Signal(), Signal(Status)
         size = Signal(16)  # payload words of the response
         sent = Signal(16)  # and how many of them are on their way
         left = Signal(16)  # payload words to come, of the request and then of the response
         settled = Signal()  # the memory of PING has had a cycle for the address that it shows
         fetched = Signal()  # the register that is to be sent has been read
-
-        take = Signal()
-        send = Signal()
-        final = Signal()
-        access = Signal(access_layout())
-        registers = Signal()
+        take, send, final, registers = (Signal(name=name) for name in ("take", "send", "final", "registers"))
+        access = Signal(protocol.access_layout())
         loads = Signal()  # a program
 
         m.d.comb += [
@@ -187,10 +164,21 @@ class HostPort(wiring.Component):
                 m.d.comb += [self.banks.edit.eq(Cat(address, third)), self.banks.run.eq(run)]
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
+        requester, begin = None, "Opcode"
+        if self._config.tenants > 1:
+            begin = "Tenant"
+            m.submodules.requester = requester = Requester()
+            m.d.comb += [
+                requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
+                requester.address.eq(self.bus.address), requester.running.eq(self.running),
+                requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked)]
 
         def respond(words=0):
             m.d.sync += size.eq(words)
             m.next = "Header"
+
+        # What is beyond a tenant's window is not told from what is beyond the memory.
+        beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
 
         def refuse(reason):
             m.d.sync += status.eq(reason)
@@ -205,11 +193,18 @@ class HostPort(wiring.Component):
                 following()
 
         with m.FSM():
+            if requester:
+                with m.State("Tenant"):
+                    m.d.comb += [word.ready.eq(1), requester.take.eq(take)]
+                    m.d.sync += [header.eq(0), status.eq(Status.OK), size.eq(0)]
+                    with m.If(take):
+                        m.next = "Opcode"
+                        with m.If(word.payload.last):  # it is a packet without a request
+                            m.next = "Dispatch"
+
             with m.State("Opcode"):
                 m.d.comb += word.ready.eq(1)
-                m.d.sync += [
-                    header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0),
-                ]
+                m.d.sync += [header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
                 with m.If(take):
                     m.next = "Dispatch"
 
@@ -247,7 +242,7 @@ class HostPort(wiring.Component):
                         if banked:
                             with m.Case(Opcode.EDIT):
                                 m.next = "Address"
-                                with m.If((header.count != EDIT_WORDS) | ended):
+                                with m.If((header.count != protocol.EDIT_WORDS) | ended):
                                     refuse(Status.BAD_LENGTH)
                     with m.Case(Opcode.READ_REGISTER, Opcode.READ_MEMORY):
                         with m.If((header.count == 0) | ended):
@@ -263,6 +258,9 @@ class HostPort(wiring.Component):
                             m.next = "Address"
                     with m.Default():
                         refuse(Status.UNKNOWN_OPCODE)
+                if requester:
+                    with m.If(requester.foreign):
+                        refuse(Status.FOREIGN_TENANT)
 
             with m.State("Ping"):
                 m.d.comb += word.ready.eq(1)
@@ -293,7 +291,11 @@ class HostPort(wiring.Component):
                 if self._programs:
                     first = Mux(loads, asked.slot << exact_log2(DESCRIPTOR_WORDS), first)
                     space = Mux(loads, MOST_SPACES + 1, space)
-                m.d.sync += [end.eq(first + header.count), capacity.eq(Array(self._capacities())[space])]
+                room = Array(rooms)[space]
+                if requester:
+                    room = Mux(requester.bounded, requester.room, room)
+                    m.d.sync += address.eq(requester.moved)
+                m.d.sync += [end.eq(first + header.count), capacity.eq(room)]
                 m.next = "Compare"
 
             with m.State("Compare"):
@@ -310,7 +312,7 @@ class HostPort(wiring.Component):
                         with m.If(~ended):
                             refuse(Status.BAD_LENGTH)
                         with m.Elif(outside):
-                            refuse(Status.BAD_ADDRESS)
+                            refuse(beyond)
                         with m.Elif(registers):
                             respond(header.count)
                         with m.Else():
@@ -340,7 +342,7 @@ class HostPort(wiring.Component):
                                 m.next = "Run"
                         if banked:
                             with m.Case(Opcode.EDIT):
-                                m.d.sync += left.eq(EDIT_WORDS - 1)
+                                m.d.sync += left.eq(protocol.EDIT_WORDS - 1)
                                 m.next = "Run"
                                 with m.If(ended):
                                     refuse(Status.BAD_LENGTH)
@@ -348,7 +350,7 @@ class HostPort(wiring.Component):
                         with m.If(ended):
                             refuse(Status.BAD_LENGTH)
                         with m.Elif(outside):
-                            refuse(Status.BAD_ADDRESS)
+                            refuse(beyond)
                         if self._programs:
                             with m.Elif(~registers & (address[28:] == self._config.memories["trace"].number)):
                                 refuse(Status.READ_ONLY)
@@ -377,6 +379,10 @@ class HostPort(wiring.Component):
                     with m.Else():
                         m.d.comb += word.ready.eq(1)
                         expect_end(lambda: respond(1))
+                if requester:
+                    with m.If(requester.forbidden):
+                        m.d.comb += [self.bus.request.eq(0), word.ready.eq(0)]
+                        refuse(requester.reason)
 
             with m.State("Write-Memory"):
                 m.d.comb += self.memory_write.request.valid.eq(1)
@@ -384,10 +390,7 @@ class HostPort(wiring.Component):
                     m.next = "Write-Words"
 
             with m.State("Write-Words"):
-                m.d.comb += [
-                    self.memory_write.data.valid.eq(word.valid),
-                    word.ready.eq(self.memory_write.data.ready),
-                ]
+                m.d.comb += [self.memory_write.data.valid.eq(word.valid), word.ready.eq(self.memory_write.data.ready)]
                 with m.If(take):
                     expect_end(lambda: respond(1))
 
@@ -402,9 +405,7 @@ class HostPort(wiring.Component):
 
             with m.State("Header"):
                 m.d.comb += [
-                    reply.valid.eq(1),
-                    reply.payload.data.eq(Cat(size, header.tag, header.opcode | RESPONSE)),
-                ]
+                    reply.valid.eq(1), reply.payload.data.eq(Cat(size, header.tag, header.opcode | RESPONSE))]
                 m.d.sync += left.eq(size)
                 with m.If(reply.ready):
                     m.next = "Status"
@@ -414,7 +415,7 @@ class HostPort(wiring.Component):
                 with m.If(reply.ready):
                     m.next = "Payload"
                     with m.If(size == 0):
-                        m.next = "Opcode"
+                        m.next = begin
 
             with m.State("Payload"):
                 m.d.comb += reply.payload.last.eq(final)
@@ -444,6 +445,6 @@ class HostPort(wiring.Component):
                 with m.If(send):
                     m.d.sync += [sent.eq(sent + 1), left.eq(left - 1)]
                     with m.If(final):
-                        m.next = "Opcode"
+                        m.next = begin
 
         return m

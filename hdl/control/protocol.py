@@ -69,6 +69,8 @@ class Status(enum.IntEnum):
     WRONG_SET = 10
     OLD_EDIT = 11
     WRONG_PROGRAM = 12
+    OUT_OF_WINDOW = 13
+    FOREIGN_TENANT = 14
 
 
 class Operation(enum.IntEnum):
@@ -128,6 +130,9 @@ class EventStatus(enum.IntEnum):
     READ_DEAD = 29
     FAR_TIMEOUT = 30
     BAD_FORMAT = 31
+    OUT_OF_WINDOW = 32
+    FOREIGN_TENANT = 33
+    OVER_BUDGET = 34
 
 
 class EventFlag(enum.IntFlag):

@@ -6,9 +6,11 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register
+from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register, registers_of
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout"]
+
+_COUNT = len(REGISTERS)
 
 #: Counters of a reduced node; and its settings, with their own values after reset.
 _REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
@@ -58,7 +60,7 @@ class RegisterBus(wiring.Signature):
     Members
     -------
     request : Out(1)
-    address : Out(range(len(REGISTERS)))
+    address : Out(range(count))
     write : Out(1)
         Write ``write_data``; nothing happens if the register is read-only or does not exist.
     write_data : Out(32)
@@ -69,12 +71,18 @@ class RegisterBus(wiring.Signature):
         before; zero where there is none. Reading changes nothing.
     writable : In(1)
         With ``done``: the register can be written.
+
+
+    Parameters
+    ----------
+    count : int
+        Registers of the node.
     """
 
-    def __init__(self):
+    def __init__(self, count=_COUNT):
         super().__init__({
             "request": Out(1),
-            "address": Out(range(len(REGISTERS))),
+            "address": Out(range(count)),
             "write": Out(1),
             "write_data": Out(32),
             "done": In(1),
@@ -103,7 +111,8 @@ class RegisterFile(wiring.Component):
     A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
     engine the counters of that, one without replay what links count, one without rounds what those need, one
     without throttles their rates, and one without a second bank of programs what tells of it: they have no ports,
-    read zero, and ignore what is written.
+    read zero, and ignore what is written. A node with tenants has those of
+    :data:`~hdl.control.registers.TENANT_REGISTERS` behind the others.
 
     Parameters
     ----------
@@ -152,10 +161,11 @@ class RegisterFile(wiring.Component):
 
     def __init__(self, *, config):
         self._config = config
-        ports = {"bus": In(RegisterBus()), "link_reset": Out(1), "set_flags": Out(16),
+        self._table = registers_of(config)
+        ports = {"bus": In(RegisterBus(len(self._table))), "link_reset": Out(1), "set_flags": Out(16),
                  "queue_status": In(queue_status_layout())}
         increments = {}
-        for entry in REGISTERS:
+        for entry in self._table:
             if entry.name in ("CONTROL", "STATUS", "CYCLES") or self._lacks(entry):
                 continue
             if entry.access is Access.SETTING:
@@ -226,13 +236,13 @@ class RegisterFile(wiring.Component):
         rows = 1 << address_bits
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
-        present = [entry for entry in REGISTERS if not self._lacks(entry)]
+        present = [entry for entry in self._table if not self._lacks(entry)]
         # Between two visits of a counter each has its turn, and the host as often; after reset, the rows up to these.
         longest = self._VISIT * max(2 * len(COUNTERS), last + 1)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
 
-        initial = [constants.get(entry.name, self._reset(entry)) for entry in REGISTERS]
+        initial = [constants.get(entry.name, self._reset(entry)) for entry in self._table]
         m.submodules.memory = memory = Memory(
             shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
         read, write = memory.read_port(), memory.write_port()
@@ -281,9 +291,9 @@ class RegisterFile(wiring.Component):
 
         def of_index(values):
             """Choose the value of the row that is visited from values by the names of registers."""
-            return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
+            return _choose(index, [values.get(entry.name, 0) for entry in self._table])
 
-        writable = of_index({entry.name: 1 for entry in REGISTERS if self._takes(entry)})
+        writable = of_index({entry.name: 1 for entry in self._table if self._takes(entry)})
         kept = of_index({entry.name: 1 for entry in present if self._takes(entry)})
         m.d.comb += [
             read.addr.eq(Cat(index, beginning)),

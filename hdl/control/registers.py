@@ -8,8 +8,8 @@ import dataclasses
 import enum
 import struct
 
-__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "REGISTERS", "STALLS", "Access", "Field", "Kind", "Register",
-           "register"]
+__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "STALLS", "TENANT_REGISTERS", "Access",
+           "Field", "Kind", "Register", "register", "registers_of"]
 
 IDENTIFIER = 0x67726472
 """Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
@@ -111,9 +111,9 @@ class Register:
         return next(field for field in self.fields if field.name == name)
 
 
-def _table(*registers):
+def _table(*registers, first=0):
     """Registers at consecutive addresses, in the order they are written down."""
-    return tuple(Register(address=address, **options) for address, options in enumerate(registers))
+    return tuple(Register(address=address, **options) for address, options in enumerate(registers, first))
 
 
 def _constant(name, doc):
@@ -339,7 +339,33 @@ REGISTERS = _table(
 COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)
 """The counters, which have consecutive addresses."""
 
-_BY_NAME = {entry.name: entry for entry in REGISTERS}
+TENANT_REGISTERS = _table(
+    _setting("TENANT", "Tenant whose commands the node executes: 1 or 2, or 0 for the privileged host.", width=2),
+    _setting(
+        "WINDOW", "Window that is set from WINDOW_BASE and WINDOW_BOUND.", kind=Kind.BITFIELD, width=7,
+        fields=(
+            Field(name="space", bit=0, width=4, doc="Memory space."),
+            Field(name="tenant", bit=4, width=2, doc="Tenant, 1 or 2."),
+            Field(name="set", bit=6, doc="While it is 1, the window is set."),
+        ),
+    ),
+    _setting("WINDOW_BASE", "First group of 32 elements of a window.", width=20),
+    _setting("WINDOW_BOUND", "Group of 32 elements behind a window; one that is not in the memory leaves no window.",
+             width=20),
+    _setting("BUDGET", "Cycles that a command may take; zero for any number.", width=31),
+    first=len(REGISTERS))
+"""Registers behind the others, in nodes with tenants, for the privileged host alone; none is of 32 bits."""
+
+PRIVILEGED = ("CONTROL", "WEIGHT_VERSION", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
+              "DELAY_LINK")
+"""Other registers that no tenant may write."""
+
+_BY_NAME = {entry.name: entry for entry in (*REGISTERS, *TENANT_REGISTERS)}
+
+
+def registers_of(config):
+    """Registers of a node of this configuration."""
+    return (*REGISTERS, *TENANT_REGISTERS) if config.tenants > 1 else REGISTERS
 
 
 def register(name):

@@ -121,6 +121,8 @@ class CollectiveEngine(wiring.Component):
                 **({"set_version": In(version_layout())} if config.restorable else {}),
                 # What counters are increased by.
                 "count": Out(counts_layout(config)),
+                # Tenant whose commands these are: packets carry it, and no other node's may have another.
+                **({"tenant": In(2)} if config.tenants > 1 else {}),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
                 # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words
@@ -154,7 +156,8 @@ class CollectiveEngine(wiring.Component):
         # A broadcast moves weights as they are, or where workers have formats in one of these.
         formats = FETCH_FORMATS if config.fetch_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec, *formats))
-        m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
+        m.submodules.depacketizer = depacketizer = Depacketizer(
+            codecs=[CODECS[name] for name in expected_codecs], tenants=config.tenants > 1)
         m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
         alive = self._control_words(m, link) if config.replay else 0
 
@@ -353,6 +356,9 @@ class CollectiveEngine(wiring.Component):
             link.reset_link.eq(self.link_reset),
             self.link_delay.eq(link.delay),
         ]
+        if config.tenants > 1:
+            m.d.comb += [packetizer.header.payload.tenant.eq(self.tenant), abort_header.tenant.eq(self.tenant),
+                         depacketizer.tenant.eq(self.tenant)]
         if has_switch:
             is_switch = command.operation == Operation.SWITCH
             m.d.comb += [

@@ -29,7 +29,7 @@ class Depacketizer(wiring.Component):
     ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
 
     Some packets are dealt with although no record is offered, as soon as ``active`` is high: those of an older epoch
-    (by the sign of the difference modulo 256) are dropped silently, an ABORT packet of this epoch and of tenant 0 is
+    (by the sign of the difference modulo 256) are dropped silently, an ABORT packet of this epoch and tenant is
     refused, and so is a lone word.
 
     **Refusal.** Every verdict falls at the end of the packet, one per packet: ``error`` is high for one cycle,
@@ -66,6 +66,8 @@ class Depacketizer(wiring.Component):
     ----------
     codecs : tuple of Codec, optional
         Codecs of the packets that may be expected.
+    tenants : bool
+        Whether packets are of the tenant that is given, and not all of tenant 0.
 
     Members
     -------
@@ -77,6 +79,8 @@ class Depacketizer(wiring.Component):
         The words of accepted packets; ``last`` on the last word of each. A packet of length 0 gives none.
     epoch : In(8)
         The epoch of this command; must hold from the cycle before ``active`` rises.
+    tenant : In(4), with ``tenants``
+        Its tenant; holds likewise.
     active : In(1)
         Level: a command is being carried out.
     drain : In(1)
@@ -101,24 +105,18 @@ class Depacketizer(wiring.Component):
 
     latency = 2
 
-    i: In(stream.Signature(word_layout()))
-    expected: In(stream.Signature(expected_layout()))
-    payload: Out(stream.Signature(word_layout()))
-    epoch: In(8)
-    active: In(1)
-    drain: In(1)
-    accepted: Out(1)
-    done: Out(1)
-    error: Out(1)
-    code: Out(8)
-    detail: Out(32)
-    abort_seen: Out(1)
-    starved: Out(1)
-    clear: In(1)
-
-    def __init__(self, *, codecs=None):
+    def __init__(self, *, codecs=None, tenants=False):
         self._codecs = (CODECS[RAW], CODECS[ZERO_VALUE]) if codecs is None else tuple(codecs)
-        super().__init__()
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "expected": In(stream.Signature(expected_layout())),
+            "payload": Out(stream.Signature(word_layout())),
+            "epoch": In(8), **({"tenant": In(4)} if tenants else {}),
+            "active": In(1), "drain": In(1),
+            "accepted": Out(1), "done": Out(1), "error": Out(1), "code": Out(8), "detail": Out(32),
+            "abort_seen": Out(1), "starved": Out(1), "clear": In(1),
+        })
+        self._tenant = self.tenant if tenants else Const(0, 4)
 
     def elaborate(self, platform):
         m = Module()
@@ -185,7 +183,7 @@ class Depacketizer(wiring.Component):
 
         def is_abort(word):
             fields = data.View(header_layout(), word.replicate(3))
-            return (fields.type == PacketType.ABORT) & (fields.tenant == 0) & (fields.epoch == self.epoch)
+            return (fields.type == PacketType.ABORT) & (fields.tenant == self._tenant) & (fields.epoch == self.epoch)
 
         m.d.comb += [
             header.eq(word.replicate(3)),
@@ -267,7 +265,7 @@ class Depacketizer(wiring.Component):
                     mismatch.eq(0),
                     mismatch_detail.eq(0),
                 ]
-                coding, due_coding = word[:16], Cat(PacketType.DATA, expected.codec, Const(0, len(header.tenant)))
+                coding, due_coding = word[:16], Cat(PacketType.DATA, expected.codec, self._tenant)
                 with m.If(self.expected.valid & ~sudden & ~ending):
                     check(
                         (header.epoch != expected.epoch, EventStatus.WRONG_SEQUENCE, header.epoch, expected.epoch),

@@ -43,7 +43,7 @@ def describe(config):
             code=Operation.PUSH, on_ring=True, has_root=True, is_root=config.is_server, queue=1,
             extents=served if config.is_server else (gradients,),
             refused=lacks_planes if config.is_server else None),)
-    switch = (OperationDescription(code=Operation.SWITCH, queue=1),) if config.ring_ports > 1 else ()
+    switch = (OperationDescription(code=Operation.SWITCH, queue=1, privileged=True),) if config.ring_ports > 1 else ()
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(
         name="engine",
@@ -66,6 +66,7 @@ def describe(config):
         inputs={
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
+            **({"tenant": "tenant"} if config.tenants > 1 else {}),
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset",
             **({"throttle_optimizer": "throttle_compute.optimizer", "throttle_link": "throttle_link",
                 "wire_delay": "delay_link"} if config.throttles else {}),

@@ -40,8 +40,9 @@ class PacketType(enum.Enum, shape=4):
 def header_layout():
     """The header words, first word lowest; no field is in two words.
 
-    ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is 0. ``length`` counts
-    elements; in an ABORT packet, which has no payload, it is free for the reason.
+    ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is the
+    tenant of the command, 0 in nodes without tenants. ``length`` counts elements; in an ABORT packet, which has no
+    payload, it is free for the reason.
     """
     return data.StructLayout({
         "type": PacketType, "codec": CODE_BITS, "tenant": 4, "source": 8, "epoch": 8,
@@ -51,7 +52,7 @@ def header_layout():
 
 
 def expected_layout():
-    """Fields that the header of an accepted DATA packet must have; its tenant must be 0."""
+    """Fields that the header of an accepted DATA packet must have, beside its tenant."""
     return data.StructLayout({
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,

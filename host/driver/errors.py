@@ -4,8 +4,9 @@ from hdl.control.protocol import Status
 
 __all__ = [
     "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
-    "OldEditError", "ProgramNotLoadedError", "ProgramRunningError", "ProgramTooLongError", "ProtocolError",
-    "QueueFullError", "ReadOnlyError", "UnknownOpcodeError", "WrongProgramError", "WrongSetError",
+    "ForeignTenantError", "OldEditError", "OutOfWindowError", "ProgramNotLoadedError", "ProgramRunningError",
+    "ProgramTooLongError", "ProtocolError", "QueueFullError", "ReadOnlyError", "UnknownOpcodeError",
+    "WrongProgramError", "WrongSetError",
 ]
 
 
@@ -57,6 +58,14 @@ class WrongProgramError(DeviceError):
     """The node's idle bank has another program than an edit says, or none."""
 
 
+class OutOfWindowError(DeviceError):
+    """The range is not in the tenant's window."""
+
+
+class ForeignTenantError(DeviceError):
+    """The request is not for this tenant."""
+
+
 class ProtocolError(DeviceError):
     """The response does not answer the request."""
 
@@ -76,10 +85,14 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
     Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
     Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with a larger program_depth"),
-    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, or reset the link"),
+    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, and of tenants' registers until no "
+                                       "command is queued, or reset the link"),
     Status.NOT_LOADED: (ProgramNotLoadedError, "load the program first, with the number that the run names"),
     Status.WRONG_SET: (WrongSetError, "send it for the set behind the latest run, while that goes on"),
     Status.OLD_EDIT: (OldEditError, "number it behind PROGRAM_SET.latest"),
     Status.WRONG_PROGRAM: (WrongProgramError, "load the idle bank again, from slot 0 of queue 0 on"),
+    Status.OUT_OF_WINDOW: (OutOfWindowError, "name addresses from the window's base on, up to its length"),
+    Status.FOREIGN_TENANT: (ForeignTenantError, "ask when the node executes this tenant's commands, and for what is "
+                                                "its own; docs/tenants.md lists it"),
 }
 """Exception and advice for each status of a response."""

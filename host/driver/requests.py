@@ -7,6 +7,7 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
+from hdl.control.windows import PRIVILEGED
 from host.driver.errors import REFUSALS, DeviceError, DeviceTimeoutError, ProtocolError
 from host.driver.transport import Request, Transport
 from host.driver.words import Words, fields, places
@@ -32,16 +33,21 @@ class Requests:
         Name of the node in messages.
     timeout : int
         Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
+    tenant : int or None
+        Who asks, in a node with tenants: the privileged host, 0, or one of them. None where the transport says so,
+        as it does for a tenant's own driver.
     """
 
     def __init__(self, transport: Transport, config: NodeConfig, *, name: str = "node",
-                 timeout: int = TIMEOUT) -> None:
+                 timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
         if timeout < 1:
             raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
         self._transport = transport
         self._config = config
         self._name = name
         self._timeout = timeout
+        asks = config.tenants > 1 and tenant is not None
+        self._asks = [np.array([tenant], np.uint32)] if asks else []
         self._outstanding: deque[Request] = deque()
         self._tag = 0
 
@@ -66,7 +72,7 @@ class Requests:
         header = opcode << _HEADER["opcode"][0] | self._tag << _HEADER["tag"][0] | count << _HEADER["count"][0]
         request = Request(opcode, self._tag, asked, answer, self._timeout + patience)
         self._tag = (self._tag + 1) % 256
-        self._transport.send(np.concatenate([np.array([header], np.uint32), *words]))
+        self._transport.send(np.concatenate([*self._asks, np.array([header], np.uint32), *words]))
         self._outstanding.append(request)
         return request
 

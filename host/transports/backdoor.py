@@ -89,6 +89,7 @@ class BackdoorTransport:
         names = config.memories.names
         self._owned = names.index("activations") if self._owners.size else None  # space whose rows have owners
         self._time = time
+        self._tenants = config.tenants > 1  # whose windows the node knows
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles in which they would be complete
         self._waiting = 0  # responses to come from the node
@@ -115,7 +116,7 @@ class BackdoorTransport:
 
     def _serve(self, packet: Words) -> bool:
         """Put the response to a request in order; False if it goes to the node."""
-        if packet.size < 2:
+        if packet.size < 2 or self._tenants:
             return False
         header = fields(_HEADER, int(packet[0]))
         serve = {Opcode.READ_MEMORY: self._read_memory, Opcode.WRITE_MEMORY: self._write_memory,

@@ -76,6 +76,15 @@ ALONE = {"lanes": 1, "nodes_max": 1}
          r"^Node with one_owner must have weights as raw, gradients as zero_value, and role node, not 'raw', 'raw' "
          r"and 'node'$"),
         ({"restorable": 1}, r"^restorable must be True or False, not 1$"),
+        ({"tenants": 3}, r"^Tenant count must be 1 or 2, not 3$"),
+        ({"tenants": True}, r"^Tenant count must be 1 or 2, not True$"),
+        ({"tenants": 2, "compute": 4, "far_words": 64}, r"^Node of two tenants must have no far memory$"),
+        ({"tenants": 2, "queues": 2, "replay": True}, r"^Node of two tenants must have no control words$"),
+        ({"tenants": 2, "queues": 2, "replay": True, "stand_in": True, "rounds": True},
+         r"^Node of two tenants must have no rounds$"),
+        ({"tenants": 2, "compute": 4, "row_owners": True}, r"^Node of two tenants must have no row owners$"),
+        ({"tenants": 2, "queues": 2, "program_banks": 2}, r"^Node of two tenants must have no second bank of "
+                                                          r"programs$"),
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
@@ -108,6 +117,7 @@ ALONE = {"lanes": 1, "nodes_max": 1}
          r"^one_owner of an int16 node must be False, not True$"),
         (INT16 | ALONE | {"state_planes": 0, "restorable": True},
          r"^restorable of an int16 node must be False, not True$"),
+        (INT16 | ALONE | {"state_planes": 0, "tenants": 2}, r"^Tenant count of an int16 node must be 1, not 2$"),
         (INT16 | ALONE | {"state_planes": 0, "queues": 2}, r"^Queue count of an int16 node must be 1, not 2$"),
         (INT16 | ALONE | {"state_planes": 0, "weight_codec": "mx9"},
          r"^Weight codec of an int16 node must be raw, not 'mx9'$"),
@@ -154,7 +164,8 @@ def test_hash_covers_every_parameter():
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
                "masters": True, "versions": True, "centroids": 16, "sequences": True, "row_owners": True,
-               "role": "worker", "throttles": True, "one_owner": True, "restorable": True, "program_banks": 2}
+               "role": "worker", "throttles": True, "one_owner": True, "restorable": True, "program_banks": 2,
+               "tenants": 2}
     far = NodeConfig(compute=1)
     assert far.hash != dataclasses.replace(far, far_words=64).hash
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
@@ -169,7 +180,7 @@ def test_hash_covers_every_parameter():
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(
         centroids=0, operands="fp32", sequences=False, row_owners=False, throttles=False,
-        one_owner=False, restorable=False, program_banks=1).hash
+        one_owner=False, restorable=False, program_banks=1, tenants=1).hash
     assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before these options
     assert 0 <= NodeConfig().hash < 1 << 32
 

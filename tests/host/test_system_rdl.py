@@ -7,10 +7,11 @@ import sys
 import pytest
 import systemrdl
 
-from hdl.control.registers import REGISTERS, Access
+from hdl.control.registers import REGISTERS, TENANT_REGISTERS, Access
 from host import documents
 
 PATH = documents.ROOT / "docs" / "registers.rdl"
+ENTRIES = (*REGISTERS, *TENANT_REGISTERS)
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,8 @@ def node():
 
 def test_registers(node):
     found = {register.inst_name: register for register in node.registers()}
-    assert list(found) == [entry.name for entry in REGISTERS]
-    for entry in REGISTERS:
+    assert list(found) == [entry.name for entry in ENTRIES]
+    for entry in ENTRIES:
         register = found[entry.name]
         assert register.absolute_address == 4 * entry.address
         assert register.size == 4
@@ -31,7 +32,7 @@ def test_registers(node):
 
 
 def test_fields(node):
-    for entry, register in zip(REGISTERS, node.registers(), strict=True):
+    for entry, register in zip(ENTRIES, node.registers(), strict=True):
         expected = [(field.name, field.bit, field.width) for field in entry.fields] or [("value", 0, entry.width)]
         assert [(field.inst_name, field.low, field.width) for field in register.fields()] == expected
         value = 0
@@ -66,8 +67,8 @@ def made(tmp_path_factory):
 def test_header(made):
     """The header has each register, and each field, where the table has it: a C compiler agrees."""
     checks = [f'_Static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
-              for entry in REGISTERS]
-    for entry in REGISTERS:
+              for entry in ENTRIES]
+    for entry in ENTRIES:
         for name, bit, width in ([(field.name, field.bit, field.width) for field in entry.fields]
                                  or [("value", 0, entry.width)]):
             prefix = f"GRADRING_NODE__{entry.name}__{name.upper()}"
@@ -84,5 +85,5 @@ def test_pages(made):
     """The HTML pages have every register."""
     assert (made / "html" / "index.html").is_file()
     data = "".join(path.read_text() for path in (made / "html").rglob("*.js*"))
-    for entry in REGISTERS:
+    for entry in ENTRIES:
         assert entry.name in data

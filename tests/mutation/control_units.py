@@ -6,17 +6,20 @@ from typing import Any
 __all__ = [
     "command_checker",
     "command_queue",
+    "command_watch",
     "control_words",
     "event_queue",
     "host_port",
     "immediate",
     "program_memory",
     "registers",
+    "requester",
     "runner",
     "scoreboard",
     "sequencer_of_a_program",
     "trace",
     "versions",
+    "windows",
 ]
 
 
@@ -85,6 +88,26 @@ def trace() -> dict[str, Any]:
     from hdl.control.trace import Trace
 
     return {f"trace{lanes}": Trace(queues=2, lanes=lanes) for lanes in (1, 2, 8)}
+
+
+def windows() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.windows import WindowTable
+
+    return {"windows": WindowTable(config=NodeConfig(gradient_words=160, weight_words=64, state_words=32,
+                                                     state_planes=1, queues=2, tenants=2))}
+
+
+def requester() -> dict[str, Any]:
+    from hdl.control.requester import Requester
+
+    return {"requester": Requester()}
+
+
+def command_watch() -> dict[str, Any]:
+    from hdl.control.command_watch import CommandWatch
+
+    return {"watch": CommandWatch()}
 
 
 def command_checker() -> dict[str, Any]:

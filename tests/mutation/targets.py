@@ -195,6 +195,14 @@ def _memory_access() -> dict[str, Any]:
     return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2, owner_bits=OWNER_BITS)}
 
 
+def _guard() -> dict[str, Any]:
+    from hdl.guard import Guard
+    from hdl.memory import LanedMemory
+
+    return {"guard": Guard(rows=64, lanes=2),
+            "memory": LanedMemory(rows=64, lanes=2, readers=3, writers=3, owners=((0, 1), (1, 0)))}
+
+
 def _row_owners() -> dict[str, Any]:
     from hdl.compute.row_owners import RowOwners
 
@@ -361,6 +369,9 @@ _ALL = (
     Target("hdl/compute/centroid_layer.py", _centroid_layer, ("tests/hdl/compute/test_centroid_layer.py",), cost=3),
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
+    Target("hdl/guard.py", _guard, ("tests/hdl/test_guard.py",)),
+    *(Target(f"hdl/control/{name}.py", getattr(control_units, name), (f"{_CONTROL}/test_{name}.py",))
+      for name in ("windows", "requester", "command_watch")),
     Target("hdl/compute/row_owners.py", _row_owners, ("tests/hdl/compute/test_row_owners.py",)),
     Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),
     *(Target(f"hdl/compute/{name}.py", _gemm, (f"tests/hdl/compute/test_{name}.py",), cost=3)

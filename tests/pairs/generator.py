@@ -331,6 +331,7 @@ class Generator:
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
                   "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.gradient_words + 1)}
         noise.update({name: value for name, value in likely.items() if choose.random() < 0.5})
+        noise["tenant"] = 0
         return noise
 
     def _extent(self, start: int, most: int) -> tuple[int, int]:

@@ -1,0 +1,114 @@
+"""Who asks: rights of the tenant that a request comes from, and capacities of the places that requests name."""
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Status
+from hdl.control.registers import PRIVILEGED as PRIVILEGED_REGISTERS
+from hdl.control.registers import REGISTERS, TENANT_REGISTERS, register, registers_of
+from hdl.control.windows import MOST_TENANTS, PRIVILEGED, asked_layout, found_layout
+from hdl.group import GROUP
+from hdl.memory_map import MOST_SPACES
+
+__all__ = ["PATIENCE", "Requester", "capacities"]
+
+#: Most cycles for which a POP_EVENT of a tenant waits, so that it does not keep others waiting for longer.
+PATIENCE = (1 << 16) - 1
+
+_WIDTH = MOST_TENANTS.bit_length()
+
+
+def capacities(config):
+    """Words in each memory space that a request can name, in the register file, and in a queue's program."""
+    words = config.memories.words
+    programs = [DESCRIPTOR_WORDS * config.program_depth] if config.queues > 1 else []
+    return [*words, *[0] * (MOST_SPACES - len(words)), len(registers_of(config)), *programs]
+
+
+class Requester(wiring.Component):
+    """Know the tenant that asks, and what it may do.
+
+    The first word of a packet is the tenant's number, or that of the privileged host. A tenant may always PING, and
+    read and write memory, of which it has its windows. The rest is for the tenant whose commands the node executes,
+    but for some registers: it reads and writes none of :data:`~hdl.control.registers.TENANT_REGISTERS`, and does not
+    write :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only
+    while the node is not busy. What is checked is combinational, but for :attr:`asked`.
+
+    Members
+    -------
+    word : In(32)
+        Word of the packet.
+    take : In(1)
+        It is the first word, and is taken.
+    opcode : In(8)
+        Opcode of the request.
+    place : In(32)
+        First word behind the header.
+    address : In(range(registers))
+        Address of the register that is written.
+    running : In(2)
+        Tenant whose commands the node executes.
+    busy : In(1)
+        A command, or a program, is in the node.
+    foreign : Out(1)
+        The request is not for this tenant.
+    bounded : Out(1)
+        It is one of a tenant about memory or registers, with :attr:`room`.
+    room : Out(26)
+        Words, or registers, that the tenant has.
+    beyond : Out(Status)
+        Status of a request beyond them.
+    moved : Out(32)
+        What takes the place of :attr:`place`: a place in a window becomes one in memory, and a wait is cut short.
+    forbidden : Out(1)
+        The register must not be written, for :attr:`reason`.
+    reason : Out(Status)
+    asked : Out(asked_layout())
+    found : In(found_layout())
+        Window of the tenant in the space of the place.
+    """
+
+    def __init__(self):
+        count = len(REGISTERS) + len(TENANT_REGISTERS)
+        room = found_layout()["size"].width + exact_log2(GROUP)
+        super().__init__({
+            "word": In(32), "take": In(1), "opcode": In(8), "place": In(32), "address": In(range(count)),
+            "running": In(_WIDTH), "busy": In(1),
+            "foreign": Out(1), "bounded": Out(1), "room": Out(room), "beyond": Out(Status), "moved": Out(32),
+            "forbidden": Out(1), "reason": Out(Status),
+            "asked": Out(asked_layout()), "found": In(found_layout()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        tenant = Signal(_WIDTH, init=MOST_TENANTS)
+        with m.If(self.take):  # a number that nobody has is one of nobody
+            m.d.sync += tenant.eq(Mux(self.word < MOST_TENANTS, self.word, MOST_TENANTS))
+
+        def is_one(*opcodes):
+            return Cat(self.opcode == opcode for opcode in opcodes).any()
+
+        is_tenant = tenant != PRIVILEGED
+        memory = is_one(Opcode.READ_MEMORY, Opcode.WRITE_MEMORY)
+        registers = is_one(Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
+        base = Cat(Const(0, exact_log2(GROUP)), self.found.base)
+        is_late = self.address >= len(REGISTERS)
+        named = Cat(self.address == register(name).address for name in PRIVILEGED_REGISTERS).any()
+        m.d.comb += [
+            self.asked.tenant.eq(tenant),
+            self.asked.space.eq(self.place[28:]),
+            self.foreign.eq(is_tenant & (tenant != self.running) & ~memory & ~is_one(Opcode.PING)),
+            self.bounded.eq(is_tenant & (memory | registers)),
+            self.room.eq(Mux(memory, Cat(Const(0, exact_log2(GROUP)), self.found.size), len(REGISTERS))),
+            self.beyond.eq(Mux(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)),
+            self.moved.eq(self.place),
+            self.forbidden.eq(Mux(is_tenant, is_late | named, is_late & self.busy)),
+            self.reason.eq(Mux(is_tenant, Status.FOREIGN_TENANT, Status.BUSY)),
+        ]
+        with m.If(is_tenant & memory):
+            m.d.comb += self.moved[:28].eq(self.place[:28] + base)
+        with m.If(is_tenant & is_one(Opcode.POP_EVENT) & (self.place > PATIENCE)):
+            m.d.comb += self.moved.eq(PATIENCE)
+        return m

@@ -1,0 +1,212 @@
+"""Tenants of nodes, as the privileged host sees to them: windows, and whose commands the nodes execute.
+
+Example
+-------
+::
+
+    host = TenantHost(devices)
+    host.grant(1, {"gradients": (0, 1024), "weights": (0, 1024)})
+    host.change(1)      # from now on the nodes execute the commands of tenant 1
+    host.change(2)
+    host.withdraw(1)
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hdl.control.protocol import EventStatus, Operation
+from hdl.control.registers import PRIVILEGED, REGISTERS, Access
+from hdl.control.windows import MOST_TENANTS, windowed
+from hdl.control.windows import PRIVILEGED as PRIVILEGED_HOST
+from hdl.group import GROUP
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.errors import DeviceError
+from host.driver.register_values import from_bits
+
+__all__ = ["SAVED", "NotAtRestError", "TenantHost"]
+
+#: Settings that belong to a tenant: kept for it while another one's commands are executed.
+SAVED = tuple(entry.name for entry in REGISTERS
+              if entry.access is Access.SETTING and entry.name not in PRIVILEGED)
+
+#: Cycles that a node has for a QUIESCE.
+_PATIENCE = 100_000
+
+
+class NotAtRestError(DeviceError):
+    """A node has commands, or events that nobody has taken."""
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What a tenant's nodes had when its turn ended: settings and flags of each."""
+
+    settings: list[dict[str, int | float]]
+    flags: list[int]
+
+
+class TenantHost:
+    """Privileged host of nodes with tenants.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Nodes of a ring, asked as the privileged host. All get the same windows and the same tenant.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        for device in devices:
+            if device.config.tenants < 2:
+                raise ValueError(f"Nodes must have 2 tenants, not {device.config.tenants}")
+        self._devices = list(devices)
+        self._kept: dict[int, _Kept] = {}
+        self._windows: dict[int, dict[str, tuple[int, int]]] = {}
+        self._tenant = int(PRIVILEGED_HOST)
+
+    @property
+    def tenant(self) -> int:
+        """Tenant whose commands the nodes execute; 0 for this host."""
+        return self._tenant
+
+    def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
+        """Windows of a tenant: base and length by memory."""
+        return dict(self._windows.get(tenant, {}))
+
+    def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
+        """Give a tenant windows, filled with zeros, in place of those that it has.
+
+        Parameters
+        ----------
+        tenant : int
+            1 or 2.
+        windows : mapping of str to (int, int)
+            Base and length by memory, in elements: multiples of 32, within the memory, and apart from those of the
+            other tenant. A memory that is not named has none.
+
+        Raises
+        ------
+        NotAtRestError
+            A node is busy; nothing has changed.
+        """
+        self._check(tenant, windows)
+        self._require_rest()
+        self.withdraw(tenant)
+        for device in self._devices:
+            for name, (base, length) in windows.items():
+                _scrub(device, name, base, length)
+                _set(device, tenant, name, base, length)
+        self._windows[tenant] = dict(windows)
+
+    def withdraw(self, tenant: int) -> None:
+        """Take all windows from a tenant, and fill them with zeros."""
+        self._require_rest()
+        for device in self._devices:
+            for space in windowed(device.config):
+                _set(device, tenant, space.name, 0, 0)
+            for name, (base, length) in self._windows.get(tenant, {}).items():
+                _scrub(device, name, base, length)
+        self._windows.pop(tenant, None)
+
+    def change(self, tenant: int) -> None:
+        """Have the nodes execute the commands of another tenant, or, with 0, of this host.
+
+        The settings and flags of the tenant before are kept, and those that the other one had come back; without
+        any, settings are those after reset. Programs are overwritten, links reset, and counters cleared.
+
+        Raises
+        ------
+        NotAtRestError
+            A node is busy, or has events; nothing has changed.
+        """
+        if not PRIVILEGED_HOST <= tenant < MOST_TENANTS:
+            raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")
+        self._require_rest(events=True)
+        devices = self._devices
+        self._kept[self._tenant] = _Kept(
+            [{name: device.read_register(name) for name in SAVED} for device in devices],
+            [int(device.read_register("FLAGS")) for device in devices])
+        for device in devices:
+            self._forget_programs(device)
+            device.write_register("CONTROL", 1)  # and so the links forget the last collective
+        before = self._kept.get(tenant)
+        for rank, device in enumerate(devices):
+            device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
+            for name, value in (before.settings[rank] if before else _reset()).items():
+                device.write_register(name, value)
+            device.write_register("FLAGS", before.flags[rank] if before else 0)
+        for device in devices:
+            device.write_register("CONTROL", 2)
+        self._tenant = tenant
+
+    def set_budget(self, cycles: int) -> None:
+        """Set the cycles that a command of any tenant may take; 0 for any number."""
+        for device in self._devices:
+            device.write_register("BUDGET", cycles)
+
+    def quiesce(self) -> None:
+        """Wait for the commands before, on behalf of the tenant that is executed. Its events must have been taken."""
+        for device in self._devices:
+            device.push(Command(operation=Operation.QUIESCE, tenant=self._tenant))
+        for device in self._devices:
+            event = device.pop_event(_PATIENCE)
+            if event is None or event.status is not EventStatus.OK:
+                raise NotAtRestError(f"{device.name}: QUIESCE ended with {event}")
+
+    def _check(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
+        """Raise ValueError for a tenant or windows that cannot be."""
+        if not PRIVILEGED_HOST < tenant < MOST_TENANTS:
+            raise ValueError(f"Tenant must be between 1 and {MOST_TENANTS - 1}, not {tenant!r}")
+        for device in self._devices:
+            spaces = {space.name: space for space in windowed(device.config)}
+            for name, (base, length) in windows.items():
+                if name not in spaces:
+                    raise ValueError(f"Memory of a window must be one of {', '.join(spaces)}, not {name!r}")
+                if base % GROUP or length % GROUP or base < 0 or not 0 <= length <= spaces[name].words - base:
+                    raise ValueError(f"Window must be of multiples of {GROUP} within the {spaces[name].words} "
+                                     f"elements of {name}, not {length!r} from {base!r} on")
+                for other, theirs in self._windows.items():
+                    begin, size = theirs.get(name, (0, 0))
+                    if other != tenant and max(base, begin) < min(base + length, begin + size):
+                        raise ValueError(f"Window of tenant {tenant} in {name} must be apart from that of tenant "
+                                         f"{other}, {size} from {begin} on, not {length} from {base} on")
+
+    def _require_rest(self, *, events: bool = False) -> None:
+        for device in self._devices:
+            status = device.read_fields("STATUS")
+            waiting = {name: status[name] for name in ("running", "waiting", "commands", *(["events"] * events))
+                       if status[name]}
+            if device.config.queues > 1 and device.read_fields("PROGRAM_STATUS")["running"]:
+                waiting["program"] = 1
+            if waiting:
+                raise NotAtRestError(f"{device.name} must be at rest, and have no events, not {waiting}")
+
+    @staticmethod
+    def _forget_programs(device: Device) -> None:
+        """Overwrite the programs of all queues."""
+        config = device.config
+        if config.queues > 1:
+            for queue in range(config.queues):
+                device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.program_depth)
+                device.load_program(queue, [])
+
+
+def _reset() -> dict[str, int | float]:
+    """Settings after reset."""
+    return {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
+            for entry in REGISTERS if entry.name in SAVED}
+
+
+def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:
+    """Set a window, in groups."""
+    window = device.config.memories[name].number | tenant << 4
+    for register, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
+                            ("WINDOW", window | 1 << 6), ("WINDOW", window)):
+        device.write_register(register, value)
+
+
+def _scrub(device: Device, name: str, base: int, length: int) -> None:
+    """Fill a part of a memory with zeros."""
+    device.write_memory(device.config.memories[name].number, base, np.zeros(length, np.uint32))

@@ -1,0 +1,104 @@
+# amaranth: UnusedElaboratable=no
+"""Rights of tenants at the host port: against a model, and memory accesses proven to be in the tenant's window."""
+
+import itertools
+
+import numpy as np
+from amaranth.hdl import Assert, Assume, Module, ResetSignal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import Opcode, Status
+from hdl.control.registers import PRIVILEGED, REGISTERS, TENANT_REGISTERS, register
+from hdl.control.requester import PATIENCE, Requester, capacities
+from hdl.group import GROUP
+from sim import formal
+from sim.verilated.vectors import Unit
+
+CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2)
+MEMORY = (Opcode.READ_MEMORY, Opcode.WRITE_MEMORY)
+REGISTER = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
+
+
+def test_capacities():
+    found = capacities(CONFIG)
+    assert found[:4] == [160, 64, 32, 512]
+    assert found[16:] == [len(REGISTERS) + len(TENANT_REGISTERS), 16 * CONFIG.program_depth]
+
+
+def test_rights():
+    """Every opcode from every number, while any tenant is executed."""
+    unit = Unit(Requester())
+    generator = np.random.default_rng(1)
+    for who in (0, 1, 2, 3, 4, 1 << 16, (1 << 32) - 1):
+        unit.reset()
+        unit.run({"word": np.array([who]), "take": np.array([1])})
+        rows = list(itertools.product(range(12), range(4), range(2)))
+        opcode, running, busy = (np.array(column) for column in zip(*rows, strict=True))
+        count = len(rows)
+        place = generator.integers(0, 1 << 32, count)
+        address = generator.integers(0, len(REGISTERS) + len(TENANT_REGISTERS), count)
+        address[::7] = register("CONTROL").address
+        base, size = generator.integers(0, 1 << 19, count), generator.integers(0, 1 << 19, count)
+        trace = unit.run({"word": np.zeros(count, np.uint32), "opcode": opcode, "running": running, "busy": busy,
+                          "place": place, "address": address, "found": base | size << 20})
+        is_tenant = who != 0
+        number = who if who < 3 else 3
+        memory, registers = np.isin(opcode, MEMORY), np.isin(opcode, REGISTER)
+        assert (trace["asked"] == (number | place >> 28 << 2)).all()
+        assert (trace["foreign"] == (is_tenant & (running != number) & ~memory & (opcode != Opcode.PING))).all(), who
+        bounded = is_tenant & (memory | registers)
+        assert (trace["bounded"] == bounded).all()
+        assert (trace["room"][bounded & memory] == GROUP * size[bounded & memory]).all()
+        assert (trace["room"][bounded & registers] == len(REGISTERS)).all()
+        assert (trace["beyond"] == np.where(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)).all()
+        moved = place
+        if is_tenant:
+            inside = (moved & 0xFFFFFFF) + GROUP * base & 0xFFFFFFF
+            moved = np.where(memory, moved & 0xF0000000 | inside, moved)
+            moved = np.where((opcode == Opcode.POP_EVENT) & (moved > PATIENCE), PATIENCE, moved)
+        assert (trace["moved"] == moved).all(), who
+        late = address >= len(REGISTERS)
+        named = np.isin(address, [register(name).address for name in PRIVILEGED])
+        assert (trace["forbidden"] == (late | named if is_tenant else late & (busy == 1))).all(), who
+        assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
+
+
+def test_nobody_asks_before_the_first_word():
+    trace = Unit(Requester()).run({"opcode": np.full(3, Opcode.PUSH_COMMAND), "running": np.arange(3)})
+    assert trace["foreign"].all()
+
+
+class Bounded(wiring.Component):
+    """Specification: what the port's comparison of a place and a count with the room lets through is in the window of
+    the tenant that asks, for any place, count and window in a memory."""
+
+    def __init__(self):
+        super().__init__({**{name: In(member.shape) for name, member in Requester().signature.members.items()
+                             if member.flow is In}, "count": In(16)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = Requester()
+        m.d.comb += [getattr(unit, name).eq(getattr(self, name))
+                     for name in self.signature.members if name != "count"]
+        first, moved = self.place[:28], unit.moved[:28]
+        memory = (self.opcode == Opcode.READ_MEMORY) | (self.opcode == Opcode.WRITE_MEMORY)
+        m.d.comb += [
+            Assume(~ResetSignal()), Assume(self.found.base + self.found.size <= 1 << 19),
+            Assert(unit.bounded | ~memory | (unit.asked.tenant == 0)),
+            Assert((unit.asked.tenant == 0) | unit.foreign | memory | (unit.asked.tenant == self.running)
+                   | (self.opcode == Opcode.PING)),
+        ]
+        with m.If(unit.bounded & memory & (first + self.count <= unit.room)):
+            m.d.comb += [
+                Assert(moved >= self.found.base * GROUP),
+                Assert(moved + self.count <= (self.found.base + self.found.size) * GROUP),
+                Assert(unit.moved[28:] == self.place[28:]),
+            ]
+        return m
+
+
+def test_accesses_are_in_the_window():
+    formal.prove(Bounded(), depth=2)

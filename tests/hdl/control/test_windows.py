@@ -1,0 +1,106 @@
+# amaranth: UnusedElaboratable=no
+"""The table of windows against the golden model, and what holds in it for all writes."""
+
+import numpy as np
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hdl.config import NodeConfig
+from hdl.control.windows import WindowTable, asked_layout, found_layout, tenancy_layout, windowed
+from hdl.group import GROUP
+from sim import formal
+from sim.golden.windows import window
+from sim.payload import from_int
+from sim.verilated.vectors import Unit
+
+CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2)
+SET = 1 << 6
+
+
+def groups(base, bound, space):
+    return tuple(number // GROUP for number in window(base * GROUP, bound * GROUP, space.words))
+
+
+def test_against_the_model():
+    """Random writes, also of what is no window, for tenants and spaces that are none, and while the node is busy."""
+    spaces = windowed(CONFIG)
+    assert [space.name for space in spaces] == ["gradients", "weights", "state_0"]
+    unit = Unit(WindowTable(config=CONFIG))
+    unit.reset()
+    generator = np.random.default_rng(3)
+    cycles = 6000
+    inputs = {
+        "tenant": np.repeat(generator.integers(0, 4, cycles // 4), 4), "busy": generator.random(cycles) < 0.3,
+        "window": generator.integers(0, 4, cycles) | generator.integers(0, 4, cycles) << 4
+        | SET * (generator.random(cycles) < 0.5),
+        "base": generator.integers(0, 5, cycles), "bound": generator.integers(0, 8, cycles),
+        "asked": generator.integers(0, 4, cycles) | generator.integers(0, 5, cycles) << 2,
+    }
+    trace = unit.run(inputs)
+    kept = {(tenant, space.number): (0, 0) for tenant in (1, 2) for space in spaces}
+    everything = {(0, space.number): (0, space.words // GROUP) for space in spaces}
+    running, shown = 0, {space.name: (0, 0) for space in spaces}
+    for cycle in range(cycles):
+        now = {name: int(values[cycle]) for name, values in inputs.items()}
+        found = from_int(tenancy_layout(CONFIG), int(trace["tenancy"][cycle]))
+        assert found["tenant"] == running, f"{cycle=}"
+        for name, (base, size) in shown.items():
+            ours = found["windows"][name]
+            assert (ours["size"], ours["base"] if size else 0) == (size, base if size else 0), f"{cycle=} {name}"
+        asked = from_int(asked_layout(), now["asked"])
+        answer = from_int(found_layout(), int(trace["found"][cycle]))
+        base, size = kept.get((asked["tenant"], asked["space"]), (0, 0))
+        assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
+        assert trace["changed"][cycle] == (not now["busy"] and now["tenant"] != running), f"{cycle=}"
+        shown = {space.name: (everything | kept).get((running, space.number), (0, 0)) for space in spaces}
+        if not now["busy"]:
+            running = now["tenant"]
+            place = now["window"] >> 4 & 3, now["window"] & 15
+            if now["window"] & SET and place in kept:
+                kept[place] = groups(now["base"], now["bound"], spaces[place[1]])
+
+
+def is_in(window, space):
+    """Whether a window is empty, or in its memory."""
+    return (window.size == 0) | (window.base + window.size <= space.words // GROUP)
+
+
+class Stands(wiring.Component):
+    """Specification: windows are in their memories, and neither they nor the tenant change while a command runs."""
+
+    def __init__(self):
+        members = WindowTable(config=CONFIG).signature.members
+        super().__init__({name: In(member.shape) for name, member in members.items() if member.flow is In})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = WindowTable(config=CONFIG)
+        m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.signature.members]
+        windows = unit.tenancy.windows
+        before, cycles = Signal.like(unit.tenancy), Signal(2)
+        m.d.sync += before.eq(unit.tenancy)
+        with m.If(~self.busy):
+            m.d.sync += cycles.eq(0)
+        with m.Elif(cycles != 3):
+            m.d.sync += cycles.eq(cycles + 1)
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            # A change in the cycle before the node became busy has come through in the cycle behind it.
+            Assert((cycles < 1 + WindowTable.latency) | (before == unit.tenancy)),
+            Assert((cycles == 0) | (before.tenant == unit.tenancy.tenant)),
+            *(Assert(is_in(ours[space.name], space)) for ours in (windows, *unit.kept.values())
+              for space in windowed(CONFIG)),
+            *(Assert(is_in(unit.found, space) | (unit.asked.space != space.number)) for space in windowed(CONFIG)),
+        ]
+        # A window of the tenant that is executed is the one that its requests find.
+        for space in windowed(CONFIG):
+            ours = windows[space.name]
+            with m.If((cycles > WindowTable.latency) & (unit.asked.tenant == unit.tenancy.tenant)
+                      & (unit.tenancy.tenant != 0) & (unit.asked.space == space.number)):
+                m.d.comb += [Assert(unit.found.base == ours.base), Assert(unit.found.size == ours.size)]
+        return m
+
+
+def test_nothing_changes_while_a_command_runs():
+    formal.prove(Stands(), depth=4)

@@ -1,0 +1,150 @@
+# amaranth: UnusedElaboratable=no
+"""The guard, and memories with guards: against a model, and proven for all rows and windows."""
+
+import numpy as np
+import pytest
+from amaranth.hdl import Assert, Assume, Cat, Module, ResetSignal, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hdl.guard import Guard, window_layout
+from hdl.memory import READ_LATENCY, LanedMemory, read_signature, write_signature
+from sim import formal
+from sim.verilated.vectors import Unit
+
+ROWS, LANES = 64, 2
+GROUPS, GROUP_ROWS = 4, 16
+OWNERS = (0, 1), (1, 0)
+POWERS = np.array([1, 1 << 32], np.uint64)
+
+
+def test_constructor_errors():
+    with pytest.raises(ValueError, match=r"^Elements of a guarded memory must be a multiple of 32, not 40$"):
+        Guard(rows=5, lanes=8)
+
+
+def test_guard():
+    """Every row in every window."""
+    unit = Unit(Guard(rows=ROWS, lanes=LANES))
+    row, base, size = (each.ravel() for each in np.meshgrid(
+        np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1)))
+    trace = unit.run({"row": row, "window": base | size << 2})
+    inside = row < GROUP_ROWS * size
+    assert (trace["allowed"] == inside).all()
+    fits = inside & (base + size <= GROUPS)
+    assert (trace["place"][fits] == (row + GROUP_ROWS * base)[fits]).all()
+    assert fits.sum() > 100
+    assert Guard.latency == 0
+
+
+def whole(row, base, size):
+    """Row of the memory, or None if it is outside."""
+    return row + GROUP_ROWS * base if row < GROUP_ROWS * size else None
+
+
+@pytest.mark.parametrize(("base", "size"), [(0, 4), (1, 2), (2, 2), (3, 0), (0, 1)])
+def test_guarded_memory(base, size):
+    """Reads and writes of two engines and the host, beside each other: turns, words, zeros, and who has strayed."""
+    cycles = 3000
+    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, owners=OWNERS), name="GuardedMemory")
+    unit.reset()
+    generator = np.random.default_rng(10 * base + size)
+    asks, offers = generator.random((3, cycles)) < 0.6, generator.random((3, cycles)) < 0.4
+    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few, so that they meet
+    rows, places = generator.choice(edges, (3, cycles)), generator.choice(edges, (3, cycles))
+    words = generator.integers(1, 1 << 32, (3, cycles), dtype=np.uint64)
+    keep = generator.integers(1, 1 << LANES, (3, cycles))
+    inputs = {"window": np.full(cycles, base | size << 2)}
+    for n in range(3):
+        inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": rows[n], f"write__{n}__valid": offers[n],
+                   f"write__{n}__row": places[n], f"write__{n}__keep": keep[n],
+                   f"write__{n}__elements": words[n] | words[n] << np.uint64(32)}
+    trace = unit.run(inputs)
+
+    content = np.zeros((ROWS, LANES), np.uint64)
+    served, latest, strays, zeros = 0, None, 0, 0
+    for cycle in range(cycles - READ_LATENCY):
+        assert trace["strays"][cycle] == strays, f"{cycle=}"
+        strays = 0
+        turns = [(served + 1 + n) % 3 for n in range(3)]
+        real = [whole(rows[0, cycle], base, size), whole(rows[1, cycle], base, size), rows[2, cycle]]
+        granted = next((n for n in turns if trace[f"read__{n}__ready"][cycle]), None)
+        possible = [n for n in turns if asks[n, cycle] and (real[n] is None or real[n] != latest)]
+        if granted is not None:
+            assert asks[granted, cycle], f"{cycle=}"
+            assert real[granted] is None or real[granted] != latest, f"{cycle=}"
+            served = granted
+            found = trace[f"read__{granted}__elements"][cycle + READ_LATENCY]
+            assert found == (0 if real[granted] is None else content[real[granted]] @ POWERS), f"{cycle=}"
+            if real[granted] is None:
+                strays |= 1 << OWNERS[0][granted]
+                zeros += 1
+        else:
+            assert all(real[n] is None for n in possible), f"{cycle=}"  # it waits as for a row inside
+        first = next((n for n in range(3) if offers[n, cycle]), None)
+        latest = None
+        if first is not None:
+            place = places[2, cycle] if first == 2 else whole(places[first, cycle], base, size)
+            if place is None:
+                strays |= 1 << OWNERS[1][first]
+            else:
+                latest = place
+                kept = (keep[first, cycle] >> np.arange(LANES) & 1).astype(bool)
+                content[place, kept] = words[first, cycle]
+    assert (zeros > 100) == (size < GROUPS)
+
+
+class Inside(wiring.Component):
+    """Specification of a guarded memory, for any ports and any window that does not change: an engine's access to the
+    block memory is in the window, what is outside is told and reads as zeros, and the host is not held up."""
+
+    def __init__(self):
+        super().__init__({
+            "read": In(read_signature(*_SMALL)).array(3), "write": In(write_signature(*_SMALL)).array(2),
+            "window": In(window_layout(_SMALL[0] * _SMALL[1])),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        rows, lanes = _SMALL
+        m.submodules.unit = unit = LanedMemory(rows=rows, lanes=lanes, readers=3, writers=2, owners=((0, 1), (1,)))
+        for name in ("read", "write"):
+            for outer, inner in zip(getattr(self, name), getattr(unit, name), strict=True):
+                wiring.connect(m, outer=wiring.flipped(outer), inner=inner)
+        before, settled = Signal.like(self.window), Signal()
+        m.d.sync += [before.eq(self.window), settled.eq(1)]
+        begin = Signal(range(rows + 1))
+        end = Signal(range(2 * rows + 1))
+        accesses = unit.accesses
+        m.d.comb += [
+            unit.window.eq(self.window), begin.eq(self.window.base * (32 // lanes)),
+            end.eq(begin + self.window.size * (32 // lanes)),
+            Assume(~ResetSignal()), Assume(~settled | (before == self.window)),
+            Assume((self.window.size == 0) | (self.window.base + self.window.size <= rows * lanes // 32)),
+            Assert(~accesses.reads | accesses.read_by_host
+                   | ((accesses.read_row >= begin) & (accesses.read_row < end))),
+            Assert(~accesses.writes | accesses.written_by_host
+                   | ((accesses.written_row >= begin) & (accesses.written_row < end))),
+            Assert(~accesses.read_by_host | (unit.read[2].valid & (accesses.read_row == unit.read[2].row))),
+        ]
+        # What leaves the window.
+        outside = Signal(3)
+        told, blank = Signal(2), Signal(2)
+        taken = [port.valid & port.ready for port in unit.read[:2]]
+        m.d.comb += outside.eq(Cat(*(one & (port.row >= self.window.size * (32 // lanes))
+                                     for one, port in zip(taken, unit.read[:2], strict=True)),
+                                   unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
+        m.d.sync += [told.eq(Cat(outside[0], outside[1] | outside[2])),
+                     blank.eq(Cat(outside[:2].any(), blank[0]))]
+        m.d.comb += [
+            Assert(~settled | (unit.strays == told)),
+            Assert(~blank[1] | (unit.read[0].elements.as_value() == 0)),
+        ]
+        return m
+
+
+_SMALL = 64, 1
+
+
+def test_accesses_are_inside():
+    formal.prove(Inside(), depth=4)

@@ -1,0 +1,353 @@
+"""A hostile tenant on simulated nodes: random and mutated requests, commands, lists and programs, played on twins.
+
+Twins are two rings of the same nodes. They get the same requests, and the same contents in the window of the tenant
+that attacks, but others everywhere else. Nothing outside may change, and every answer must be the same on both, in
+the same cycle: then nothing of what is outside has come to the tenant.
+"""
+
+import dataclasses
+import random
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import (
+    DESCRIPTOR_WORDS,
+    EVENT_WORDS,
+    RUN_WORDS,
+    EventStatus,
+    Opcode,
+    Operation,
+    command_layout,
+)
+from hdl.control.registers import REGISTERS, TENANT_REGISTERS
+from hdl.control.windows import windowed
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.ring import Ring
+from host.driver.tenants import TenantHost
+from host.driver.words import places
+from host.transports.verilated import OpenRing
+from sim.verilated.build import Library
+from tests.pairs.generator import Generator
+from tests.pairs.memories import CONFIG, DATA, contents
+
+__all__ = ["REQUESTS", "LeakError", "Twins", "attack"]
+
+Words = npt.NDArray[np.uint32]
+
+#: Least elements of a window in which the lists of :mod:`tests.pairs.memories` have room.
+_ROOM = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
+_TIMEOUT, _BUDGET = 1_500, 1_000
+_PATIENCE = 3_000
+#: Cycles for any answer.
+_LIMIT = 400_000
+_FIELDS = places(command_layout())
+#: Requests to each node in a batch.
+REQUESTS = 40
+
+
+class LeakError(AssertionError):
+    """Error for a word outside that has changed, or an answer that depends on what is outside."""
+
+
+class Twins:
+    """Two rings that are attacked alike.
+
+    Parameters
+    ----------
+    library : Library
+        Ring of nodes of :data:`tests.pairs.memories.CONFIG`.
+    nodes : int
+    seed : int
+        Seed of all random choices.
+
+    Members
+    -------
+    requests, commands, refused, words, guarded : int
+        Requests so far, commands among them, answers that were not OK, words outside that were compared, and commands
+        that a guard has found.
+    statuses : dict of EventStatus to int
+        Events so far.
+    """
+
+    def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
+        self.nodes, self.seed = nodes, seed
+        self.requests = self.commands = self.refused = self.words = self.guarded = 0
+        self.statuses: dict[EventStatus, int] = {}
+        self._random = random.Random(seed)
+        self._numbers = np.random.default_rng(seed)
+        self._generator = Generator(nodes, seed)
+        self._opened = [OpenRing(library, nodes=nodes, threads=1) for _ in range(2)]
+        devices = [[Device(transport, CONFIG, name=f"node {node}") for node, transport in enumerate(one.transports)]
+                   for one in self._opened]
+        self._rings = [Ring(one, timeout=_TIMEOUT) for one in devices]
+        self._hosts = [TenantHost(one) for one in devices]
+        for ring, host in zip(self._rings, self._hosts, strict=True):
+            ring.connect()
+            host.set_budget(_BUDGET)
+        self._batch = 0
+        self._prepared: list[list[Words]] = []  # requests that are to follow
+        self._begin()
+
+    def close(self) -> None:
+        """Free the simulations."""
+        for one in self._opened:
+            one.close()
+
+    def _memory(self, twin: int, node: int, name: str) -> Words:
+        return self._opened[twin].simulation.memory(node, CONFIG.memories[name].number)
+
+    def _begin(self) -> None:
+        """Give both tenants new windows; one of them attacks, mostly the one that is executed."""
+        choose = self._random
+        self._attacker = choose.choice([1, 2])
+        running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
+        mine, other = {}, {}
+        for space in windowed(CONFIG):
+            size = choose.choice([_ROOM[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
+            base = 32 * choose.randrange((space.words - size) // 32 + 1)
+            mine[space.name] = base, size
+            other[space.name] = choose.choice([(0, base), (base + size, space.words - base - size)])
+        for host in self._hosts:
+            host.withdraw(self._attacker)
+            host.withdraw(3 - self._attacker)
+            host.grant(self._attacker, mine)
+            host.grant(3 - self._attacker, other)
+            host.change(running)
+        self._windows = mine
+
+    def _fill(self) -> None:
+        """Fill the window alike on both rings, and all else differently."""
+        inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
+        for number, space in enumerate(windowed(CONFIG)):
+            base, size = self._windows[space.name]
+            for twin in range(2):
+                for node in range(self.nodes):
+                    memory = self._memory(twin, node, space.name)
+                    memory[:] = self._numbers.integers(0, 1 << 32, space.words, dtype=np.uint32)
+                    memory[base:base + size] = inside[number][node][:size]
+
+    def _outside(self, twin: int) -> Words:
+        """Words of all memories outside of the window."""
+        found = []
+        for space in windowed(CONFIG):
+            base, size = self._windows[space.name]
+            for node in range(self.nodes):
+                memory = self._memory(twin, node, space.name)
+                found += [memory[:base], memory[base + size:]]
+        return np.concatenate(found)
+
+    def _inside(self, twin: int) -> Words:
+        return np.concatenate([self._memory(twin, node, name)[base:base + size]
+                               for name, (base, size) in self._windows.items() for node in range(self.nodes)])
+
+    # Requests.
+
+    def _packet(self, opcode: int, count: int, *body: Any) -> Words:
+        words = [np.array([opcode << 24 | self._random.randrange(256) << 16 | count & 0xFFFF], np.uint32)]
+        return np.concatenate([*words, *(np.atleast_1d(np.asarray(one, np.uint32)) for one in body)])
+
+    def _noise(self, count: int) -> Words:
+        return self._numbers.integers(0, 1 << 32, count, dtype=np.uint32)
+
+    def _fields(self) -> dict[str, int]:
+        """Random values of some fields of a command."""
+        choose = self._random
+        likely = {
+            "gradient_base": 32 * choose.randrange(80), "weight_base": 32 * choose.randrange(80),
+            "state_base": 32 * choose.randrange(80),
+            "length": choose.choice([choose.randrange(2100), 0, 32, 33, 1024]), "tenant": choose.randrange(4),
+            "size": choose.randrange(1, 4), "rank": choose.randrange(3), "stride": choose.randrange(1, 9),
+            "operation": choose.choice([operation.value for operation in Operation])}
+        names = choose.sample(sorted(_FIELDS), choose.choice([1, 1, 2, 5]))
+        names = [name for name in names if not name.startswith("reserved")]
+        return {name: likely[name] if name in likely and choose.random() < 0.8 else
+                choose.getrandbits(_FIELDS[name][1]) for name in names}
+
+    def _commands(self) -> list[Words]:
+        """Words of a command for each node: well formed, mutated, or random."""
+        choose = self._random
+        kind = choose.random()
+        if choose.random() < 0.2:
+            self._generator.begin(patient=choose.random() < 0.7)
+        step = self._generator.step()
+        while not step.commands:
+            step = self._generator.step()
+        commands = [dataclasses.replace(command, tenant=self._attacker, wait=command.wait & 63 * (kind > 0.9),
+                                        signal=command.signal & 0xFFFF)
+                    for command in step.commands]
+        if kind < 0.4:
+            fields = self._fields()
+            some = choose.choice([range(self.nodes), [choose.randrange(self.nodes)]])
+            commands = [dataclasses.replace(command, **fields) if node in some else command
+                        for node, command in enumerate(commands)]
+        words = [command.words() for command in commands]
+        if kind < 0.1:
+            words = [self._noise(DESCRIPTOR_WORDS) for _ in words]
+            for one in words:
+                one[0] = one[0] & 0xFFFFFF00 | choose.choice([operation.value for operation in Operation])
+                one[7] = one[7] & 0xFFFF | self._attacker << 16
+        return words
+
+    def _place(self) -> tuple[int, int]:
+        """Place in memory at and around the window's limits, and a count."""
+        choose = self._random
+        space = choose.choice([*windowed(CONFIG)] * 4 + [CONFIG.memories["trace"]])
+        size = self._windows.get(space.name, (0, 0))[1]
+        address = choose.choice([choose.randrange(space.words + 1), max(0, size - choose.randrange(40)), size, 0,
+                                 choose.getrandbits(28)])
+        return space.number << 28 | address, choose.choice([1, choose.randrange(1, 70), max(1, size - address)])
+
+    def _aim(self) -> None:
+        """Prepare a list that is right but for addresses, which may be anywhere in the memory, and its command."""
+        choose, programs = self._random, self._generator.programs
+        operation = choose.choice([Operation.INFER, Operation.LAYERS, Operation.LAYERS, Operation.MASK])
+        fields = {"state_base": 0, "length": choose.randrange(1, 7)}
+        if operation is Operation.INFER:
+            name, base = "weights", choose.choice(list(programs.layers))
+            changes = {base + choose.randrange(2, 6): 4 * choose.randrange(512)}
+        elif operation is Operation.LAYERS:
+            name, base = "activations", min(programs.lists)
+            fields["state_base"] = 4 * choose.randrange(128)
+            changes = {base + 16 * choose.randrange(3) + choose.randrange(4, 9):
+                       choose.randrange(2) << 31 | choose.randrange(3) << 28 | 4 * choose.randrange(512)}
+            changes = changes if choose.random() < 0.6 else {}
+        else:
+            name, base = "weights", choose.choice(list(programs.masks))
+            fields |= {"state_base": 32 * choose.randrange(33), "length": programs.masks[base].elements}
+            changes = {base: programs.masks[base].count << 16 | 1 << 6} if choose.random() < 0.5 else {}
+        number = CONFIG.memories[name].number << 28
+        command = Command(operation=operation, tenant=self._attacker, weight_base=base, **fields).words()
+        self._prepared = [
+            *([self._packet(Opcode.WRITE_MEMORY, 1, number | place, value)] * self.nodes
+              for place, value in changes.items()),
+            [self._packet(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, command)] * self.nodes,
+            [self._packet(Opcode.POP_EVENT, EVENT_WORDS, _PATIENCE)] * self.nodes]
+
+    def _requests(self) -> list[Words]:
+        """A packet for each node."""
+        choose = self._random
+        if not self._prepared and choose.random() < 0.15:
+            self._aim()
+        if self._prepared:
+            return self._prepared.pop(0)
+        kind = choose.random()
+        nodes = range(self.nodes)
+        if kind < 0.42:
+            return [self._packet(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, words) for words in self._commands()]
+        if kind < 0.66:
+            return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
+        if kind < 0.75:  # lists of jobs, layers and instructions
+            name, first, end = choose.choice([("weights", DATA, 1024), ("activations", 288, 480),
+                                              ("gradients", DATA, 1024)])
+            place = CONFIG.memories[name].number << 28 | choose.randrange(first, end)
+            operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
+            word = choose.choice([self._noise(1), [choose.randrange(2100)], [1 << choose.randrange(32)], [operand],
+                                  [operand]])
+            return [self._packet(Opcode.WRITE_MEMORY, 1, place, word)] * self.nodes
+        if kind < 0.84:
+            place, count = self._place()
+            if choose.random() < 0.5:
+                return [self._packet(Opcode.READ_MEMORY, count, place)] * self.nodes
+            return [self._packet(Opcode.WRITE_MEMORY, count, place, self._noise(min(count, 600)))
+                    for _ in nodes]
+        if kind < 0.89:
+            address = choose.randrange(len(REGISTERS) + len(TENANT_REGISTERS) + 1)
+            if choose.random() < 0.5:
+                return [self._packet(Opcode.READ_REGISTER, choose.randrange(1, 12), address)] * self.nodes
+            value = choose.choice([0, 1, 2, 3, choose.getrandbits(12), choose.getrandbits(32)])
+            return [self._packet(Opcode.WRITE_REGISTER, 1, address, value)] * self.nodes
+        if kind < 0.93:
+            count = choose.randrange(4)
+            commands = [self._commands() for _ in range(count)]
+            place = choose.randrange(CONFIG.program_depth) % choose.choice([1, 64]) | choose.randrange(2) << 16
+            return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, place,
+                                 *(command[node] for command in commands)) for node in nodes]
+        if kind < 0.96:
+            return [self._packet(Opcode.RUN, RUN_WORDS, choose.randrange(1, 4), choose.getrandbits(8),
+                                 choose.choice([0, node | self.nodes << 4])) for node in nodes]
+        if kind < 0.98:
+            return [self._packet(Opcode.PING, 3, [1, 2, 3])] * self.nodes
+        return [self._packet(choose.randrange(256), choose.randrange(70), self._noise(choose.randrange(1, 20)))
+                for _ in nodes]
+
+    def _ask(self, twin: int, packets: list[Words]) -> list[tuple[int, list[int]]]:
+        """Send the tenant's packets, with its number ahead, and return each answer with its cycle."""
+        simulation = self._opened[twin].simulation
+        for node, packet in enumerate(packets):
+            simulation.send(node, np.concatenate([np.array([self._attacker], np.uint32), packet]))
+        found = []
+        for node in range(len(packets)):
+            answer = simulation.receive(node)
+            if answer is None:
+                simulation.run(_LIMIT, until_packet_at=node)
+                answer = simulation.receive(node)
+            if answer is None:
+                raise LeakError(f"node {node} has not answered {packets[node][:4]}")
+            found.append((simulation.cycle, answer.tolist()))
+        return found
+
+    def batch(self) -> None:
+        """Play some requests on both rings, and compare.
+
+        Raises
+        ------
+        LeakError
+            If something has come out of the window, or into it; the message has the seed and the batch.
+        """
+        self._batch += 1
+        if self._batch % 5 == 0:
+            self._begin()
+        self._fill()
+        self._generator.begin(patient=True)
+        before = [self._outside(twin) for twin in range(2)]
+        where = f"{self.nodes} nodes, seed {self.seed}, batch {self._batch}"
+        for number in range(REQUESTS):
+            packets = self._requests()
+            answers = [self._ask(twin, packets) for twin in range(2)]
+            self._count(packets, answers[0])
+            if answers[0] != answers[1]:
+                raise LeakError(f"{where}, request {number}, {packets}: twins differ, {answers}")
+        for ring in self._rings:
+            ring._write_register("TIMEOUT", _TIMEOUT)
+            ring.recover()
+        for twin in range(2):
+            changed = np.flatnonzero(self._outside(twin) != before[twin])
+            if changed.size:
+                raise LeakError(f"{where}: {changed.size} words outside have changed on twin {twin}: {changed[:9]}")
+        self.words += 2 * before[0].size
+        if (self._inside(0) != self._inside(1)).any() or len({one.simulation.cycle for one in self._opened}) > 1:
+            raise LeakError(f"{where}: windows of twins differ, or their cycles")
+
+    def _count(self, packets: list[Words], answers: list[tuple[int, list[int]]]) -> None:
+        """Count requests, commands and events."""
+        for packet, (_, answer) in zip(packets, answers, strict=True):
+            opcode = int(packet[0]) >> 24
+            self.requests += 1
+            self.commands += opcode in (Opcode.PUSH_COMMAND, Opcode.LOAD_PROGRAM)
+            self.refused += answer[1] != 0
+            if opcode == Opcode.POP_EVENT and answer[1] == 0:
+                status = EventStatus(answer[2] >> 16 & 0xFF)
+                self.guarded += status is EventStatus.OUT_OF_WINDOW and answer[4] > 0
+                self.statuses[status] = self.statuses.get(status, 0) + 1
+
+
+def attack(library: Library, nodes: int, seed: int, batches: int) -> dict[str, Any]:
+    """Play batches, or up to the first leak, and return a summary."""
+    began = time.process_time()
+    twins = Twins(library, nodes=nodes, seed=seed)
+    leak = ""
+    try:
+        for _ in range(batches):
+            twins.batch()
+    except LeakError as error:
+        leak = str(error)
+    finally:
+        twins.close()
+    return {"nodes": nodes, "seed": seed, "batches": batches, "requests": twins.requests, "commands": twins.commands,
+            "refused": twins.refused, "words": twins.words, "guarded": twins.guarded, "leak": leak,
+            "statuses": {status.name: count for status, count in sorted(twins.statuses.items())},
+            "cpu_seconds": time.process_time() - began}
