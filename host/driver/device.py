@@ -27,15 +27,7 @@ from numpy.typing import NDArray
 
 from hdl.control.program_banks import edit_layout
 from hdl.control.program_memory import program_header_layout
-from hdl.control.protocol import (
-    DESCRIPTOR_WORDS,
-    EDIT_WORDS,
-    EVENT_WORDS,
-    PING_WORDS,
-    RUN_WORDS,
-    Opcode,
-    Space,
-)
+from hdl.control.protocol import DESCRIPTOR_WORDS, EDIT_WORDS, EVENT_WORDS, PING_WORDS, RUN_WORDS, Opcode, Space
 from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Register, register
 from hdl.control.sequencer import run_layout
 from host.driver.command import Command, Event

@@ -12,7 +12,7 @@ from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from hdl.control.command_control import CommandControl, RejectionError
+from hdl.control.command_control import CommandControl, Rejection
 from hdl.control.protocol import command_layout
 from sim import formal, regression
 from sim.golden import command_control as golden
@@ -74,7 +74,7 @@ class Control(wiring.Component):
         gone = self.queued & unit.rejected
         with m.If(self.granted):
             m.d.sync += loading.eq(1)
-        with m.Elif(verdict | (gone & (unit.reason == RejectionError.VERDICT))):
+        with m.Elif(verdict | (gone & (unit.reason == Rejection.VERDICT))):
             m.d.sync += loading.eq(0)
         with m.If(self.passed):
             m.d.sync += there.eq(1)
@@ -120,7 +120,7 @@ class Control(wiring.Component):
             Assert(~run | (of_program == unit.run_of_program)),
             Assert(loading == unit.loading),
             Assert(~unit.start.valid | unit.loaded),
-            Assert(~unit.rejected | Mux(unit.reason == RejectionError.VERDICT, loading, unit.loaded)),
+            Assert(~unit.rejected | Mux(unit.reason == Rejection.VERDICT, loading, unit.loaded)),
             Assert(~unit.loaded | there),
             Assert(~(unit.loading & unit.loaded)),
         ]
@@ -200,7 +200,7 @@ class Surroundings:
             self.seen[name] += found[name]
         self.seen["patience"] += bool(given.alive and found["waiting"] and found["count"] > 1 and after["count"] == 1)
         if after["rejected"] and not found["rejected"]:
-            self.seen[RejectionError(after["reason"]).name] += 1
+            self.seen[Rejection(after["reason"]).name] += 1
         self.seen["dropped"] += bool(found["loaded"] and not after["loaded"] and given.stop and not found["removed"])
         if given.granted:
             # The loader writes the head before it gives a verdict.
@@ -228,7 +228,7 @@ async def follows_the_model(dut):
     print("seed", p["seed"])
     await lockstep(dut, "control", surroundings, surroundings.drive, 8_000)
     least = {name: surroundings.seen[name] for name in (
-        "started", "done", "failed", "takes", "patience", "dropped", *(reason.name for reason in RejectionError))}
+        "started", "done", "failed", "takes", "patience", "dropped", *(reason.name for reason in Rejection))}
     assert min(least.values()) > 4, (least, f"seed {p['seed']}")
 
 

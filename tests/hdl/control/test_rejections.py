@@ -8,7 +8,7 @@ import pytest
 from amaranth.lib import data
 
 from hdl.control.command_checker import verdict_layout
-from hdl.control.command_control import RejectionError
+from hdl.control.command_control import Rejection
 from hdl.control.protocol import EventStatus, event_layout
 from hdl.control.rejections import Rejections, rejection_layout
 from sim import regression
@@ -22,11 +22,11 @@ def event_of(inputs):
     for queue, one in enumerate(inputs["given"]):
         if one["rejected"]:
             status, detail = {
-                RejectionError.VERDICT: (inputs["why"]["status"], inputs["why"]["detail"]),
-                RejectionError.LINK_RESET: (EventStatus.LINK_RESET, 0),
-                RejectionError.FLAGS: (EventStatus.WAIT_TIMEOUT, one["missing"]),
-                RejectionError.AFTER: (EventStatus.AFTER_TIMEOUT, one["after"]),
-                RejectionError.STALE: (EventStatus.STALE, inputs["stale"]),
+                Rejection.VERDICT: (inputs["why"]["status"], inputs["why"]["detail"]),
+                Rejection.LINK_RESET: (EventStatus.LINK_RESET, 0),
+                Rejection.FLAGS: (EventStatus.WAIT_TIMEOUT, one["missing"]),
+                Rejection.AFTER: (EventStatus.AFTER_TIMEOUT, one["after"]),
+                Rejection.STALE: (EventStatus.STALE, inputs["stale"]),
             }[one["reason"]]
             return {"tag": one["tag"], "status": int(status), "flags": 0, "queue": queue, "detail": detail,
                     "cycles": (one["count"] - 1) % (1 << 32), "weight_version": inputs["weight_version"]}
@@ -63,7 +63,7 @@ async def reports_all(dut):
     def drive():
         # What is offered holds until it is taken.
         if model.offered is None or not held:
-            given = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(RejectionError)),
+            given = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(Rejection)),
                       "tag": generator.getrandbits(16), "count": generator.choice([0, 1, generator.getrandbits(32)]),
                       "missing": generator.getrandbits(16), "after": generator.getrandbits(32)}
                      for _ in range(QUEUES)]
@@ -83,7 +83,7 @@ async def reports_all(dut):
         step = staticmethod(lambda inputs: model.step(drive.inputs))
 
     await lockstep(dut, "rejections", Packed, drive, 3000)
-    assert len(seen) == 4 * len(RejectionError)
+    assert len(seen) == 4 * len(Rejection)
 
 
 def test_rejections():
