@@ -26,6 +26,7 @@ def test_against_the_model():
     """Random writes, also of what is no window, for tenants and spaces that are none, and while the node is busy."""
     spaces = windowed(CONFIG)
     assert [space.name for space in spaces] == ["gradients", "weights", "state_0"]
+    assert asked_layout()["space"].width == 4  # any space that a request names
     unit = Unit(WindowTable(config=CONFIG))
     unit.reset()
     generator = np.random.default_rng(3)
