@@ -108,8 +108,8 @@ class Clock(wiring.Component):
 
     A SYNC that is handed on is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is
     registers, and so are all other outputs; ``i`` is always ready. Words that are not of SYNCs, or not such as come
-    now, are taken and dropped. A node without a place hands on what comes as rank 0 of no ring does, which is not
-    at all.
+    now, are taken and dropped. A node without a place sends nothing, and hands
+    nothing on.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ class RecordLaps(wiring.Component):
     Rank 0 sends COLLECT, with a place for the record of each rank and for a time. Each node puts its own record in.
     What comes back to rank 0 it hands on as GRANT, word by word, with the TIME at which its slots begin behind the
     records: a lap from then, as long as that of COLLECT, and :attr:`margin` cycles. A node has a table if its TIME is
-    valid, and GRANT has come before that time; else it has none until the next GRANT.
+    valid, and GRANT has come at least 4 cycles before that time; else it has none until the next GRANT.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle.
     ``o`` and all other outputs are registers but for ``i.ready``, which depends combinationally on ``o.ready``. Words
@@ -132,7 +132,7 @@ class RecordLaps(wiring.Component):
             m.d.sync += index.eq(index + 1)
             with m.If(at_end):
                 m.d.sync += [collects.eq(0), grants.eq(0), checks.eq(Mux(master, collects, grants)),
-                             late.eq(ahead[15:] != 0),
+                             late.eq((ahead[15:] != 0) | (ahead[2:15] == 0)),
                              self.target.eq(Mux(master, start[:TARGET_BITS], word.data[:TARGET_BITS]) + self.way)]
             with m.Else():
                 with m.If(least < table.slots):

@@ -2,12 +2,13 @@
 
 import pytest
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
-from hdl.ring.slots.layouts import GAP, mode_layout
+from hdl.ring.slots.layouts import GAP, mode_layout, table_layout
 from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.records import RecordLaps
+from hdl.ring.slots.table import SlotTable
 from sim.formal import RefutedError, prove
 
 LONGEST = 2
@@ -146,6 +147,76 @@ class EqualTables(wiring.Component):
             has.append(found)
         m.d.comb += Assert(~(has[0] & has[1]) | (tables[0] == tables[1]))
         return m
+
+
+class SteadySlots(wiring.Component):
+    """Two nodes with the same table, whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for one
+    cycle of each slot by 1.
+
+    A slot for packets has all its cycles but two at least, and both nodes have slots of the same kind in the same
+    order.
+
+    Parameters
+    ----------
+    less : int
+        Cycles that a slot may lack.
+    """
+
+    slots: In(table_layout())
+    advance: In(data.ArrayLayout(2, 2))
+
+    def __init__(self, *, less=2):
+        super().__init__()
+        self._less = less
+
+    def elaborate(self, platform):
+        m = Module()
+        before, begun = Signal(22), Signal()
+        m.d.sync += [before.eq(self.slots), begun.eq(1)]
+        m.d.comb += [
+            Assume(~ResetSignal()), Assume(~begun | (before == self.slots.as_value())),
+            Assume(self.slots.longest <= 1), Assume(self.slots.slots <= 16), Assume(self.slots.other == 0),
+        ]
+        times, counts, kinds, tables = [], [], [], []
+        for n in range(2):
+            table = SlotTable()
+            m.submodules += table
+            now, count = Signal(16, name=f"now_{n}"), Signal(4, name=f"count_{n}")
+            jumped, since = Signal(name=f"jumped_{n}"), Signal(8, name=f"since_{n}")
+            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # of slots, by their number
+            irregular = self.advance[n] != 1
+            m.d.comb += [
+                table.now.eq(now), table.slots.eq(self.slots), table.target.eq(3), table.rank.eq(n),
+                table.granted.eq(~begun), Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
+                Assert(~(table.starts & packets) | (since + 1 + self._less >= self.slots.longest + GAP)),
+            ]
+            m.d.sync += [now.eq(now + self.advance[n]), since.eq(since + 1),
+                         jumped.eq((jumped & ~table.starts) | irregular)]
+            with m.If(table.starts):
+                m.d.sync += [count.eq(count + 1), since.eq(0), packets.eq(~table.mode.message),
+                             kind.bit_select(count, 1).eq(table.mode.message)]
+            times.append(now)
+            counts.append(count)
+            kinds.append(kind)
+            tables.append(table)
+        difference = Signal(16)
+        fewer = Mux(counts[0] < counts[1], counts[0], counts[1])
+        known = ((1 << fewer) - 1)[:16]
+        m.d.comb += [
+            difference.eq(times[0] - times[1] + 1), Assume(difference <= 2),
+            Assert(((kinds[0] ^ kinds[1]) & known) == 0),
+        ]
+        return m
+
+
+def test_steady_slots():
+    prove(SteadySlots(), depth=15, mode="bmc")
+
+
+def test_shorter_slots():
+    """That a slot lacks two cycles happens."""
+    with pytest.raises(RefutedError):
+        prove(SteadySlots(less=1), depth=15, mode="bmc")
 
 
 def test_undisturbed():
