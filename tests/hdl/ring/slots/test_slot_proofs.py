@@ -1,13 +1,12 @@
-"""Proofs about slots: no word passes where a node drives, no boundary cuts a packet, tables are equal."""
+"""Proofs about slots: no word passes where a node drives, no boundary cuts a packet."""
 
 import pytest
-from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
+from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
 from hdl.ring.slots.layouts import GAP, mode_layout, table_layout
 from hdl.ring.slots.path import SlotPath
-from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from sim.formal import RefutedError, prove
 
@@ -99,56 +98,6 @@ class Undisturbed(wiring.Component):
         return m
 
 
-class EqualTables(wiring.Component):
-    """Two nodes get a GRANT with the same records and the same time, word by word as the solver likes. If both have a
-    table, it is the same, and has the same target but for the ways of nodes.
-
-    Parameters
-    ----------
-    differing : int
-        Bits of the last record that differ.
-    """
-
-    records: In(3 * 32)
-    offers: In(2)
-    takes: In(2)
-
-    def __init__(self, *, differing=0):
-        super().__init__()
-        self._differing = differing
-
-    def elaborate(self, platform):
-        m = Module()
-        before, begun = Signal.like(self.records), Signal()
-        m.d.sync += [before.eq(self.records), begun.eq(1)]
-        m.d.comb += [Assume(~ResetSignal()), Assume(~begun | (before == self.records))]
-        tables, has = [], []
-        for n in range(2):
-            laps = RecordLaps()
-            m.submodules += laps
-            at = Signal(range(6), name=f"at_{n}")
-            words = [8 | 4 << 4 | 7 << 12, *(self.records.word_select(k, 32) for k in range(3)), 500]
-            words[3] ^= self._differing * n
-            m.d.comb += [
-                laps.place.rank.eq(n + 1), laps.place.size.eq(3), laps.valid.eq(1), laps.way.eq(20 * n),
-                laps.i.valid.eq(self.offers[n] & (at < 5)), laps.o.ready.eq(self.takes[n]),
-                laps.i.payload.first.eq(at == 0), laps.i.payload.last.eq(at == 4),
-            ]
-            with m.Switch(at):
-                for k, word in enumerate(words):
-                    with m.Case(k):
-                        m.d.comb += laps.i.payload.data.eq(word)
-            with m.If(laps.i.valid & laps.i.ready):
-                m.d.sync += at.eq(at + 1)
-            kept, found = Signal(len(laps.slots.as_value()) + 16, name=f"kept_{n}"), Signal(name=f"found_{n}")
-            with m.If(laps.granted):
-                m.d.sync += [kept.eq(Cat(laps.slots, laps.target - 20 * n)), found.eq(1)]
-            tables.append(kept)
-            has.append(found)
-        m.d.comb += Assert(~(has[0] & has[1]) | (tables[0] == tables[1]))
-        return m
-
-
 class SteadySlots(wiring.Component):
     """Two nodes with the same table, whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for one
     cycle of each slot by 1.
@@ -227,12 +176,3 @@ def test_slack():
     """Three cycles would be too much for a slot."""
     with pytest.raises(RefutedError):
         prove(Undisturbed(slack=3), depth=15, mode="bmc")
-
-
-def test_equal_tables():
-    prove(EqualTables(), depth=14, mode="bmc")
-
-
-def test_different_tables():
-    with pytest.raises(RefutedError):
-        prove(EqualTables(differing=1 << 22), depth=14, mode="bmc")
