@@ -4,10 +4,10 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.checksum import crc_after
 from hdl.control.program_memory import bank_state_layout, begins_bank, program_header_layout, program_word_layout
 from hdl.control.protocol import Status
 from hdl.control.sequencer import run_layout
-from hdl.ring.checksum import crc_after
 
 __all__ = ["BanksSignature", "ProgramBanks", "bank_layout", "banks_members", "connect_banks", "edit_layout",
            "set_layout"]

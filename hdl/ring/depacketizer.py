@@ -7,10 +7,10 @@ from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.checksum import crc_after
 from hdl.compression.length import LENGTH_BITS
 from hdl.compression.registry import CODECS, RAW, ZERO_VALUE
 from hdl.control.protocol import EventStatus
-from hdl.ring.checksum import crc_after
 from hdl.ring.header import PacketType, expected_layout, header_layout
 from hdl.streams.stream import word_layout
 

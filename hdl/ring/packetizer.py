@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.checksum import crc_after
+from hdl.checksum import crc_after
 from hdl.ring.header import header_layout
 from hdl.streams.stream import word_layout
 

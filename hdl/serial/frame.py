@@ -11,7 +11,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.checksum import crc_after
+from hdl.checksum import crc_after
 
 __all__ = ["ESCAPE", "FLAG", "INVERTED", "MOST_WORDS", "FrameKind", "FrameReceiver", "FrameTransmitter",
            "header_layout"]

@@ -6,7 +6,7 @@ from data bit 0 on, then last, then kind; the register starts with all ones and 
 
 from amaranth.hdl import Cat, Mux
 
-from hdl.ring.checksum import few_parities
+from hdl.checksum import few_parities
 
 __all__ = ["INITIAL", "after_bit", "check_of"]
 
