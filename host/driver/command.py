@@ -304,6 +304,11 @@ _MEANINGS: dict[EventStatus, str] = {
                             "alone encodes",
     EventStatus.FAR_TIMEOUT: "the far memory said nothing for TIMEOUT cycles, after {event.detail} elements were "
                              "moved; check that it is there, or raise TIMEOUT",
+    EventStatus.OUT_OF_WINDOW: "a range is not in the tenant's window, or a list has led out of it ({event.detail}); "
+                               "name addresses from the window's base on, up to its length",
+    EventStatus.FOREIGN_TENANT: "the command names another tenant than the one that nodes execute, or is for the "
+                                "privileged host ({event.detail})",
+    EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
