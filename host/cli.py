@@ -252,7 +252,7 @@ def train_command(
         nodes = built.nodes if course is None else course.nodes
     damage = None if faults is None else RandomFaults(rate=faults, seed=fault_seed)
     node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
-    if board is None and course is None:
+    if board is None and course is None and not 1 <= nodes <= node.nodes_max:
         node = dataclasses.replace(node, nodes_max=nodes_max_for(nodes))
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1

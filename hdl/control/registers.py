@@ -324,7 +324,7 @@ REGISTERS = _table(
         fields=(
             Field(name="bank", bit=0, doc="Bank that runs."),
             Field(name="pending", bit=1, doc="An edit waits for its set."),
-            Field(name="number", bit=16, width=16, doc="Number of the edit that is in force."),
+            Field(name="edit", bit=16, width=16, doc="Number of the edit that is in force."),
         ),
     ),
     _status(

@@ -78,7 +78,7 @@ def in_force(run, nodes):
     for device in nodes.devices:
         bank, sets = device.read_fields("PROGRAM_BANK"), device.read_fields("PROGRAM_SET")
         assert sets["set"] == number
-        assert bank["number"] == latest
+        assert bank["edit"] == latest
         assert sets["latest"] == len(run.log)
         assert bank["pending"] == any(edit.set > number for edit in run.log)
     return bank["bank"]
@@ -181,11 +181,11 @@ def test_an_edit_outlives_a_failed_set():
         ring.devices[0].run(1, model=ring._model, first=1)  # alone, so that its first FETCH comes to nothing
         ring.recover()
         for device in ring.devices:
-            assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "number": 0}
+            assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
         run.run(1)
         assert run.compare()
         for device in ring.devices:
-            assert device.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "number": 1}
+            assert device.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 1}
 
 
 def test_no_room():
