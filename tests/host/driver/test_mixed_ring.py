@@ -81,7 +81,7 @@ def test_memories():
     """Each node has the memories of its own configuration, by their own numbers."""
     with open_relay() as (ring, simulation):
         spaces = [[space for space in config.memories if space.name != "trace"] for config in RELAY]
-        assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 4)
+        assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
         assert simulation.far_widths == tuple(config.lanes if config.far_words else 0 for config in RELAY)
         for rank, device in enumerate(ring.devices):
             for space in spaces[rank]:
@@ -179,7 +179,8 @@ def test_room_is_that_of_the_smallest():
 #: Of a node that differs from the default in one parameter that all nodes of a ring must have alike.
 OTHERS = {"segment": {"segment": 128}, "weight_codec": {"weight_codec": "mx9"},
           "gradient_codec": {"gradient_codec": "raw"}, "masters": {"masters": True},
-          "ingress_segments": {"ingress_segments": 2}, "replay": {"replay": True}, "queues": {"queues": 2}}
+          "ingress_segments": {"ingress_segments": 2}, "replay": {"replay": True}, "queues": {"queues": 2},
+          "one_owner": {"one_owner": True}}
 
 
 @pytest.mark.parametrize("name", OTHERS)
