@@ -8,10 +8,10 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.control.command_control import CommandControl
 from hdl.control.command_queue import CommandQueue
-from hdl.control.host_port import HostPort
 from hdl.control.protocol import Operation
 from hdl.engines import operations
 from hdl.optimizer.burst import StreamedOptimizer
+from hdl.ring.control import CollectiveControl
 from sim.verilated.build import build_ring
 from sim.verilated.names import encodings, write_gtkw
 from sim.verilated.ring import VerilatedRing
@@ -30,7 +30,7 @@ def states(unit):
     return [call.args[0].value for call in sorted(calls, key=lambda call: call.lineno)]
 
 
-@pytest.mark.parametrize(("unit", "options"), [(HostPort, {"config": NodeConfig(queues=2)}), (CommandControl, {})])
+@pytest.mark.parametrize(("unit", "options"), [(CollectiveControl, {}), (CommandControl, {})])
 def test_machines_have_the_states_of_their_source(unit, options):
     component = unit(**options)
     design = convert(component, name="unit")
