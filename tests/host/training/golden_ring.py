@@ -43,6 +43,7 @@ class GoldenRing:
     def __init__(self, nodes, *, fault=lambda ring: None, mask_fault=lambda ring, results: None, weight_codec="raw",
                  gradient_codec="zero_value"):
         self.nodes = nodes
+        self.dealt_to = None  # groups go in turn
         self.weight_codec = weight_codec
         self.has_master = weight_codec != "raw"
         self.codec = WEIGHT_CODECS[weight_codec]
