@@ -78,10 +78,10 @@ class Format:
 
 def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
     """Probabilities that at most 0, 1, … of ``count`` elements are not zero."""
-    chosen = np.arange(count + 1)
-    logarithms = [math.lgamma(count + 1) - math.lgamma(one + 1) - math.lgamma(count - one + 1) for one in chosen]
-    terms = np.array(logarithms) + chosen * math.log(density) + (count - chosen) * math.log1p(-density)
-    return np.asarray(np.minimum(np.cumsum(np.exp(terms)), 1))
+    terms = np.ones(1)
+    for _ in range(count):  # products and sums alone, which are the same on every processor
+        terms = np.append(terms * (1 - density), 0) + np.append(0, terms * density)
+    return np.asarray(np.minimum(np.cumsum(terms), 1))
 
 
 class Costs:
