@@ -19,7 +19,7 @@ from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
 from sim.golden import ring as golden
 from tests.host.training.golden_grid import GoldenGrid, trained
-from tests.host.training.golden_ring import SMALL, TEXT
+from tests.host.training.golden_ring import SMALL, TEXT, GoldenRing
 from tests.host.training.test_checkpoint import interrupt
 
 CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())
@@ -179,7 +179,7 @@ class Session:
     """A grid of golden models, with a clock that counts nothing."""
 
     def __init__(self):
-        self.grid = GoldenGrid(2, 3)
+        self.grid, self.ring = GoldenGrid(2, 3), GoldenRing(6)
         self.seconds, self.faults, self.elapsed = 0.25, 0, Elapsed()
 
 
