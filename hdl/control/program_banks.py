@@ -141,7 +141,6 @@ class ProgramBanks(wiring.Component):
         return m
 
 
-
 def banks_members():
     """Members of a command queue with two banks of programs.
 

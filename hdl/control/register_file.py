@@ -72,7 +72,6 @@ class RegisterBus(wiring.Signature):
     writable : In(1)
         With ``done``: the register can be written.
 
-
     Parameters
     ----------
     count : int

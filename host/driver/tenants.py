@@ -42,7 +42,7 @@ class NotAtRestError(DeviceError):
 
 @dataclasses.dataclass
 class _Kept:
-    """What a tenant's nodes had when its turn ended: settings and flags of each."""
+    """Settings and flags that each of a tenant's nodes had when its turn ended."""
 
     settings: list[dict[str, int | float]]
     flags: list[int]

@@ -9,6 +9,7 @@ wait for. Where there are gradients, :class:`CountedCosts` counts their zeros.
 
 import dataclasses
 import enum
+import functools
 import math
 from typing import TypeAlias
 
@@ -76,6 +77,7 @@ class Format:
         return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
 
 
+@functools.cache
 def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
     """Probabilities that at most 0, 1, … of ``count`` elements are not zero."""
     terms = np.ones(1)

@@ -17,7 +17,7 @@ import numpy as np
 
 from hdl.compression.registry import FETCH_FORMATS
 from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
-from hdl.memory_map import COUNT_WORDS
+from hdl.ring.parts.tally import ENTRIES
 from host.compute.factors import Array, best_factors
 from host.compute.instructions import Factors, Matrix, Products, Words, at, ended
 from host.program.program import CompiledProgram, Program, Queue
@@ -28,9 +28,6 @@ from sim.golden.compute import pack
 from sim.golden.relay import accesses
 
 __all__ = ["RelayLists", "compile_relay", "entry_of", "relay_program"]
-
-#: Entries of a server's table of counts.
-_ENTRIES: int = COUNT_WORDS // 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +157,7 @@ class _Execution:
 
 def entry_of(number: int) -> int:
     """Entry of a unit in the server's table of counts; one that there is not for units that it has no room for."""
-    return int(min(number, _ENTRIES))
+    return int(min(number, ENTRIES))
 
 
 class _Builder:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
+from hdl.ring.parts.tally import ENTRIES
 from host.compute.factors import Array, best_factors
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
@@ -66,7 +67,7 @@ def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """What edits lead to: the number of the last one, structure and program, and the units that the server lacks."""
+    """Outcome of edits: the number of the last one, structure and program, and the units that the server lacks."""
 
     number: int
     structure: Structure
@@ -128,9 +129,8 @@ class NodeRun(RelayRun):
         if others and not all(device.config.fetch_formats for device in self._nodes.devices):
             raise ValueError(f"Format of layers on nodes without fetch_formats must be {RAW}, not "
                              f"{' and '.join(sorted(others))}")
-        if server.fetch_formats and units > server.memories["counts"].words // 4:
-            raise ValueError(f"Units must be at most {server.memories['counts'].words // 4}, those of the server's "
-                             f"table of counts, not {units}")
+        if server.fetch_formats and units > ENTRIES:
+            raise ValueError(f"Units must be at most {ENTRIES}, those of the server's table of counts, not {units}")
         return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
             rows=worker.compute, lanes=worker.lanes, operands=worker.operands))
 
@@ -159,7 +159,7 @@ class NodeRun(RelayRun):
             super()._send(edit)
 
     def _following(self, relay: RelayRing, edits: Sequence[Edit]) -> "_Next":
-        """What edits lead to."""
+        """Find what edits lead to."""
         server, structure = copy.copy(self.server), self._structure
         for edit in edits:
             structure = edit_server(server, structure, edit)
@@ -218,6 +218,7 @@ class NodeRun(RelayRun):
 
     def _meanwhile(self, relay: RelayRing) -> Iterator[None] | None:
         return self._steps(relay, len(self.reports) + 1) if self._banked else None
+
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
         return super()._counts if self._found is None else self._found

@@ -132,7 +132,7 @@ class Clock:
             self._restart()
 
     def _send(self, master: bool, heard: bool, link: Link) -> None:
-        """What is offered in the next cycle."""
+        """Offer a message in the next cycle, if there is one."""
         sure = self._gone and not self._spoiled and (link.settled or self._wait == 0)
         words = follow_words(self._number, self._base + self._residence, self._rounds + link.round)
         self.o = None
@@ -147,7 +147,7 @@ class Clock:
             self._leaving, self._followed = 2, True
 
     def _hear(self, word: Message, master: bool, busy: bool, age: int, takes: bool) -> None:
-        """What comes from the predecessor."""
+        """Take what comes from the predecessor."""
         if not word.first:
             if self._due == 2:
                 self._base = (word.data + self._arrival) % _TIMES

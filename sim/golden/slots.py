@@ -23,8 +23,8 @@ _NUMBERS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a node tells the others: packets that it has for its successor and room for those of its predecessor, in
-    packets, the words of the longest, and whether it has a message."""
+    """Record that a node gives the others: packets that it has for its successor and room for those of its
+    predecessor, in packets, the words of the longest, and whether it has a message."""
 
     pending: int = 0
     room: int = 0
@@ -203,7 +203,7 @@ class RecordLaps:
 
 @dataclasses.dataclass(frozen=True)
 class Wires:
-    """What leads forward on a link with replay."""
+    """Wires that lead forward on a link with replay."""
 
     valid: int = 0
     data: int = 0
@@ -258,7 +258,7 @@ class Path:
         self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
-        """What becomes of the word of a packet on the wires: it passes, has arrived, is heard."""
+        """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""
         if not came.valid or came.kind:
             return False, False, False
         on, message, mine = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,

@@ -234,7 +234,7 @@ def test_fetch_refused():
 
 
 def test_nodes_without_formats():
-    """What a ring of such nodes is asked for is refused before anything runs; so are more units than entries."""
+    """Formats that nodes lack are refused before anything runs; so are more units than entries."""
     worker, server = (dataclasses.replace(config, fetch_formats=False) for config in (WORKER, SERVER))
     digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
                      np.zeros(1, np.int64), 10)

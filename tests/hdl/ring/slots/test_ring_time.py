@@ -149,8 +149,8 @@ def test_offset(unit, size, wires, traffic):
 
 @pytest.mark.parametrize(("forward", "back"), [([16], [20]), ([17], [16]), ([3, 40, 16, 9], [60, 1, 16, 8])])
 def test_unequal(unit, forward, back):
-    """Where latencies forward and back differ, TIME is off by half of what they differ by, all links added first, and
-    rank 0 has measured that for the whole ring."""
+    """TIME, where latencies forward and back differ, is off by half of what they differ by, all links added first,
+    and rank 0 has measured that for the whole ring."""
     size = 8
     offsets, _, found = play(unit, size=size, cycles=9_000, forward=forward, back=back, drifts=[0] * NODES)
     differences = np.array([back[n % len(back)] - forward[n % len(forward)] for n in range(size)])

@@ -163,7 +163,7 @@ def test_steady_slots():
 
 
 def test_shorter_slots():
-    """That a slot lacks two cycles happens."""
+    """A slot that lacks two cycles happens."""
     with pytest.raises(RefutedError):
         prove(SteadySlots(less=1), depth=15, mode="bmc")
 
