@@ -132,6 +132,7 @@ class RingPrograms(LocalCommands):
         """
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
+        programs = [[[self._named(one) for one in queue] for queue in program] for program in programs]
         queues = self._config.queues
         if queues > 1:
             most = max(map(len, programs))
@@ -166,12 +167,13 @@ class RingPrograms(LocalCommands):
         ProgramTooLongError
             A queue has no room for all of its commands.
         """
-        staged = _Staged(programs=[[list(commands) for commands in program] for program in programs],
+        staged = _Staged(programs=[[[self._named(one) for one in queue] for queue in program]
+                                   for program in programs],
                          model=(self._model + 1) % 256)
         self._staged = staged
         for queue in range(self._config.queues):
             pending = [device.submit_load_program(queue, _commands(program, queue), model=staged.model, idle=True)
-                       for device, program in zip(self._devices, programs, strict=True)]
+                       for device, program in zip(self._devices, staged.programs, strict=True)]
             for one in pending:
                 one.result()
             yield

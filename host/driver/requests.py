@@ -36,10 +36,13 @@ class Requests:
     tenant : int or None
         Who asks, in a node with tenants: the privileged host, 0, or one of them. None where the transport says so,
         as it does for a tenant's own driver.
+    acts_for : int, optional
+        Tenant whose commands a ring of this device submits: by default the one that asks, or none. Where the
+        privileged host acts for one, commands name addresses in its window, and requests those of whole memories.
     """
 
     def __init__(self, transport: Transport, config: NodeConfig, *, name: str = "node",
-                 timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
+                 timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED, acts_for: int | None = None) -> None:
         if timeout < 1:
             raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
         self._transport = transport
@@ -48,6 +51,8 @@ class Requests:
         self._timeout = timeout
         asks = config.tenants > 1 and tenant is not None
         self._asks = [np.array([tenant], np.uint32)] if asks else []
+        self._privileged = config.tenants < 2 or tenant == PRIVILEGED
+        self._acts_for = acts_for if acts_for is not None else tenant or PRIVILEGED
         self._outstanding: deque[Request] = deque()
         self._tag = 0
 
@@ -58,6 +63,16 @@ class Requests:
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def privileged(self) -> bool:
+        """Whether this is the privileged host, or the only one."""
+        return self._privileged
+
+    @property
+    def acts_for(self) -> int:
+        """Tenant whose commands a ring of this device submits; 0 for the host's own."""
+        return self._acts_for
 
     @property
     def transport(self) -> Transport:

@@ -108,6 +108,8 @@ class RingCommands(RingVectors):
 
     def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
+        self._acts_for = self._devices[0].acts_for
+        self._privileged = all(device.privileged for device in devices)
         self._epoch = 0
         self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
@@ -119,6 +121,8 @@ class RingCommands(RingVectors):
     def connect(self) -> None:
         """Check that every device is a node of the expected configuration, and put the ring in order.
 
+        The ring of a tenant's own driver is in order when the privileged host has changed the tenant.
+
         Raises
         ------
         ConfigurationError
@@ -127,13 +131,23 @@ class RingCommands(RingVectors):
         for device in self._devices:
             device.connect()
         self._write_register("TIMEOUT", self._timeout)
-        self.recover()
+        if self._privileged:
+            self.recover()
 
     def recover(self) -> None:
         """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
 
-        Memories and settings stay as they are. Pending commands have failed.
+        Memories and settings stay as they are. Pending commands have failed. In nodes with tenants this is for a ring
+        of devices of the privileged host alone, which may act for a tenant.
+
+        Raises
+        ------
+        RingError
+            These are devices of a tenant.
         """
+        if not self._privileged:
+            raise RingError("The ring must be brought in order by the privileged host: Ring(its devices).recover()",
+                            cause=None, events=[])
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
             pending.give_up(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
@@ -202,6 +216,7 @@ class RingCommands(RingVectors):
 
         Two queues of a node do not wait for each other, so a command for the other one waits until this one is empty.
         """
+        commands = {rank: self._named(command) for rank, command in commands.items()}
         queue = self._queues.get(operation)
         while self._queued and (len(self._queued) >= QUEUE_DEPTH
                                 or self._queues.get(self._queued[0].operation) != queue):
@@ -211,6 +226,10 @@ class RingCommands(RingVectors):
                                  conclude=conclude)
         self._queued.append(pending)
         return pending
+
+    def _named(self, command: Command) -> Command:
+        """The command as one of the tenant that this ring acts for."""
+        return dataclasses.replace(command, tenant=self._acts_for) if self._acts_for else command
 
     def _collect(self) -> None:
         """Take the events of the oldest command. A collective may take any time while words move on the ring.
