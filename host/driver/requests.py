@@ -51,7 +51,7 @@ class Requests:
         self._timeout = timeout
         asks = config.tenants > 1 and tenant is not None
         self._asks = [np.array([tenant], np.uint32)] if asks else []
-        self._privileged = config.tenants < 2 or tenant == PRIVILEGED
+        self._privileged = config.tenants < 2 or tenant == int(PRIVILEGED)
         self._acts_for = acts_for if acts_for is not None else tenant or PRIVILEGED
         self._outstanding: deque[Request] = deque()
         self._tag = 0
