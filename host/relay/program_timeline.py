@@ -73,11 +73,10 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
     coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].most_words(words)
-    fetch = max(coded + heads + WORDS, words / rate + WORDS, -(-words // lanes) + ROWS)
-    sums = words * (1 - zeros) + -(-words // GROUP) + heads
-    push = max(sums + SUM + HOP * workers, state_words * words / rate + UPDATE,
-               state_words * (words - AHEAD) / rate + READ + HOP * workers)
-    return math.ceil(fetch), math.ceil(push)
+    fetch = max(coded + heads + WORDS, math.ceil(words / rate) + WORDS, -(-words // lanes) + ROWS)
+    sums = math.ceil(words * (1 - zeros)) + -(-words // GROUP) + heads
+    return fetch, max(sums + SUM + HOP * workers, math.ceil(state_words * words / rate) + UPDATE,
+                      math.ceil(state_words * (words - AHEAD) / rate) + READ + HOP * workers)
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
