@@ -110,7 +110,8 @@ def test_measured_stalls(layers, count, rate, stall):
 @pytest.mark.parametrize(("workers", "state_words", "rate", "zeros", "cycles", "within"), [
     (1, 2, 4, 0.41, 2914, 0.01), (2, 2, 4, 0.34, 3255, 0.01), (4, 2, 4, 0.32, 3470, 0.02),
     (1, 4, 4, 0.41, 4088, 0.03), (2, 4, 4, 0.34, 4189, 0.01), (4, 4, 4, 0.32, 4337, 0.01),
-    (4, 2, 2, 0.32, 4356, 0.01), (2, 2, 1, 0.34, 7947, 0.05), (2, 4, 1, 0.34, 15403, 0.09)])
+    (4, 2, 2, 0.32, 4356, 0.01), (2, 2, 1, 0.34, 7947, 0.05), (2, 4, 1, 0.34, 15403, 0.09),
+    (2, 6, 4, 0.34, 6051, 0.04)])
 def test_measured_pushes(workers, state_words, rate, zeros, cycles, within):
     """PUSH of 4,160 words; where the server's far memory is slow, it has read ahead while it waited."""
     found = packet_cycles(Unit(1, 64, 64), workers=workers, state_words=state_words, rate=Fraction(rate), zeros=zeros)
