@@ -16,6 +16,7 @@ from sim.verilated.native import Arithmetic
 if TYPE_CHECKING:
     from host.relay.measured import SetTimes
     from host.relay.node_run import NodeRun
+    from host.relay.program_timeline import Far
     from host.relay.run import Assessor
 
 __all__ = ["relay_nodes_command"]
@@ -55,8 +56,9 @@ def relay_nodes_command(
     from host.relay.assessor import Plateau, Together, Underflow
     from host.relay.edits import Structure
     from host.relay.node_run import NodeRun
-    from host.relay.opening import open_relay, relay_nodes
+    from host.relay.opening import LATENCY, open_relay, relay_nodes
     from host.relay.plan import cut, make_relay_plan
+    from host.relay.program_timeline import Far
     from host.training.optimizers import SGD
 
     check_range("Workers", nodes, 1, 15)
@@ -76,6 +78,7 @@ def relay_nodes_command(
     structure = Structure(widths, formats * (len(widths) - 1) if len(formats) == 1 else formats, microbatches or 1,
                           rate, plan.microbatch, configs.memories)
     rules: list[Assessor] = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
+    pace = Far(lanes=NodeConfig.lanes, rate=worker_speed, latency=LATENCY)
     prepare(output, files=_FILES)
     console = make_console()
     console.print(plan.line, soft_wrap=True)
@@ -91,11 +94,12 @@ def relay_nodes_command(
                 before = simulation.cycle
                 report = run.step()
                 run.compare()
-                rows.append(_row(run, number, simulation.cycle - before, speed=speed))
+                rows.append(_row(run, number, simulation.cycle - before, speed=speed, far=pace))
                 progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
                 if number == 0 and microbatches is None:
                     run.choose(rows[0]["chosen"])
     console.print(_table(rows))
+    console.print(_link(rows[-1]), soft_wrap=True)
     console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if run.same else 'OTHER'} bits "
                   f"{'of' if run.same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}",
                   soft_wrap=True)
@@ -118,22 +122,39 @@ def _speed(what: str, given: str) -> Fraction:
     return speed
 
 
-def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction) -> dict[str, Any]:
+def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction, far: "Far") -> dict[str, Any]:
     """Figures of a set, beside those of its timeline."""
-    from host.relay.timeline import microbatches, relay_run
+    from host.relay.timeline import microbatches
 
     times: SetTimes = run.times[number]
-    costs = run.costs(times, rate=speed)
-    count = run.reports[number].structure.count
-    timeline = relay_run(run.reports[number].structure.plan.units, costs, count)
-    return {"set": number, "microbatches": count, "loss": run.reports[number].mean_loss, "cycles": times.cycles,
-            "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": timeline.stall,
-            "modelled_idle": timeline.idle, "forward": costs[0].forward, "backward": costs[0].backward,
-            "fetch": costs[0].fetch, "push": costs[0].push, "chosen": microbatches(costs)}
+    costs, units = run.costs(times, rate=speed), run.reports[number].structure.plan.units
+    model, packets = run.timeline(number, rate=speed, far=far)
+    longest = max(range(len(units)), key=lambda unit: units[unit].words)
+    link = {f"measured_{kind}": sorted(found for (one, unit), found in times.links.items() if one == kind and all(
+        getattr(units[unit], name) == getattr(units[longest], name) for name in ("words", "format")))
+            for kind in ("fetch", "push")}
+    return {"set": number, "microbatches": run.reports[number].structure.count,
+            "loss": run.reports[number].mean_loss, "cycles": times.cycles,
+            "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": model.stall,
+            "modelled_idle": model.idle, "forward": costs[longest].forward, "backward": costs[longest].backward,
+            "words": units[longest].words, "fetch": costs[longest].fetch, "push": costs[longest].push,
+            "packets_fetch": packets[longest].fetch, "packets_push": packets[longest].push, **link,
+            "chosen": microbatches(costs)}
+
+
+def _link(row: dict[str, Any]) -> str:
+    """Line about FETCH and PUSH of the longest units, in the last set."""
+    parts = []
+    for kind in ("fetch", "push"):
+        found = row[f"measured_{kind}"]
+        measured = " to ".join(f"{one:,}" for one in dict.fromkeys((found[0], found[-1]))) if found else "not"
+        parts.append(f"{kind.upper()} {measured} measured, {row[f'packets_{kind}']:,} by packets, {row[kind]:,} by "
+                     f"the formula for u")
+    return f"cycles for {row['words']:,} words in set {row['set']}: {'; '.join(parts)}"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="sets on nodes of u microbatches; a timeline of measured executions is modelled",
+    table = Table(title="sets on nodes of u microbatches; modelled: a timeline of measured executions, and of moves",
                   title_justify="left")
     for name in ("set", "u", "loss", "cycles", "stall, %", "modelled", "idle, %", "modelled "):
         table.add_column(name, justify="right", no_wrap=True)

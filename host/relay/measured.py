@@ -1,13 +1,15 @@
-"""Measured cycles of a set, by the trace of a worker: executions, link, and stalls."""
+"""Measured cycles of a set, by the trace of a worker: executions, link, moves, and stalls."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
 
 from host.driver.trace import TraceError, TraceRecord
-from host.program.program import Queue
+from host.program.program import CompiledProgram
+from host.relay.program_timeline import GAP, run_of
 from host.relay.ring import SetOutcome
-from host.relay.timeline import Costs, Event, Run
+from host.relay.timeline import Costs, Run
 
 __all__ = ["SetTimes", "set_times"]
 
@@ -19,16 +21,35 @@ class SetTimes:
     Members
     -------
     run : Run
-        FETCH, PUSH and each execution, in cycles from the first start on; without windows.
+        FETCH, PUSH and each execution and move, in cycles from the first start on; without windows.
     executions : dict of (str, int) to list of int
         Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
     cycles : int
         From the first start of any command to the last end.
+    program : CompiledProgram
+        Commands of the set.
     """
 
     run: Run
     executions: dict[tuple[str, int], list[int]]
     cycles: int
+    program: CompiledProgram
+
+    @property
+    def links(self) -> dict[tuple[str, int], int]:
+        """Cycles of ``fetch`` and ``push`` by unit: the fewest of a FETCH. A PUSH ends on a worker before the server
+        has updated its weights, so it is the time until the next FETCH has ended, less that FETCH; a unit whose PUSH
+        none follows is left out."""
+        on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
+        found: dict[tuple[str, int], int] = {}
+        for event in on_link:
+            if event.kind == "fetch":
+                cycles = event.end - event.start
+                found["fetch", event.unit] = min(cycles, found.get(("fetch", event.unit), cycles))
+        for push, fetch in itertools.pairwise(on_link):
+            if (push.kind, fetch.kind) == ("push", "fetch") and fetch.start <= push.end + GAP:
+                found["push", push.unit] = fetch.end - push.start - GAP - found["fetch", fetch.unit]
+        return found
 
     def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
         """Costs of each unit, with cycles of its FETCH and PUSH that are known otherwise."""
@@ -65,20 +86,14 @@ def set_times(outcome: SetOutcome) -> SetTimes:
     if not outcome.records:
         raise TraceError("Set must have been traced")
     spans = _spans(outcome.records)
-    missing = [task.name for task in outcome.tasks if task.place not in spans]
+    missing = [task.name for task in outcome.program.tasks if task.place not in spans]
     if missing:
         raise TraceError(f"Trace must have all commands of the set, and lacks {len(missing)} of them, such as "
                          f"{missing[0]}")
-    events: list[Event] = []
-    executions: dict[tuple[str, int], list[int]] = {}
-    executed = [(task.name.split(), *spans[task.place]) for task in outcome.tasks if task.queue == Queue.COMPUTE]
-    for (kind, unit), group in itertools.groupby(executed, key=lambda one: (one[0][0], int(one[0][1]))):
-        parts = list(group)
-        executions[kind, unit] = [end - start for _, start, end in parts]
-        events += [Event(kind, unit, start, end, 0) for _, start, end in parts]
-    for task in outcome.tasks:
-        name = task.name.split()
-        if name[0] in ("fetch", "push"):
-            events.append(Event(name[0], int(name[1]), *spans[task.place], 0))
-    return SetTimes(Run(tuple(events)), executions, max(end for _, end in spans.values())
-                    - min(start for start, _ in spans.values()))
+    run = run_of(outcome.program.tasks, spans)
+    executions: dict[tuple[str, int], list[int]] = collections.defaultdict(list)
+    for event in run.events:
+        if event.executes:
+            executions[event.kind, event.unit].append(event.end - event.start)
+    return SetTimes(run, dict(executions), max(end for _, end in spans.values())
+                    - min(start for start, _ in spans.values()), outcome.program)

@@ -30,9 +30,10 @@ from host.relay.lists import RelayLists, compile_relay
 from host.relay.measured import SetTimes, set_times
 from host.relay.places import lists_base, next_bases
 from host.relay.plan import Worker, check_server
+from host.relay.program_timeline import Far, packet_cycles, program_run
 from host.relay.ring import RelayRing, SetOutcome, SetProgram
 from host.relay.run import Assessor, RelayRun, SetReport, edit_server
-from host.relay.timeline import Costs, link_cycles, words_per_parameter
+from host.relay.timeline import Costs, Run, link_cycles, words_per_parameter
 from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
 from sim.arithmetic import functions
@@ -227,8 +228,14 @@ class NodeRun(RelayRun):
         """Choose the microbatches of all sets from the next one on: the first edit of a log."""
         return self.propose(0, Kind.MICROBATCHES, count)
 
+    @property
+    def _moved(self) -> int:
+        """Words per parameter that the server's far memory moves in PUSH."""
+        return 2 * (1 + self._optimizer.planes)
+
     def costs(self, times: SetTimes, *, rate: Fraction) -> list[Costs]:
-        """Measured executions of all units, and cycles of FETCH and PUSH by their formula.
+        """Measured executions of all units, and cycles of FETCH and PUSH by the formula that microbatches are chosen
+        by.
 
         Parameters
         ----------
@@ -237,9 +244,25 @@ class NodeRun(RelayRun):
         rate : Fraction
             Words per cycle of the server's far memory.
         """
-        moved = 2 * (1 + self._optimizer.planes)
-        return times.costs([link_cycles(unit.words, workers=self._workers, state_words=moved, rate=rate,
+        return times.costs([link_cycles(unit.words, workers=self._workers, state_words=self._moved, rate=rate,
                                         words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
+
+    def timeline(self, number: int, *, rate: Fraction, far: Far) -> tuple[Run, list[Costs]]:
+        """Timeline of a set that was traced, and costs of its units: measured executions, modelled packets and moves.
+
+        Parameters
+        ----------
+        number : int
+        rate : Fraction
+            Words per cycle of the server's far memory.
+        far : Far
+            Pace of the workers' far memories.
+        """
+        report, times = self.reports[number], self.times[number]
+        costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,
+                                           zeros=report.pushed[unit.layer].zero_part, lanes=far.lanes)
+                             for unit in report.structure.plan.units])
+        return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
         """Compare the server's weights and state with the golden ones."""

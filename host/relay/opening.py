@@ -15,14 +15,14 @@ from host.transports.verilated import open_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
-__all__ = ["RelayNodes", "open_relay", "relay_nodes"]
+__all__ = ["LATENCY", "RelayNodes", "open_relay", "relay_nodes"]
 
 #: Elements that server memories are made of, so that similar models share a library.
 _STEP = 1 << 14
 #: Commands of a program, and elements of a worker's memories.
 _DEPTH, _ACTIVATIONS, _FAR = 1024, 8192, 1 << 17
 #: Cycles from a request to a far memory to its answer.
-_LATENCY = 16
+LATENCY = 16
 
 
 class RelayNodes(NamedTuple):
@@ -68,7 +68,7 @@ def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4),
     with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
         simulation = opened.simulation
         for rank in range(workers + 1):
-            simulation.set_far_speed(latency=_LATENCY, rate=rate if rank == workers else worker_rate, node=rank)
+            simulation.set_far_speed(latency=LATENCY, rate=rate if rank == workers else worker_rate, node=rank)
         time = PortTime(lambda: simulation.cycle)
         ring = Ring([Device(BackdoorTransport(transport, simulation, rank, config, time), config,
                             name=f"worker {rank}" if rank < workers else "server")

@@ -19,7 +19,6 @@ from host.driver.command import Command, Event
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
-from host.program.compiled import Task
 from host.program.program import CompiledProgram, Queue
 from host.program.region import Region
 from host.relay.lists import RelayLists, relay_program
@@ -78,13 +77,13 @@ class SetOutcome:
         Loss of each microbatch, summed over its examples, as bits.
     records : list of TraceRecord
         Starts and ends of the commands of the first worker; empty unless they were asked for.
-    tasks : sequence of Task
-        Commands of the program, by their tags.
+    program : CompiledProgram
+        Its commands have their places as tags.
     """
 
     losses: Bits
     records: list[TraceRecord]
-    tasks: Sequence[Task]
+    program: CompiledProgram
 
 
 class RelayRing:
@@ -263,7 +262,7 @@ class RelayRing:
             pass
         if traced:
             records += device.trace(begun + len(records))
-        return SetOutcome(losses=self._losses(), records=records, tasks=self._program.tasks)
+        return SetOutcome(losses=self._losses(), records=records, program=self._program)
 
     @property
     def _firsts(self) -> range:

@@ -45,8 +45,8 @@ class Costs:
 
 
 def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
-                words_per_parameter: Fraction = Fraction(1)) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH: modelled.
+                words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
+    """Cycles of FETCH and of PUSH by the formula that microbatches are chosen by, which is above those of packets.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
         Words per parameter that the server's far memory moves in PUSH: 2 for SGD, 4 with momentum, 6 for Adam.
     rate : Fraction
         Words per cycle of the server's far memory.
-    words_per_parameter : Fraction
-        Words of a parameter in FETCH, by its format.
+    words_per_parameter, pushed : Fraction
+        Words of a parameter in FETCH, by its format, and in PUSH.
     """
     if workers < 1:
         raise ValueError(f"Workers must be 1 or more, not {workers!r}")
@@ -66,7 +66,7 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
         raise ValueError(f"Rate of the server's far memory must be above zero, not {rate!r}")
     around = BEGIN + HOP * workers
     fetch = max(WORD * words * words_per_parameter, words / rate)
-    return math.ceil(fetch) + around, math.ceil(max(WORD * words, state_words * words / rate)) + around
+    return math.ceil(fetch) + around, math.ceil(max(WORD * words * pushed, state_words * words / rate)) + around
 
 
 def words_per_parameter(unit: Unit) -> Fraction:
@@ -100,7 +100,7 @@ def microbatches(costs: Sequence[Costs]) -> int:
 @dataclasses.dataclass(frozen=True)
 class Event:
     """``fetch``, ``push``, ``forward`` or ``backward`` of a unit, from its start to its end; in a window or an
-    accumulator, which have the same number."""
+    accumulator, which have the same number. By a program also ``in`` and ``out``, moves for an execution of it."""
 
     kind: str
     unit: int
@@ -110,7 +110,7 @@ class Event:
 
     @property
     def executes(self) -> bool:
-        """Whether it is an execution, and not on the link."""
+        """Whether it is an execution, and neither on the link nor a move."""
         return self.kind in ("forward", "backward")
 
 

@@ -86,7 +86,7 @@ def in_force(run, nodes):
 
 def layers_of(run):
     """Start and end of each LAYERS of the latest set on the first worker, by NODE_TIME."""
-    operations = {task.place: task.operation for task in run.outcome.tasks}
+    operations = {task.place: task.operation for task in run.outcome.program.tasks}
     starts, spans = {}, []
     for record in run.outcome.records:
         if operations[record.tag] == "LAYERS":

@@ -15,14 +15,15 @@ from host.driver.device import Device
 from host.driver.ring import Ring
 from host.driver.trace import TraceError
 from host.models.digits import Dataset
+from host.program.compiled import CompiledProgram
 from host.relay.assessor import Underflow
 from host.relay.edits import Kind, Structure
 from host.relay.lists import compile_relay, relay_program
 from host.relay.measured import set_times
 from host.relay.node_run import NodeRun, worker_of
+from host.relay.program_timeline import Far
 from host.relay.ring import RelayRing, SetOutcome
 from host.relay.run import RelayRun
-from host.relay.timeline import relay_run
 from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
@@ -56,14 +57,19 @@ def test_four_layers(data):
         run.run(2)
         assert run.same
         assert run.compare()
-        alone, others = run.times[0], run.times[1:]
-        assert alone.run.stall > 0.15
-        for times in others:
-            costs = run.costs(times, rate=4)
+        assert run.times[0].run.stall > 0.15
+        for number, times in enumerate(run.times):
+            model, costs = run.timeline(number, rate=4, far=Far())
+            assert abs(times.run.stall - model.stall) <= 0.01, number
+            moves = [[event.end - event.start for event in found.events if event.kind in ("in", "out")]
+                     for found in (times.run, model)]
+            assert all(abs(mine - wanted) <= 8 for mine, wanted in zip(*moves, strict=True)), number
+            for unit in (1, 2):
+                assert times.links["fetch", unit] == pytest.approx(costs[unit].fetch, rel=0.01)
+            assert times.links["push", 2] == pytest.approx(costs[2].push, rel=0.03)
+        for times in run.times[1:]:
             assert [len(times.executions[kind, unit]) for kind in ("forward", "backward") for unit in range(4)] == [
                 2] * 8
-            model = relay_run(run.server.units, costs, 2)
-            assert abs(times.run.stall - model.stall) <= 0.03
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)
@@ -303,4 +309,4 @@ def test_refused():
 
 def test_times_of_no_trace():
     with pytest.raises(TraceError, match=r"^Set must have been traced$"):
-        set_times(SetOutcome(losses=np.zeros((1, 1), np.uint32), records=[], tasks=[]))
+        set_times(SetOutcome(losses=np.zeros((1, 1), np.uint32), records=[], program=CompiledProgram((), 1, [])))

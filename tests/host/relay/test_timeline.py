@@ -44,7 +44,8 @@ def test_stalls(layers, stalls, idle):
 @pytest.mark.parametrize(("microbatch", "options", "count"), [
     (8, {}, 3), (4, {}, 5), (16, {}, 2), (8, {"rate": Fraction(1)}, 3),
     (8, {"rate": Fraction(1), "state_words": 4}, 4), (8, {"rate": Fraction(1), "state_words": 6}, 5),
-    (8, {"words_per_parameter": Fraction(9, 32)}, 1)])
+    (8, {"words_per_parameter": Fraction(9, 32)}, 1),
+    (8, {"words_per_parameter": Fraction(9, 32), "pushed": Fraction(9, 32)}, 1)])
 def test_choice_of_microbatches(microbatch, options, count):
     costs = Costs(*link_cycles(LAYER.length, workers=4, **options),
                   *execution_cycles(LAYER, microbatch=microbatch, macs=16))
