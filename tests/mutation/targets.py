@@ -203,6 +203,12 @@ def _guard() -> dict[str, Any]:
             "memory": LanedMemory(rows=64, lanes=2, readers=3, writers=3, owners=((0, 1), (1, 0)))}
 
 
+def _far_guard() -> dict[str, Any]:
+    from hdl.far.guard import FarGuard
+
+    return {"guard": FarGuard(rows=128, lanes=2, outstanding=5)}
+
+
 def _row_owners() -> dict[str, Any]:
     from hdl.compute.row_owners import RowOwners
 
@@ -370,6 +376,7 @@ _ALL = (
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/guard.py", _guard, ("tests/hdl/test_guard.py",)),
+    Target("hdl/far/guard.py", _far_guard, ("tests/hdl/far/test_guard.py",)),
     *(Target(f"hdl/control/{name}.py", getattr(control_units, name), (f"{_CONTROL}/test_{name}.py",))
       for name in ("windows", "requester", "command_watch")),
     Target("hdl/compute/row_owners.py", _row_owners, ("tests/hdl/compute/test_row_owners.py",)),
