@@ -42,7 +42,7 @@ class Outputs:
     asked : int or None
         Row of the request to the far memory.
     given, zeros : bool
-        Whether the engine gets the answer of the far memory, or one of zeros.
+        Whether the engine gets the far memory's answer of the cycle before, or one of zeros.
     stray, owes : bool
     """
 
@@ -66,7 +66,7 @@ class FarGuard:
     def __init__(self, base: int, rows: int) -> None:
         self._base, self._rows = base, rows
         self._owed = self._of_before = 0  # rows that are on their way, and those asked for before a link reset
-        self._zeros = self._stray = False
+        self._zeros = self._stray = self._given = False
 
     def step(self, given: Inputs) -> Outputs:
         """Outputs in this cycle, behind which the next one begins."""
@@ -75,10 +75,11 @@ class FarGuard:
         asked = self._base + given.row if given.row is not None and inside and may else None
         ready = (may and given.ready) if inside else (given.write or not self._owed)
         shown = Outputs(ready=given.row is not None and ready, asked=asked,
-                        given=given.answers and not self._of_before, zeros=self._zeros, stray=self._stray,
+                        given=self._given, zeros=self._zeros, stray=self._stray,
                         owes=self._owed > 0)
         self._stray = given.row is not None and not inside and ready
         self._zeros = self._stray and not given.write and not given.link_reset
+        self._given = given.answers and not self._of_before
         if given.answers and self._owed:
             self._owed -= 1
             self._of_before = max(0, self._of_before - 1)
