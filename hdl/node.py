@@ -131,7 +131,8 @@ class Node(wiring.Component):
             counted += self._commands(m, queue, number, units)
         for engine, unit in units:
             for port, path in engine.links.items():
-                wiring.connect(m, engine=at(unit, path), node=far if port == FAR else wiring.flipped(getattr(self, port)))
+                outer = far if port == FAR else wiring.flipped(getattr(self, port))
+                wiring.connect(m, engine=at(unit, path), node=outer)
 
         joined = {}
         for engine, unit in units:
@@ -267,7 +268,7 @@ class Node(wiring.Component):
             readers={space.name: tuple(group for group, one in enumerate(reading)
                                        for _ in _engine_ports("read", space, [one])) for space in spaces},
             writers={name: len(ports) - 1 for name, ports in writers.items()},
-            **({"owners": {space.name: self._owners(space, units) for space in spaces}} if config.tenants > 1 else {}))
+            owners={space.name: self._owners(space, units) for space in spaces} if config.tenants > 1 else None)
         if config.tenants > 1:
             m.d.comb += [getattr(memories, f"{space.name}_window").eq(self._windows.tenancy.windows[space.name])
                          for space in spaces]

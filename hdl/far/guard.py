@@ -14,8 +14,8 @@ class FarGuard(wiring.Component):
     """Translate the rows of an engine's requests to those of the tenant's window, and keep all others from the far
     memory.
 
-    Requests pass in the cycle in which they would without a guard, and answers :attr:`latency` cycle later. A write of
-    a row outside is taken at once, and dropped. A read of one is taken when no answer is on its way, and answered
+    Requests pass in the cycle in which they would without a guard, and answers :attr:`latency` cycle later. A write
+    of a row outside is taken at once, and dropped. A read of one is taken when no answer is on its way, and answered
     with zeros in the next cycle.
 
     Answers to what was asked for before a link reset are dropped, and reads wait until they have come: the far memory

@@ -36,7 +36,8 @@ def worker():
         for tenant, windows in WINDOWS.items():
             host.grant(tenant, windows)
         host.change(1)
-        yield device, *(Device(device.transport, WORKER, name=f"tenant {n}", tenant=n) for n in (1, 2)), host, simulation
+        mine, other = (Device(device.transport, WORKER, name=f"tenant {n}", tenant=n) for n in (1, 2))
+        yield device, mine, other, host, simulation
 
 
 def moved(device, tenant, operation, near, far, length):
@@ -51,8 +52,9 @@ def test_known_answers(worker, operation):
     far = simulation.far_memory(0)[0]
     far[:] = np.arange(1, 1025)
     before = far.copy()
-    for near, place, length, detail in ((0, 64, 0, None), (0, 32, 32, None), (0, 32, 33, 32), (0, 0xFFFFFFE0, 64, 0xFFFFFFE0),
-                                        (0, 0, 65, 64), (96, 0, 33, 32), (160, 0, 0, 160)):
+    for near, place, length, detail in (
+            (0, 64, 0, None), (0, 32, 32, None), (0, 32, 33, 32), (0, 0xFFFFFFE0, 64, 0xFFFFFFE0), (0, 0, 65, 64),
+            (96, 0, 33, 32), (160, 0, 0, 160)):
         event = moved(mine, 1, operation, near, place, length)
         if detail is None:
             assert (event.status, event.detail) == (EventStatus.OK, length)
@@ -140,13 +142,14 @@ def test_relay():
             for rank, device in enumerate((mine, server)):
                 device.push(Command(operation=operation, rank=rank, size=2, root=1, length=64, tenant=2,
                                     collective=number))
-        assert [device.pop_event(50_000).status for device in (mine, server) for _ in range(2)] == [EventStatus.OK] * 4
+        events = [device.pop_event(50_000) for device in (mine, server) for _ in range(2)]
+        assert [event.status for event in events] == [EventStatus.OK] * 4
         expected = np.full(512, 7, np.float32)
         expected[128:192] = weights - 1
         assert (server.read_memory(Space.WEIGHT, 0, 512).view(np.float32) == expected).all()
         assert (mine.read_memory(Space.WEIGHT, 0, 64).view(np.float32) == weights - 1).all()
-        event = None
-        server.push(Command(operation=Operation.BROADCAST, rank=1, size=2, root=1, weight_base=32, length=64, tenant=2))
+        server.push(Command(operation=Operation.BROADCAST, rank=1, size=2, root=1, weight_base=32, length=64,
+                            tenant=2))
         event = server.pop_event(50_000)
         assert (event.status, event.detail) == (EventStatus.OUT_OF_WINDOW, 32)
         asks = Device(server.transport, SERVER, name="tenant at the server", tenant=2)

@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In
 from hdl.config import NodeConfig
 from hdl.far.memories import OUTSTANDING, FarMemories
 from hdl.group import GROUP
-from hdl.guard import window_layout
 from sim.formal import prove
 
 
