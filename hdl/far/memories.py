@@ -211,9 +211,9 @@ class FarMemories(wiring.Component):
         sizes = layout["size"].width
         whole = Cat(Const(first, layout["base"].width), Const(config.memories[name].words // GROUP, sizes))
         window = Cat((ours.base + first)[:layout["base"].width], (ours.size | Const(0, sizes))[:sizes])
-        return [*({"window": window, "queue": queue, "request": Const(number << 1, 8)}
+        return [*({"window": window, "queue": queue, "request": number << 1}
                   for queue in self._owners[name][kind]),
-                {"window": whole, "queue": None, "request": Const(number << 1 | 1, 8)}]
+                {"window": whole, "queue": None, "request": number << 1 | 1}]
 
     def _guard(self, m, kind, ports, choose):
         """Make the guard of the port that ``choose`` takes the value of."""

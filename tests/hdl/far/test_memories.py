@@ -20,7 +20,7 @@ PORTS = {
 
 
 #: Windows in guarded memories of two lanes, in groups, and the queues of their ports.
-WINDOWS = {"weights": (1, 2), "state_0": (1, 1), "state_1": (0, 0)}
+WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 
 
