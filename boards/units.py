@@ -125,8 +125,9 @@ def command_checkers(*, queues):
 def far_memories(*, config):
     """Weights and state of a server in its far memory, with the ports of its collective engine."""
     from hdl.far.memories import FarMemories
-    return FarMemories(config=config, readers=dict.fromkeys(config.far_bases, (0,)),
-                       writers={name: 2 if name == "weights" else 1 for name in config.far_bases})
+    writers = {name: 2 if name == "weights" else 1 for name in config.far_bases}
+    owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.tenants > 1 else None
+    return FarMemories(config=config, readers=dict.fromkeys(config.far_bases, (0,)), writers=writers, owners=owners)
 
 
 def _words(**parameters):
@@ -358,6 +359,7 @@ UNITS = {
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "far.memories": Unit("boards.units:far_memories", {
         "role": "server", "far_words": 1 << 20, "masking": False, "error_feedback": False}),
+    "far.guard": Unit("hdl.far.guard:FarGuard", {"rows": 1 << 18, "lanes": 4, "outstanding": 32}),
     "far.mover": Unit("hdl.far.mover:Mover", {"compute": 4, "queues": 3, "far_words": 1 << 20}),
     "rounds.keeper": Unit("hdl.rounds.keeper:RoundKeeper", {}),
     "rounds.closer": Unit("hdl.rounds.closer:RoundCloser", {}),

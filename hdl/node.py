@@ -3,13 +3,13 @@
 import functools
 import operator
 
-from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from hdl.control.command_queue import CommandQueue
 from hdl.control.command_watch import CUT_TIMEOUT, CommandWatch
-from hdl.control.engine import at, check_engines, operations_of
+from hdl.control.engine import FAR, at, check_engines, operations_of
 from hdl.control.host_port import HostPort
 from hdl.control.host_side import connect_host_side, connect_programs, host_members
 from hdl.control.immediate import ImmediateRunner
@@ -18,7 +18,9 @@ from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
 from hdl.control.windows import WindowTable
 from hdl.engines import engines as engines_of
+from hdl.far.guard import FarGuard
 from hdl.far.memories import FarMemories
+from hdl.far.mover import OUTSTANDING
 from hdl.far.port import far_signature
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
@@ -122,13 +124,15 @@ class Node(wiring.Component):
                 self._memory(m, space, units, access)
         if config.far_bases:
             self._far_memories(m, units, access, registers)
+        far = self._far_port(m, units, registers) if config.far_words else None
 
         counted = [unit.count for _, unit in units]
         for number in range(config.queues):
             counted += self._commands(m, queue, number, units)
         for engine, unit in units:
             for port, path in engine.links.items():
-                wiring.connect(m, engine=at(unit, path), node=wiring.flipped(getattr(self, port)))
+                outer = far if port == FAR else wiring.flipped(getattr(self, port))
+                wiring.connect(m, engine=at(unit, path), node=outer)
 
         joined = {}
         for engine, unit in units:
@@ -193,6 +197,9 @@ class Node(wiring.Component):
         busy = status.running | status.waiting | (status.commands != 0)
         if config.queues > 1:
             busy |= queue.program_status.running
+        if FAR in windows.tenancy.windows.shape().members:
+            self._owes = Signal()  # the far memory has answers for the tenant
+            busy |= self._owes
         m.d.comb += [
             windows.busy.eq(busy), host_port.busy.eq(busy),
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),
@@ -213,10 +220,12 @@ class Node(wiring.Component):
 
     def _ending(self, engine, name, given):
         """Input of an engine by which a command over its budget ends: a reset, or on the ring a time-out, so that all
-        its nodes give it up in good order."""
+        its nodes give it up in good order. With a far memory it ends in the next cycle in which that makes it wait,
+        since a reset would forget what it owes."""
         cut = self._watches[self._queue_of(engine)].cut
         if name == "timeout":
-            return Mux(cut, CUT_TIMEOUT, given) if engine.links else given
+            patience = 0 if FAR in engine.links else CUT_TIMEOUT
+            return Mux(cut, patience, given) if engine.links else given
         return given if engine.links else given | cut
 
     def _memory(self, m, space, units, access):
@@ -258,7 +267,13 @@ class Node(wiring.Component):
             config=config,
             readers={space.name: tuple(group for group, one in enumerate(reading)
                                        for _ in _engine_ports("read", space, [one])) for space in spaces},
-            writers={name: len(ports) - 1 for name, ports in writers.items()})
+            writers={name: len(ports) - 1 for name, ports in writers.items()},
+            owners={space.name: self._owners(space, units) for space in spaces} if config.tenants > 1 else None)
+        if config.tenants > 1:
+            m.d.comb += [getattr(memories, f"{space.name}_window").eq(self._windows.tenancy.windows[space.name])
+                         for space in spaces]
+            for strays, stray in zip(self._strays, memories.strays, strict=False):
+                strays.append(stray)
         for kind, ports in (("read", readers), ("write", writers)):
             for name, outer in ports.items():
                 for port, inner in zip(outer, getattr(memories, f"{name}_{kind}"), strict=True):
@@ -270,6 +285,20 @@ class Node(wiring.Component):
             *(memories.abandon[group].eq(at(unit, engine.abandons)) for group, (engine, unit) in enumerate(reading)
               if engine.abandons),
         ]
+
+    def _far_port(self, m, units, registers):
+        """Port of the far memory for an engine, with a guard in between if there are tenants."""
+        config = self._config
+        moving = [engine for engine, _ in units if FAR in engine.links]
+        if config.tenants == 1 or not moving:
+            return wiring.flipped(self.far)
+        m.submodules.far_guard = guard = FarGuard(
+            rows=config.far_words // config.lanes, lanes=config.lanes, outstanding=OUTSTANDING)
+        wiring.connect(m, guard=guard.far, node=wiring.flipped(self.far))
+        m.d.comb += [guard.window.eq(self._windows.tenancy.windows[FAR]), guard.link_reset.eq(registers.link_reset),
+                     self._owes.eq(guard.owes)]
+        self._strays[self._queue_of(*moving)].append(guard.stray)
+        return guard.engine
 
     def _commands(self, m, queue, number, units):
         """Give each command of a queue to the engine that has its operation; only one of them runs."""

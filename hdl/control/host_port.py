@@ -167,7 +167,7 @@ class HostPort(wiring.Component):
         requester, begin = None, "Opcode"
         if self._config.tenants > 1:
             begin = "Tenant"
-            m.submodules.requester = requester = Requester()
+            m.submodules.requester = requester = Requester(server=self._config.is_server)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
                 requester.address.eq(self.bus.address), requester.running.eq(self.running),

@@ -344,7 +344,7 @@ TENANT_REGISTERS = _table(
     _setting(
         "WINDOW", "Window that is set from WINDOW_BASE and WINDOW_BOUND.", kind=Kind.BITFIELD, width=7,
         fields=(
-            Field(name="space", bit=0, width=4, doc="Memory space."),
+            Field(name="space", bit=0, width=4, doc="Memory space; 15 is the far memory."),
             Field(name="tenant", bit=4, width=2, doc="Tenant, 1 or 2."),
             Field(name="set", bit=6, doc="While it is 1, the window is set."),
         ),

@@ -36,6 +36,14 @@ class Requester(wiring.Component):
     write :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only
     while the node is not busy. What is checked is combinational, but for :attr:`asked`.
 
+    A server is the model owner's: at one, a tenant may only PING. The privileged host gives it commands in the name
+    of the tenant that is executed.
+
+    Parameters
+    ----------
+    server : bool
+        Whether the node is a server.
+
     Members
     -------
     word : In(32)
@@ -70,7 +78,8 @@ class Requester(wiring.Component):
         Window of the tenant in the space of the place.
     """
 
-    def __init__(self):
+    def __init__(self, *, server=False):
+        self._server = server
         count = len(REGISTERS) + len(TENANT_REGISTERS)
         room = found_layout()["size"].width + exact_log2(GROUP)
         super().__init__({
@@ -99,7 +108,8 @@ class Requester(wiring.Component):
         m.d.comb += [
             self.asked.tenant.eq(tenant),
             self.asked.space.eq(self.place[28:]),
-            self.foreign.eq(is_tenant & (tenant != self.running) & ~memory & ~is_one(Opcode.PING)),
+            self.foreign.eq(is_tenant & ~is_one(Opcode.PING) if self._server else
+                            is_tenant & (tenant != self.running) & ~memory & ~is_one(Opcode.PING)),
             self.bounded.eq(is_tenant & (memory | registers)),
             self.room.eq(Mux(memory, Cat(Const(0, exact_log2(GROUP)), self.found.size), len(REGISTERS))),
             self.beyond.eq(Mux(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)),

@@ -4,11 +4,13 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.control.engine import FAR
 from hdl.control.registers import register
 from hdl.group import GROUP
 from hdl.guard import window_layout
+from hdl.memory_map import MOST_SPACES, MemorySpace
 
-__all__ = ["MOST_TENANTS", "PRIVILEGED", "WindowTable", "asked_layout", "found_layout", "tenancy_layout",
+__all__ = ["FAR_SPACE", "MOST_TENANTS", "PRIVILEGED", "WindowTable", "asked_layout", "found_layout", "tenancy_layout",
            "windowed"]
 
 #: Number of the privileged host, which needs no window; tenants have the numbers behind it.
@@ -17,12 +19,19 @@ PRIVILEGED = 0
 #: Numbers of tenants in gateware, one of which nobody has.
 MOST_TENANTS = 3
 
+#: Number of the far memory in register WINDOW. The host port does not reach it, so it is no space of requests.
+FAR_SPACE = MOST_SPACES - 1
+
 _TENANT = MOST_TENANTS.bit_length()
 
 
 def windowed(config):
-    """Memory spaces that have windows: all but the trace, which only the privileged host reads."""
-    return tuple(space for space in config.memories if space.name != "trace")
+    """Memory spaces that have windows: all but the trace, which only the privileged host reads, and the far memory of
+    a node that moves activations there. That of a server is other spaces."""
+    spaces = tuple(space for space in config.memories if space.name != "trace")
+    if not config.far_words or config.is_server:
+        return spaces
+    return (*spaces, MemorySpace(name=FAR, number=FAR_SPACE, words=config.far_words, title="far memory", region=FAR))
 
 
 def tenancy_layout(config):
@@ -65,8 +74,8 @@ class WindowTable(wiring.Component):
         The tenant changes with the next edge.
     asked : In(asked_layout())
     found : Out(found_layout())
-        Window of the tenant and the space that are asked for, in the same cycle; empty if there is none. That of the
-        privileged host is empty too.
+        Window of the tenant and the space that a request asks for, in the same cycle; empty if there is none. That of
+        the privileged host is empty too.
     """
 
     latency = 1
@@ -123,6 +132,8 @@ class WindowTable(wiring.Component):
             for tenant, ours in kept.items():
                 with m.Case(tenant), m.Switch(self.asked.space):
                     for space in self._spaces:
+                        if space.number == FAR_SPACE:
+                            continue
                         with m.Case(space.number):
                             m.d.comb += [self.found.base.eq(ours[space.name].base),
                                          self.found.size.eq(ours[space.name].size)]

@@ -11,19 +11,22 @@ Example
     host.withdraw(1)
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from hdl.control.engine import FAR
 from hdl.control.protocol import EventStatus, Operation
 from hdl.control.registers import PRIVILEGED, REGISTERS, Access
 from hdl.control.windows import MOST_TENANTS, windowed
 from hdl.control.windows import PRIVILEGED as PRIVILEGED_HOST
 from hdl.group import GROUP
+from hdl.memory_map import MemorySpace
 from host.driver.command import Command
 from host.driver.device import Device
-from host.driver.errors import DeviceError
+from host.driver.errors import DeviceError, ProgramRunningError
 from host.driver.register_values import from_bits
 
 __all__ = ["SAVED", "NotAtRestError", "TenantHost"]
@@ -32,8 +35,14 @@ __all__ = ["SAVED", "NotAtRestError", "TenantHost"]
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in PRIVILEGED)
 
-#: Cycles that a node has for a QUIESCE.
+#: Cycles that a node has for a QUIESCE, and for a move of zeros.
 _PATIENCE = 100_000
+
+#: Requests until what a far memory owes must have come.
+_TRIES = 1_000
+
+#: Elements of a move of zeros, at most.
+_PIECE = 4096
 
 
 class NotAtRestError(DeviceError):
@@ -84,30 +93,32 @@ class TenantHost:
             1 or 2.
         windows : mapping of str to (int, int)
             Base and length by memory, in elements: multiples of 32, within the memory, and apart from those of the
-            other tenant. A memory that is not named has none.
+            other tenant. A memory that is not named has none, nor has a node without that memory. ``far`` is the far
+            memory of nodes that move activations there.
 
         Raises
         ------
         NotAtRestError
-            A node is busy; nothing has changed.
+            A node is busy, or has events although there is a window in its far memory; nothing has changed.
         """
         self._check(tenant, windows)
-        self._require_rest()
+        self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})
         self.withdraw(tenant)
+        self._scrub(windows)
         for device in self._devices:
             for name, (base, length) in windows.items():
-                _scrub(device, name, base, length)
-                _set(device, tenant, name, base, length)
+                if name in _spaces(device):
+                    _set(device, tenant, name, base, length)
         self._windows[tenant] = dict(windows)
 
     def withdraw(self, tenant: int) -> None:
         """Take all windows from a tenant, and fill them with zeros."""
-        self._require_rest()
+        windows = self._windows.get(tenant, {})
+        self._require_rest(events=FAR in windows)
         for device in self._devices:
-            for space in windowed(device.config):
-                _set(device, tenant, space.name, 0, 0)
-            for name, (base, length) in self._windows.get(tenant, {}).items():
-                _scrub(device, name, base, length)
+            for name in _spaces(device):
+                _set(device, tenant, name, 0, 0)
+        self._scrub(windows)
         self._windows.pop(tenant, None)
 
     def change(self, tenant: int) -> None:
@@ -119,7 +130,7 @@ class TenantHost:
         Raises
         ------
         NotAtRestError
-            A node is busy, or has events; nothing has changed.
+            A node is busy, or has events, or its far memory owes answers; nothing has changed.
         """
         if not PRIVILEGED_HOST <= tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")
@@ -159,11 +170,15 @@ class TenantHost:
         """Raise ValueError for a tenant or windows that cannot be."""
         if not PRIVILEGED_HOST < tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 1 and {MOST_TENANTS - 1}, not {tenant!r}")
+        known = {name: None for device in self._devices for name in _spaces(device)}
+        for name in windows:
+            if name not in known:
+                raise ValueError(f"Memory of a window must be one of {', '.join(known)}, not {name!r}")
         for device in self._devices:
-            spaces = {space.name: space for space in windowed(device.config)}
+            spaces = _spaces(device)
             for name, (base, length) in windows.items():
                 if name not in spaces:
-                    raise ValueError(f"Memory of a window must be one of {', '.join(spaces)}, not {name!r}")
+                    continue
                 if base % GROUP or length % GROUP or base < 0 or not 0 <= length <= spaces[name].words - base:
                     raise ValueError(f"Window must be of multiples of {GROUP} within the {spaces[name].words} "
                                      f"elements of {name}, not {length!r} from {base!r} on")
@@ -182,6 +197,47 @@ class TenantHost:
                 waiting["program"] = 1
             if waiting:
                 raise NotAtRestError(f"{device.name} must be at rest, and have no events, not {waiting}")
+            if FAR in _spaces(device):
+                self._await_far(device)
+
+    @staticmethod
+    def _await_far(device: Device) -> None:
+        """Wait for answers of the far memory: the node is busy until they have come."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(ProgramRunningError):
+                device.write_register("WINDOW", 0)  # which sets none
+                return
+        raise NotAtRestError(f"{device.name}: the far memory must give the answers that it owes")
+
+    @contextlib.contextmanager
+    def _privileged(self) -> Iterator[None]:
+        """Have the nodes execute this host's commands for a while, with any number of cycles."""
+        tenant, budgets = self._tenant, [device.read_register("BUDGET") for device in self._devices]
+        if tenant != PRIVILEGED_HOST:
+            self.change(PRIVILEGED_HOST)
+        self.set_budget(0)
+        yield
+        if tenant != PRIVILEGED_HOST:
+            self.change(tenant)
+        for device, budget in zip(self._devices, budgets, strict=True):
+            device.write_register("BUDGET", budget)
+
+    def _scrub(self, windows: Mapping[str, tuple[int, int]]) -> None:
+        """Fill parts of memories with zeros."""
+        for device in self._devices:
+            if device.config.is_server:
+                device.write_register("CONTROL", 2)  # so that words that get lost are noticed
+            for name, (base, length) in windows.items():
+                if name in device.config.memories:
+                    device.write_memory(device.config.memories[name].number, base, np.zeros(length, np.uint32))
+            if device.config.is_server and device.read_fields("STATUS")["far_lost"]:
+                raise DeviceError(f"{device.name}: the far memory must take zeros, and is silent")
+        base, length = windows.get(FAR, (0, 0))
+        if length:
+            with self._privileged():
+                for device in self._devices:
+                    if FAR in _spaces(device):
+                        _scrub_far(device, base, length)
 
     @staticmethod
     def _forget_programs(device: Device) -> None:
@@ -201,12 +257,26 @@ def _reset() -> dict[str, int | float]:
 
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:
     """Set a window, in groups."""
-    window = device.config.memories[name].number | tenant << 4
+    window = _spaces(device)[name].number | tenant << 4
     for register, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
                             ("WINDOW", window | 1 << 6), ("WINDOW", window)):
         device.write_register(register, value)
 
 
-def _scrub(device: Device, name: str, base: int, length: int) -> None:
-    """Fill a part of a memory with zeros."""
-    device.write_memory(device.config.memories[name].number, base, np.zeros(length, np.uint32))
+def _spaces(device: Device) -> dict[str, MemorySpace]:
+    """Memory spaces of a node that have windows."""
+    return {space.name: space for space in windowed(device.config)}
+
+
+def _scrub_far(device: Device, base: int, length: int) -> None:
+    """Move zeros to a part of the far memory, by way of activations, which are kept."""
+    near = device.config.memories["activations"]
+    piece = min(length, near.words, _PIECE)
+    kept = device.read_memory(near.number, 0, piece)
+    device.write_memory(near.number, 0, np.zeros(piece, np.uint32))
+    for first in range(base, base + length, piece):
+        device.push(Command(operation=Operation.MOVE_OUT, state_base=first, length=min(piece, base + length - first)))
+        event = device.pop_event(_PATIENCE)
+        if event is None or event.status is not EventStatus.OK:
+            raise DeviceError(f"{device.name}: a move of zeros to the far memory ended with {event}")
+    device.write_memory(near.number, 0, kept)

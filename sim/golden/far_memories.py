@@ -67,6 +67,8 @@ class Outputs:
         Elements of a response.
     far : Request or None
     silent, lost : bool
+    strays : int
+        Queues, by their bits, of which a command has read or written outside of its window in the cycle before.
     """
 
     read_ready: list[bool]
@@ -76,6 +78,7 @@ class Outputs:
     far: Request | None
     silent: bool
     lost: bool
+    strays: int = 0
 
 
 @dataclasses.dataclass
@@ -83,6 +86,12 @@ class _Port:
     base: int
     group: int
     host: bool
+    rows: int | None = None  # those of its window, if it is guarded
+    queue: int = 0
+
+    def is_outside(self, request: Request) -> bool:
+        """Whether a row is not in the window."""
+        return self.rows is not None and request.row >= self.rows
 
 
 class FarMemories:
@@ -98,16 +107,30 @@ class FarMemories:
         Group of each read port of engines.
     writers : mapping of str to int
         Number of write ports of engines.
+    windows : mapping of str to (int, int), optional
+        First row and rows of the window in each memory, where they are guarded.
+    owners : mapping of str to pair of sequences of int, optional
+        Queue of each read port, and of each write port, of engines then.
     """
 
     def __init__(self, bases: Mapping[str, int], readers: Mapping[str, Sequence[int]],
-                 writers: Mapping[str, int]) -> None:
+                 writers: Mapping[str, int], windows: Mapping[str, tuple[int, int]] | None = None,
+                 owners: Mapping[str, tuple[Sequence[int], Sequence[int]]] | None = None) -> None:
         self.groups = 1 + max(group for groups in readers.values() for group in groups)
         host = self.groups
         self.readers = [_Port(base, group, group == host) for name, base in bases.items()
                         for group in (*readers[name], host)]
         self.writers = [_Port(base, 0, last) for name, base in bases.items()
                         for last in (*[False] * writers[name], True)]
+        self.guarded = windows is not None
+        if windows is not None and owners is not None:
+            for kind, ports in enumerate((self.readers, self.writers)):
+                engines = iter([port for port in ports if not port.host])
+                for name, (first, rows) in windows.items():
+                    for queue in owners[name][kind]:
+                        port = next(engines)
+                        port.base, port.rows, port.queue = port.base + first, rows, queue
+        self._strays, self._blank = 0, False  # whether the row that is owed is one outside
         #: Writers by priority.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
@@ -128,9 +151,10 @@ class FarMemories:
     def step(self, given: Inputs) -> Outputs:
         """Outputs in this cycle, behind which the next one begins."""
         taken = self._far is not None and given.ready
-        speaks = taken or given.answer is not None
+        answer = 0 if self._blank else given.answer
+        speaks = taken or answer is not None
         silent = self._silent
-        forgets = given.link_reset and silent and not speaks
+        forgets = given.link_reset and silent and not speaks and not self.guarded
 
         # Grants.
         free = self._far is None or given.ready
@@ -138,6 +162,10 @@ class FarMemories:
         turns = [(self._served + 1 + n) % count for n in range(count)]
         reads = next((n for n in turns if given.reads[n] is not None
                       and self._may_read(self.readers[n], given, forgets)), None)
+        asked = None if reads is None else given.reads[reads]
+        outside = reads is not None and asked is not None and self.readers[reads].is_outside(asked)
+        if outside and self._owed:
+            reads = None
         writes = next((n for n in self._order if given.writes[n] is not None
                        and not (silent and self.writers[n].host)), None)
         read = reads if free and (self._wrote or writes is None) else None
@@ -160,7 +188,7 @@ class FarMemories:
                                for request, port in zip(given.writes, self.writers, strict=True))
         shown = Outputs(read_ready=read_ready, write_ready=write_ready, responses=self._responses,
                         elements=self._elements, far=self._far, silent=silent,
-                        lost=given_zeros or left > 0 or drops)
+                        lost=given_zeros or left > 0 or drops, strays=self._strays)
 
         # Answers.
         self._responses = [False] * count
@@ -170,21 +198,25 @@ class FarMemories:
             if silent if port.host else given.abandon[port.group]:
                 entry[1] = False
         zero = self._zeros > 0 and given.answer is None
-        if given.answer is not None and self._owed:
+        if answer is not None and self._owed:
             n, wanted = self._owed.popleft()
             self._responses[n] = bool(wanted)
         if zero:
             self._responses[self._of_host] = True
-        self._elements = given.answer or 0
+        self._elements = answer or 0
         self._zeros += given_zeros + left - zero
 
         # The far memory's next request.
         if free:
             self._far = None
+        self._strays, self._blank = 0, read is not None and outside
         if read is not None:
             request = given.reads[read]
             assert request is not None
-            self._far = Request(row=request.row + self.readers[read].base)
+            if outside:
+                self._strays |= 1 << self.readers[read].queue
+            else:
+                self._far = Request(row=request.row + self.readers[read].base)
             self._owed.append([read, True])
             self._served, self._wrote = read, False
         for n in asks:
@@ -193,7 +225,10 @@ class FarMemories:
         if write is not None:
             request = given.writes[write]
             assert request is not None
-            self._far = dataclasses.replace(request, row=request.row + self.writers[write].base)
+            if self.writers[write].is_outside(request):
+                self._strays |= 1 << self.writers[write].queue
+            else:
+                self._far = dataclasses.replace(request, row=request.row + self.writers[write].base)
             self._wrote = True
         if forgets:
             self._owed.clear()

@@ -78,7 +78,6 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"restorable": 1}, r"^restorable must be True or False, not 1$"),
         ({"tenants": 3}, r"^Tenant count must be 1 or 2, not 3$"),
         ({"tenants": True}, r"^Tenant count must be 1 or 2, not True$"),
-        ({"tenants": 2, "compute": 4, "far_words": 64}, r"^Node of two tenants must have no far memory$"),
         ({"tenants": 2, "queues": 2, "replay": True}, r"^Node of two tenants must have no control words$"),
         ({"tenants": 2, "queues": 2, "replay": True, "stand_in": True, "rounds": True},
          r"^Node of two tenants must have no rounds$"),

@@ -94,14 +94,15 @@ def windows() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.control.windows import WindowTable
 
-    return {"windows": WindowTable(config=NodeConfig(gradient_words=160, weight_words=64, state_words=32,
-                                                     state_planes=1, queues=2, tenants=2))}
+    return {"windows": WindowTable(config=NodeConfig(
+        gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=3, tenants=2, compute=1,
+        activation_words=32, far_words=224))}
 
 
 def requester() -> dict[str, Any]:
     from hdl.control.requester import Requester
 
-    return {"requester": Requester()}
+    return {"requester": Requester(), "server": Requester(server=True)}
 
 
 def command_watch() -> dict[str, Any]:

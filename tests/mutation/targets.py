@@ -203,6 +203,25 @@ def _guard() -> dict[str, Any]:
             "memory": LanedMemory(rows=64, lanes=2, readers=3, writers=3, owners=((0, 1), (1, 0)))}
 
 
+def _far_guard() -> dict[str, Any]:
+    from hdl.far.guard import FarGuard
+
+    return {"guard": FarGuard(rows=128, lanes=2, outstanding=5)}
+
+
+def _far_memories() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.far.memories import FarMemories
+
+    config = NodeConfig(role="server", lanes=2, gradient_words=32, weight_words=128, state_words=64, far_words=256,
+                        masking=False, error_feedback=False)
+    ports = {"readers": {"weights": (0, 1), "state_0": (0,), "state_1": (0,)},
+             "writers": {"weights": 2, "state_0": 1, "state_1": 1}}
+    return {"memories": FarMemories(config=config, **ports), "guarded": FarMemories(
+        config=config, **ports, owners={"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)),
+                                        "state_1": ((1,), (1,))})}
+
+
 def _row_owners() -> dict[str, Any]:
     from hdl.compute.row_owners import RowOwners
 
@@ -370,6 +389,10 @@ _ALL = (
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/guard.py", _guard, ("tests/hdl/test_guard.py",)),
+    Target("hdl/far/guard.py", _far_guard, ("tests/hdl/far/test_guard.py",)),
+    Target("hdl/far/memories.py", _far_memories, (
+        "tests/hdl/far/test_memories.py", "tests/hdl/far/test_memories_proof.py"), {
+            "guarded": ("test_guarded_memories",), "memories": ("test_every_cycle[2",)}),
     *(Target(f"hdl/control/{name}.py", getattr(control_units, name), (f"{_CONTROL}/test_{name}.py",))
       for name in ("windows", "requester", "command_watch")),
     Target("hdl/compute/row_owners.py", _row_owners, ("tests/hdl/compute/test_row_owners.py",)),

@@ -1,5 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""``make hostile``: many requests of a hostile tenant, on one node and on rings of two."""
+"""``make hostile``: many requests of a hostile tenant, on one node and on rings of two, and on a worker with a far
+memory, alone and with its server."""
 
 import collections
 import concurrent.futures
@@ -14,10 +15,14 @@ import typer
 from hdl.node import Node
 from sim.verilated.build import build_ring
 from tests.pairs.memories import CONFIG
-from tests.tenants.hostile import REQUESTS, attack
+from tests.tenants.hostile import REQUESTS, Twins, attack
+from tests.tenants.moves import SERVER, WORKER, MovingTwins
 
 #: Batches of a part.
 _PART = 50
+
+#: Kinds of twins, and the configurations of their nodes.
+_KINDS = ((Twins, [CONFIG]), (Twins, [CONFIG] * 2), (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 
 
 def main(
@@ -27,16 +32,17 @@ def main(
 ) -> None:
     """Attack simulated nodes as one of two tenants, and compare twins."""
     began = time.monotonic()
-    print("building the ring, unless an earlier run has", flush=True)
-    library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-    parts = -(-requests // (3 * _PART * REQUESTS))  # of one node and of two
+    print("building the nodes, unless an earlier run has", flush=True)
+    libraries = {config: build_ring(Node(config), identity=f"Node({config})") for config in (CONFIG, WORKER, SERVER)}
+    parts = -(-requests // (sum(len(configs) for _, configs in _KINDS) * _PART * REQUESTS))  # of every kind
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()
     leaks = []
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(attack, library, nodes, seed + 2 * part + nodes - 1, _PART)
-                   for part in range(parts) for nodes in (1, 2)]
+        waiting = [pool.submit(attack, [libraries[config] for config in configs], len(configs),
+                               seed + len(_KINDS) * part + number, _PART, kind=kind, configs=configs)
+                   for part in range(parts) for number, (kind, configs) in enumerate(_KINDS)]
         for done in concurrent.futures.as_completed(waiting):
             result = done.result()
             statuses.update(result["statuses"])

@@ -8,11 +8,14 @@ the same cycle: then nothing of what is outside has come to the tenant.
 import dataclasses
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import NodeConfig
+from hdl.control.engine import FAR
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,
@@ -58,11 +61,13 @@ class Twins:
 
     Parameters
     ----------
-    library : Library
-        Ring of nodes of :data:`tests.pairs.memories.CONFIG`.
+    library : Library or sequence of Library
+        Ring of the nodes.
     nodes : int
     seed : int
         Seed of all random choices.
+    configs : sequence of NodeConfig, optional
+        Configuration of each node; by default :data:`tests.pairs.memories.CONFIG`.
 
     Members
     -------
@@ -73,16 +78,22 @@ class Twins:
         Events so far.
     """
 
-    def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
+    #: Least elements of windows that are mostly granted.
+    rooms = _ROOM
+
+    def __init__(self, library: Library | Sequence[Library], *, nodes: int, seed: int,
+                 configs: Sequence[NodeConfig] | None = None) -> None:
         self.nodes, self.seed = nodes, seed
+        self.configs = [CONFIG] * nodes if configs is None else list(configs)
+        self.spaces = {space.name: space for config in reversed(self.configs) for space in windowed(config)}
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
         self.statuses: dict[EventStatus, int] = {}
         self._random = random.Random(seed)
         self._numbers = np.random.default_rng(seed)
         self._generator = Generator(nodes, seed)
         self._opened = [OpenRing(library, nodes=nodes, threads=1) for _ in range(2)]
-        devices = [[Device(transport, CONFIG, name=f"node {node}") for node, transport in enumerate(one.transports)]
-                   for one in self._opened]
+        devices = [[Device(transport, config, name=f"node {node}") for node, (transport, config) in enumerate(
+            zip(one.transports, self.configs, strict=True))] for one in self._opened]
         self._rings = [Ring(one, timeout=_TIMEOUT) for one in devices]
         self._hosts = [TenantHost(one) for one in devices]
         for ring, host in zip(self._rings, self._hosts, strict=True):
@@ -98,7 +109,12 @@ class Twins:
             one.close()
 
     def _memory(self, twin: int, node: int, name: str) -> Words:
-        return self._opened[twin].simulation.memory(node, CONFIG.memories[name].number)
+        simulation, memories = self._opened[twin].simulation, self.configs[node].memories
+        return simulation.far_memory(node)[0][:self.spaces[FAR].words] if name == FAR else simulation.memory(
+            node, memories[name].number)
+
+    def _has(self, node: int, name: str) -> bool:
+        return any(space.name == name for space in windowed(self.configs[node]))
 
     def _begin(self) -> None:
         """Give both tenants new windows; one of them attacks, mostly the one that is executed."""
@@ -106,8 +122,8 @@ class Twins:
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
         mine, other = {}, {}
-        for space in windowed(CONFIG):
-            size = choose.choice([_ROOM[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
+        for space in self.spaces.values():
+            size = choose.choice([self.rooms[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
             base = 32 * choose.randrange((space.words - size) // 32 + 1)
             mine[space.name] = base, size
             other[space.name] = choose.choice([(0, base), (base + size, space.words - base - size)])
@@ -133,16 +149,19 @@ class Twins:
     def _outside(self, twin: int) -> Words:
         """Words of all memories outside of the window."""
         found = []
-        for space in windowed(CONFIG):
-            base, size = self._windows[space.name]
+        for name in self.spaces:
+            base, size = self._windows[name]
             for node in range(self.nodes):
-                memory = self._memory(twin, node, space.name)
+                if not self._has(node, name):
+                    continue
+                memory = self._memory(twin, node, name)
                 found += [memory[:base], memory[base + size:]]
         return np.concatenate(found)
 
     def _inside(self, twin: int) -> Words:
         return np.concatenate([self._memory(twin, node, name)[base:base + size]
-                               for name, (base, size) in self._windows.items() for node in range(self.nodes)])
+                               for name, (base, size) in self._windows.items() for node in range(self.nodes)
+                               if self._has(node, name)])
 
     # Requests.
 
@@ -195,7 +214,7 @@ class Twins:
     def _place(self) -> tuple[int, int]:
         """Place in memory at and around the window's limits, and a count."""
         choose = self._random
-        space = choose.choice([*windowed(CONFIG)] * 4 + [CONFIG.memories["trace"]])
+        space = choose.choice([*windowed(self.configs[0])] * 4 + [self.configs[0].memories["trace"]])
         size = self._windows.get(space.name, (0, 0))[1]
         address = choose.choice([choose.randrange(space.words + 1), max(0, size - choose.randrange(40)), size, 0,
                                  choose.getrandbits(28)])
@@ -243,7 +262,7 @@ class Twins:
         if kind < 0.75:  # lists of jobs, layers and instructions
             name, first, end = choose.choice([("weights", DATA, 1024), ("activations", 288, 480),
                                               ("gradients", DATA, 1024)])
-            place = CONFIG.memories[name].number << 28 | choose.randrange(first, end)
+            place = self.configs[0].memories[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
             word = choose.choice([self._noise(1), [choose.randrange(2100)], [1 << choose.randrange(32)], [operand],
                                   [operand]])
@@ -263,7 +282,9 @@ class Twins:
         if kind < 0.93:
             count = choose.randrange(4)
             commands = [self._commands() for _ in range(count)]
-            place = choose.randrange(CONFIG.program_depth) % choose.choice([1, 64]) | choose.randrange(2) << 16
+            config = self.configs[0]
+            place = (choose.randrange(config.program_depth) % choose.choice([1, 64])
+                     | choose.randrange(config.queues) << 16)
             return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, place,
                                  *(command[node] for command in commands)) for node in nodes]
         if kind < 0.96:
@@ -274,11 +295,15 @@ class Twins:
         return [self._packet(choose.randrange(256), choose.randrange(70), self._noise(choose.randrange(1, 20)))
                 for _ in nodes]
 
+    def _asks(self, node: int, packet: Words) -> int:
+        """Who asks for a request."""
+        return self._attacker
+
     def _ask(self, twin: int, packets: list[Words]) -> list[tuple[int, list[int]]]:
         """Send the tenant's packets, with its number ahead, and return each answer with its cycle."""
         simulation = self._opened[twin].simulation
         for node, packet in enumerate(packets):
-            simulation.send(node, np.concatenate([np.array([self._attacker], np.uint32), packet]))
+            simulation.send(node, np.concatenate([np.array([self._asks(node, packet)], np.uint32), packet]))
         found = []
         for node in range(len(packets)):
             answer = simulation.receive(node)
@@ -335,10 +360,11 @@ class Twins:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
-def attack(library: Library, nodes: int, seed: int, batches: int) -> dict[str, Any]:
+def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int, *, kind: type[Twins] = Twins,
+           configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
     """Play batches, or up to the first leak, and return a summary."""
     began = time.process_time()
-    twins = Twins(library, nodes=nodes, seed=seed)
+    twins = kind(library, nodes=nodes, seed=seed, configs=configs)
     leak = ""
     try:
         for _ in range(batches):

@@ -7,6 +7,7 @@ import numpy as np
 from amaranth.hdl import Assert, Assume, Module, ResetSignal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+from amaranth.sim import Simulator
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import Opcode, Status
@@ -63,6 +64,30 @@ def test_rights():
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         assert (trace["forbidden"] == (late | named if is_tenant else late & (busy == 1))).all(), who
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
+
+
+def test_a_server_is_the_model_owners():
+    """There, a tenant may only PING, also the one that is executed."""
+    dut, found = Requester(server=True), {}
+
+    async def ask(ctx):
+        for who in (0, 1, 2, 3):
+            ctx.set(dut.word, who)
+            ctx.set(dut.take, 1)
+            await ctx.tick()
+            ctx.set(dut.take, 0)
+            for opcode, running in itertools.product(range(12), range(4)):
+                ctx.set(dut.opcode, opcode)
+                ctx.set(dut.running, running)
+                await ctx.delay(1e-9)
+                found[who, opcode, running] = ctx.get(dut.foreign)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(ask)
+    simulator.run()
+    assert found == {(who, opcode, running): who != 0 and opcode != Opcode.PING for who, opcode, running in found}
+    assert len(found) == 4 * 12 * 4
 
 
 def test_nobody_asks_before_the_first_word():

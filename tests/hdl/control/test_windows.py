@@ -7,14 +7,15 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hdl.config import NodeConfig
-from hdl.control.windows import WindowTable, asked_layout, found_layout, tenancy_layout, windowed
+from hdl.control.windows import FAR_SPACE, WindowTable, asked_layout, found_layout, tenancy_layout, windowed
 from hdl.group import GROUP
 from sim import formal
 from sim.golden.windows import window
 from sim.payload import from_int
 from sim.verilated.vectors import Unit
 
-CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2)
+CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=3, tenants=2,
+                    compute=1, activation_words=32, far_words=224)
 SET = 1 << 6
 
 
@@ -25,7 +26,11 @@ def groups(base, bound, space):
 def test_against_the_model():
     """Random writes, also of what is no window, for tenants and spaces that are none, and while the node is busy."""
     spaces = windowed(CONFIG)
-    assert [space.name for space in spaces] == ["gradients", "weights", "state_0"]
+    assert [space.name for space in spaces] == ["gradients", "weights", "state_0", "activations", "far"]
+    assert (spaces[-1].number, spaces[-1].words) == (FAR_SPACE, 224)
+    server = NodeConfig(role="server", far_words=64, weight_words=32, gradient_words=32, state_planes=0,
+                        masking=False, error_feedback=False, tenants=2)
+    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # which are in the far memory
     assert asked_layout()["space"].width == 4  # any space that a request names
     unit = Unit(WindowTable(config=CONFIG))
     unit.reset()
@@ -33,10 +38,10 @@ def test_against_the_model():
     cycles = 6000
     inputs = {
         "tenant": np.repeat(generator.integers(0, 4, cycles // 4), 4), "busy": generator.random(cycles) < 0.3,
-        "window": generator.integers(0, 4, cycles) | generator.integers(0, 4, cycles) << 4
+        "window": generator.choice([0, 1, 2, 3, 4, 15, 15], cycles) | generator.integers(0, 4, cycles) << 4
         | SET * (generator.random(cycles) < 0.5),
         "base": generator.integers(0, 5, cycles), "bound": generator.integers(0, 8, cycles),
-        "asked": generator.integers(0, 4, cycles) | generator.integers(0, 5, cycles) << 2,
+        "asked": generator.integers(0, 4, cycles) | generator.choice([0, 1, 2, 3, 4, 15], cycles) << 2,
     }
     trace = unit.run(inputs)
     kept = {(tenant, space.number): (0, 0) for tenant in (1, 2) for space in spaces}
@@ -51,7 +56,7 @@ def test_against_the_model():
             assert (ours["size"], ours["base"] if size else 0) == (size, base if size else 0), f"{cycle=} {name}"
         asked = from_int(asked_layout(), now["asked"])
         answer = from_int(found_layout(), int(trace["found"][cycle]))
-        base, size = kept.get((asked["tenant"], asked["space"]), (0, 0))
+        base, size = (0, 0) if asked["space"] == FAR_SPACE else kept.get((asked["tenant"], asked["space"]), (0, 0))
         assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (not now["busy"] and now["tenant"] != running), f"{cycle=}"
         shown = {space.name: (everything | kept).get((running, space.number), (0, 0)) for space in spaces}
@@ -59,7 +64,8 @@ def test_against_the_model():
             running = now["tenant"]
             place = now["window"] >> 4 & 3, now["window"] & 15
             if now["window"] & SET and place in kept:
-                kept[place] = groups(now["base"], now["bound"], spaces[place[1]])
+                space = next(space for space in spaces if space.number == place[1])
+                kept[place] = groups(now["base"], now["bound"], space)
 
 
 def is_in(window, space):
@@ -97,6 +103,9 @@ class Stands(wiring.Component):
         # A window of the tenant that is executed is the one that its requests find.
         for space in windowed(CONFIG):
             ours = windows[space.name]
+            if space.number == FAR_SPACE:  # no request reaches it
+                m.d.comb += Assert((unit.asked.space != FAR_SPACE) | (unit.found.size == 0))
+                continue
             with m.If((cycles > WindowTable.latency) & (unit.asked.tenant == unit.tenancy.tenant)
                       & (unit.tenancy.tenant != 0) & (unit.asked.space == space.number)):
                 m.d.comb += [Assert(unit.found.base == ours.base), Assert(unit.found.size == ours.size)]

@@ -6,6 +6,8 @@ import pytest
 
 from hdl.config import NodeConfig
 from hdl.far.memories import OUTSTANDING, FarMemories
+from hdl.group import GROUP
+from hdl.guard import window_layout
 from sim.golden import far_memories as golden
 from sim.verilated.vectors import Unit
 from tests.hdl.far.traffic import Traffic
@@ -15,6 +17,11 @@ PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
 }
+
+
+#: Windows in guarded memories of two lanes, in groups, and the queues of their ports.
+WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
+OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 
 
 def configuration(lanes):
@@ -32,11 +39,21 @@ def bench(request):
                        name=f"FarMemories{lanes}")
 
 
-def model(lanes):
+@pytest.fixture(scope="module")
+def guarded():
+    readers, writers = PORTS[2]
+    return Unit(FarMemories(config=configuration(2), readers=readers, writers=writers, owners=OWNERS),
+                name="GuardedFarMemories")
+
+
+def model(lanes, windows=None):
     """The model, and the rows of the memory at each of its read ports and write ports."""
     config, (readers, writers) = configuration(lanes), PORTS[lanes]
     rows = {name: config.memories[name].words // lanes for name in config.far_bases}
-    return golden.FarMemories({name: base // lanes for name, base in config.far_bases.items()}, readers, writers), (
+    guards = [] if windows is None else [
+        {name: (GROUP // lanes * base, GROUP // lanes * size) for name, (base, size) in windows.items()}, OWNERS]
+    return golden.FarMemories({name: base // lanes for name, base in config.far_bases.items()}, readers, writers,
+                              *guards), (
         [rows[name] for name in rows for _ in range(len(readers[name]) + 1)],
         [rows[name] for name in rows for _ in range(writers[name] + 1)])
 
@@ -48,7 +65,7 @@ def names(lanes, kind):
     return [f"{name}_{kind}__{n}" for name, count in counts.items() for n in range(count + 1)]
 
 
-def compare(lanes, unit, cycles, where):
+def compare(lanes, unit, cycles, where, windows=None):
     """Run the unit with the inputs of cycles, and compare its outputs."""
     given, shown = zip(*cycles, strict=True)
     noise = np.random.default_rng(len(cycles)).integers(0, 1 << 32, len(cycles), dtype=np.uint64)
@@ -72,6 +89,9 @@ def compare(lanes, unit, cycles, where):
             if kind == "write":
                 inputs[f"{name}__keep"] = column([one.keep if one else 0 for one in asked])
                 inputs[f"{name}__elements"] = column([one.elements if one else 0 for one in asked])
+    for name, (base, size) in (windows or {}).items():
+        bits = window_layout(configuration(lanes).memories[name].words).const({"base": base, "size": size})
+        inputs[f"{name}_window"] = bits.as_value().value
     unit.reset()
     trace = unit.run(inputs)
 
@@ -98,6 +118,8 @@ def compare(lanes, unit, cycles, where):
                                         for one in shown], writes)
     same("silent", [one.silent for one in shown])
     same("lost", [one.lost for one in shown])
+    if windows is not None:
+        same("strays", [one.strays for one in shown])
 
 
 def test_constructor_errors():
@@ -130,6 +152,22 @@ def test_every_cycle(bench, pattern, latency, rates):
     assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
         f"{where}: {traffic.counts}")
     assert latency == 1 or traffic.counts["dropped"] > 20, f"{where}: {traffic.counts}"
+
+
+@pytest.mark.parametrize(("pattern", "latency", "rates"), [
+    ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
+def test_guarded_memories(guarded, pattern, latency, rates):
+    """Rows outside read as zeros, and are not written; the host's are those of the memory."""
+    where = f"seed {latency}"
+    unit_model, rows = model(2, WINDOWS)
+    traffic = Traffic(seed=latency, model=unit_model, rows=rows, lanes=2, latency=latency, pattern=pattern,
+                      rates=rates).run(6000)
+    compare(2, guarded, traffic.cycles, where, WINDOWS)
+    assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
+        f"{where}: {traffic.counts}")
+    assert traffic.counts["outside"] > 100, f"{where}: {traffic.counts}"
+    assert not traffic.counts["forgotten"]
+    assert {shown.strays for _, shown in traffic.cycles} >= {0, 1, 2}, where
 
 
 def idle(unit_model, **changes):

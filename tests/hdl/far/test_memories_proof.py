@@ -1,12 +1,14 @@
 # amaranth: UnusedElaboratable=no
-"""Proof that each answer of the far memory goes to the reader that asked for it, or to nobody after its reset."""
+"""Proofs that each answer of the far memory goes to the reader that asked for it, or to nobody after its reset, and
+that engines' requests of guarded memories are in the tenant's windows."""
 
-from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hdl.config import NodeConfig
 from hdl.far.memories import OUTSTANDING, FarMemories
+from hdl.group import GROUP
 from sim.formal import prove
 
 
@@ -80,3 +82,67 @@ class Owners(wiring.Component):
 
 def test_answers_go_to_their_owners():
     prove(Owners(), depth=8, mode="bmc")
+
+
+class Inside(wiring.Component):
+    """Engines and the host at two guarded memories, with any requests and any windows that stand: an engine's request
+    is in the window of its memory, the host's in its memory, and what is outside is told and answered with zeros."""
+
+    WORDS = 128, 64
+
+    def __init__(self):
+        config = NodeConfig(role="server", lanes=1, gradient_words=32, weight_words=self.WORDS[0],
+                            state_words=self.WORDS[1], state_planes=1, far_words=256, masking=False,
+                            error_feedback=False)
+        self._unit = FarMemories(config=config, readers={"weights": (0,), "state_0": (0,)},
+                                 writers={"weights": 1, "state_0": 1},
+                                 owners={"weights": ((0,), (1,)), "state_0": ((1,), (0,))})
+        members = self._unit.signature.members
+        super().__init__({
+            **{name: In(members[name].shape) for name in ("abandon", "timeout", "link_reset", "weights_window",
+                                                          "state_0_window")},
+            **{f"{name}_{kind}": members[f"{name}_{kind}"] for name in ("weights", "state_0")
+               for kind in ("read", "write")},
+            "ready": In(1), "response": In(1), "answer": In(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit
+        far = unit.far
+        windows = [self.weights_window, self.state_0_window]
+        before, settled = Signal(len(Cat(windows))), Signal()
+        m.d.sync += [before.eq(Cat(windows)), settled.eq(1)]
+        m.d.comb += [
+            *(getattr(unit, name).eq(getattr(self, name)) for name in ("abandon", "timeout", "link_reset",
+                                                                       "weights_window", "state_0_window")),
+            far.ready.eq(self.ready), far.response.eq(self.response), far.answer[0].eq(self.answer),
+            Assume(~ResetSignal()), Assume(~settled | (before == Cat(windows)))]
+        first, outside, blank = 0, [[], []], Signal()
+        zeros, told = Signal(), Signal(2)
+        for number, (name, words, window) in enumerate(zip(("weights", "state_0"), self.WORDS, windows, strict=True)):
+            begin, size = Signal(10, name=f"begin_{number}"), Signal(10, name=f"size_{number}")
+            m.d.comb += [
+                begin.eq(first + GROUP * window.base), size.eq(GROUP * window.size),
+                Assume((window.size == 0) | (window.base + window.size <= words // GROUP))]
+            for kind in ("read", "write"):
+                for n, (outer, inner) in enumerate(zip(getattr(self, f"{name}_{kind}"),
+                                                       getattr(unit, f"{name}_{kind}"), strict=True)):
+                    wiring.connect(m, outer=wiring.flipped(outer), inner=inner)
+                    if n == 0:
+                        queue = number if kind == "read" else 1 - number
+                        outside[queue].append((kind, inner.valid & inner.ready & (inner.row >= size)))
+            mine = far.valid & (unit.request.memory == number)
+            m.d.comb += [
+                Assert(~mine | unit.request.by_host | ((far.row >= begin) & (far.row < begin + size))),
+                Assert(~mine | ((far.row >= first) & (far.row < first + words)))]
+            first += words
+        m.d.sync += [told.eq(Cat(Cat(one for _, one in queue).any() for queue in outside)),
+                     blank.eq(Cat(one for queue in outside for kind, one in queue if kind == "read").any()),
+                     zeros.eq(blank)]
+        m.d.comb += [Assert(~settled | (unit.strays == told)),
+                     Assert(~zeros | (unit.weights_read[0].elements[0] == 0))]
+        return m
+
+
+def test_requests_are_inside():
+    prove(Inside(), depth=4)

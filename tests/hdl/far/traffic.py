@@ -36,7 +36,7 @@ class Traffic:
     -------
     cycles : list of (Inputs, Outputs)
     counts : Counter
-        Answers that were given, dropped and made up, silences, and forgotten rows.
+        Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -111,7 +111,9 @@ class Traffic:
         for n, (request, ready) in enumerate(zip(given.writes, shown.write_ready, strict=True)):
             if request is not None and ready:
                 port = model.writers[n]
-                if port.host and shown.silent:
+                if port.is_outside(request):
+                    self.counts["outside"] += 1
+                elif port.host and shown.silent:
                     self.counts["lost"] += 1
                 else:
                     self._write(self._content, Request(row=port.base + request.row, keep=request.keep,
@@ -119,6 +121,10 @@ class Traffic:
         for n, (request, ready) in enumerate(zip(given.reads, shown.read_ready, strict=True)):
             if request is not None and ready:
                 port = model.readers[n]
+                if port.is_outside(request):
+                    self.counts["outside"] += 1
+                    self._expected[n].append(0)
+                    continue
                 dead = port.host and shown.silent
                 self._expected[n].append(None if dead else self._content.get(port.base + request.row, 0))
         if shown.far is not None and given.ready:
@@ -128,7 +134,7 @@ class Traffic:
                 self._owed.append((at, self._far.get(shown.far.row, 0)))
             else:
                 self._write(self._far, shown.far)
-        elif shown.silent and given.link_reset and given.answer is None:
+        elif shown.silent and given.link_reset and given.answer is None and not model.guarded:
             self.counts["forgotten"] += len(self._owed)
             self._owed.clear()
             for n, port in enumerate(model.readers):

@@ -1,0 +1,97 @@
+"""A hostile tenant at a worker with a far memory and three queues, alone or with the server of its relay.
+
+A server is the model owner's: it pushes there what the tenant asks for, in the tenant's name, and takes the events.
+"""
+
+import fractions
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation
+from hdl.control.windows import PRIVILEGED
+from host.driver.command import Command
+from tests.tenants.hostile import Twins
+
+__all__ = ["SERVER", "WORKER", "MovingTwins"]
+
+Words = npt.NDArray[np.uint32]
+
+_COMMON = {"tenants": 2, "lanes": 2, "segment": 32, "gradient_words": 512, "weight_words": 512, "state_words": 256,
+           "masking": False, "error_feedback": False}
+
+#: Nodes as small as they can be.
+WORKER = NodeConfig(role="worker", compute=1, activation_words=512, far_words=1024, queues=3, program_depth=8,
+                    state_planes=0, **_COMMON)
+SERVER = NodeConfig(role="server", far_words=1024, queues=3, program_depth=8, state_planes=1, **_COMMON)
+
+_MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
+
+
+class MovingTwins(Twins):
+    """Twins of a worker, or of a worker and its server, whose far memories are as slow on both."""
+
+    rooms = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
+
+    def _begin(self) -> None:
+        choose = self._random
+        latency, rate = choose.choice([1, 16, 100]), choose.choice([2, 1, fractions.Fraction(1, 8)])
+        for one in self._opened:
+            one.simulation.set_far_speed(latency=latency, rate=rate)
+        super()._begin()
+
+    def _fill(self) -> None:
+        inside = {name: self._numbers.standard_normal((self.nodes, space.words)).astype(np.float32).view(np.uint32)
+                  for name, space in self.spaces.items()}
+        for twin in range(2):
+            for node in range(self.nodes):
+                for name, (base, size) in self._windows.items():
+                    if self._has(node, name):
+                        memory = self._memory(twin, node, name)
+                        memory[:] = self._numbers.integers(0, 1 << 32, memory.size, dtype=np.uint32)
+                        memory[base:base + size] = inside[name][node][:size]
+
+    def _bases(self) -> dict[str, int]:
+        """Places and a length, mostly in windows, else at and behind their limits."""
+        choose, windows = self._random, self._windows
+        near, far = windows["activations"][1], windows["far"][1]
+        length = choose.choice([choose.randrange(1, 257), choose.randrange(1, 65), near, far, 32])
+        found = {"length": length}
+        for name, space in (("gradient_base", "gradients"), ("weight_base", "weights"), ("state_base", "far")):
+            room = windows[space][1]
+            found[name] = 32 * choose.choice([0, 0, choose.randrange(17), max(0, room - length) // 32, room // 32])
+        return found
+
+    def _commands(self) -> list[Words]:
+        """Words of a command for each node: well formed, mutated, or random."""
+        choose, server = self._random, self.nodes - 1
+        operation = choose.choice([*_MOVES, *_MOVES, Operation.BROADCAST, Operation.PUSH, Operation.ALL_REDUCE,
+                                   Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.LAYERS, Operation.QUIESCE])
+        fields = self._bases()
+        if self.nodes > 1 and operation not in _MOVES:
+            fields["state_base"] = 32 * choose.randrange(4)
+        self._number = getattr(self, "_number", 0) + 1
+        fields |= {"size": self.nodes, "root": server, "collective": self._number % (1 << 15)}
+        found, kind = [], choose.random()
+        changes = self._fields() if kind < 0.3 else {}
+        odd = choose.choice([None, *range(self.nodes)])
+        for node in range(self.nodes):
+            command = Command(operation=operation, rank=node, tenant=self._attacker, tag=choose.getrandbits(16),
+                              **fields)
+            if odd in (None, node):
+                command = Command(**{**vars(command), **changes})
+            words = command.words()
+            if kind > 0.93:
+                words = self._noise(DESCRIPTOR_WORDS)
+                words[0] = words[0] & 0xFFFFFF00 | operation
+                words[7] = words[7] & 0xFFFF | self._attacker << 16
+            found.append(words)
+        return found
+
+    def _aim(self) -> None:
+        """Prepare nothing: there are no lists."""
+
+    def _asks(self, node: int, packet: Words) -> int:
+        by_owner = self.configs[node].is_server and int(packet[0]) >> 24 in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT)
+        return int(PRIVILEGED) if by_owner else self._attacker
