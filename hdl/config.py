@@ -347,8 +347,7 @@ class NodeConfig:
         """Raise ValueError if a node of several tenants has what no guard is for."""
         if isinstance(self.tenants, bool) or self.tenants not in (1, 2):
             raise ValueError(f"Tenant count must be 1 or 2, not {self.tenants!r}")
-        unguarded = {"far memory": self.far_words, "rounds": self.rounds, "control words": self.has_signals,
-                     "row owners": self.row_owners and self.compute, "second bank of programs": self.has_banks}
+        unguarded = {"far memory": self.far_words}
         found = [name for name, there in unguarded.items() if there]
         if self.tenants > 1 and found:
             raise ValueError(f"Node of two tenants must have no {found[0]}")
