@@ -13,8 +13,8 @@ import typer
 
 from hdl.node import Node
 from sim.verilated.build import build_ring
-from tests.pairs.memories import CONFIG
-from tests.tenants.hostile import REQUESTS, attack
+from tests.tenants.hostile import REQUESTS, Twins, attack
+from tests.tenants.rounds import RoundTwins
 
 #: Batches of a part.
 _PART = 50
@@ -27,16 +27,16 @@ def main(
 ) -> None:
     """Attack simulated nodes as one of two tenants, and compare twins."""
     began = time.monotonic()
-    print("building the ring, unless an earlier run has", flush=True)
-    library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-    parts = -(-requests // (3 * _PART * REQUESTS))  # of one node and of two
+    print("building the rings, unless an earlier run has", flush=True)
+    kinds = {kind: build_ring(Node(kind.config), identity=f"Node({kind.config})") for kind in (Twins, RoundTwins)}
+    parts = -(-requests // (3 * len(kinds) * _PART * REQUESTS))  # of one node and of two
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()
     leaks = []
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(attack, library, nodes, seed + 2 * part + nodes - 1, _PART)
-                   for part in range(parts) for nodes in (1, 2)]
+        waiting = [pool.submit(attack, library, nodes, seed + 2 * part + nodes - 1, _PART, kind)
+                   for part in range(parts) for kind, library in kinds.items() for nodes in (1, 2)]
         for done in concurrent.futures.as_completed(waiting):
             result = done.result()
             statuses.update(result["statuses"])

@@ -8,13 +8,15 @@ the same cycle: then nothing of what is outside has come to the tenant.
 import dataclasses
 import random
 import time
-from typing import Any
+import zlib
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
+    EDIT_WORDS,
     EVENT_WORDS,
     RUN_WORDS,
     EventStatus,
@@ -38,8 +40,6 @@ __all__ = ["REQUESTS", "LeakError", "Twins", "attack"]
 
 Words = npt.NDArray[np.uint32]
 
-#: Least elements of a window in which the lists of :mod:`tests.pairs.memories` have room.
-_ROOM = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
 _TIMEOUT, _BUDGET = 1_500, 1_000
 _PATIENCE = 3_000
 #: Cycles for any answer.
@@ -59,7 +59,7 @@ class Twins:
     Parameters
     ----------
     library : Library
-        Ring of nodes of :data:`tests.pairs.memories.CONFIG`.
+        Ring of nodes of :attr:`config`.
     nodes : int
     seed : int
         Seed of all random choices.
@@ -73,6 +73,13 @@ class Twins:
         Events so far.
     """
 
+    config = CONFIG
+    #: Least elements of a window in which the lists of :mod:`tests.pairs.memories` have room.
+    room: ClassVar = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
+
+    #: Memories with lists, and where they lie.
+    lists: ClassVar = [("weights", DATA, 1024), ("activations", 288, 480), ("gradients", DATA, 1024)]
+
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes, self.seed = nodes, seed
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
@@ -81,8 +88,8 @@ class Twins:
         self._numbers = np.random.default_rng(seed)
         self._generator = Generator(nodes, seed)
         self._opened = [OpenRing(library, nodes=nodes, threads=1) for _ in range(2)]
-        devices = [[Device(transport, CONFIG, name=f"node {node}") for node, transport in enumerate(one.transports)]
-                   for one in self._opened]
+        devices = [[Device(transport, self.config, name=f"node {node}")
+                    for node, transport in enumerate(one.transports)] for one in self._opened]
         self._rings = [Ring(one, timeout=_TIMEOUT) for one in devices]
         self._hosts = [TenantHost(one) for one in devices]
         for ring, host in zip(self._rings, self._hosts, strict=True):
@@ -98,7 +105,7 @@ class Twins:
             one.close()
 
     def _memory(self, twin: int, node: int, name: str) -> Words:
-        return self._opened[twin].simulation.memory(node, CONFIG.memories[name].number)
+        return self._opened[twin].simulation.memory(node, self.config.memories[name].number)
 
     def _begin(self) -> None:
         """Give both tenants new windows; one of them attacks, mostly the one that is executed."""
@@ -106,8 +113,8 @@ class Twins:
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
         mine, other = {}, {}
-        for space in windowed(CONFIG):
-            size = choose.choice([_ROOM[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
+        for space in windowed(self.config):
+            size = choose.choice([self.room[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
             base = 32 * choose.randrange((space.words - size) // 32 + 1)
             mine[space.name] = base, size
             other[space.name] = choose.choice([(0, base), (base + size, space.words - base - size)])
@@ -121,8 +128,8 @@ class Twins:
 
     def _fill(self) -> None:
         """Fill the window alike on both rings, and all else differently."""
-        inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
-        for number, space in enumerate(windowed(CONFIG)):
+        inside = self._contents()
+        for number, space in enumerate(windowed(self.config)):
             base, size = self._windows[space.name]
             for twin in range(2):
                 for node in range(self.nodes):
@@ -130,10 +137,16 @@ class Twins:
                     memory[:] = self._numbers.integers(0, 1 << 32, space.words, dtype=np.uint32)
                     memory[base:base + size] = inside[number][node][:size]
 
+    def _contents(self) -> list[Words]:
+        """Words of each memory of all nodes, of which a window gets the first ones."""
+        inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
+        self._generator.begin(patient=True)
+        return inside
+
     def _outside(self, twin: int) -> Words:
         """Words of all memories outside of the window."""
         found = []
-        for space in windowed(CONFIG):
+        for space in windowed(self.config):
             base, size = self._windows[space.name]
             for node in range(self.nodes):
                 memory = self._memory(twin, node, space.name)
@@ -195,7 +208,7 @@ class Twins:
     def _place(self) -> tuple[int, int]:
         """Place in memory at and around the window's limits, and a count."""
         choose = self._random
-        space = choose.choice([*windowed(CONFIG)] * 4 + [CONFIG.memories["trace"]])
+        space = choose.choice([*windowed(self.config)] * 4 + [self.config.memories["trace"]])
         size = self._windows.get(space.name, (0, 0))[1]
         address = choose.choice([choose.randrange(space.words + 1), max(0, size - choose.randrange(40)), size, 0,
                                  choose.getrandbits(28)])
@@ -219,7 +232,7 @@ class Twins:
             name, base = "weights", choose.choice(list(programs.masks))
             fields |= {"state_base": 32 * choose.randrange(33), "length": programs.masks[base].elements}
             changes = {base: programs.masks[base].count << 16 | 1 << 6} if choose.random() < 0.5 else {}
-        number = CONFIG.memories[name].number << 28
+        number = self.config.memories[name].number << 28
         command = Command(operation=operation, tenant=self._attacker, weight_base=base, **fields).words()
         self._prepared = [
             *([self._packet(Opcode.WRITE_MEMORY, 1, number | place, value)] * self.nodes
@@ -241,9 +254,8 @@ class Twins:
         if kind < 0.66:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
         if kind < 0.75:  # lists of jobs, layers and instructions
-            name, first, end = choose.choice([("weights", DATA, 1024), ("activations", 288, 480),
-                                              ("gradients", DATA, 1024)])
-            place = CONFIG.memories[name].number << 28 | choose.randrange(first, end)
+            name, first, end = choose.choice(self.lists)
+            place = self.config.memories[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
             word = choose.choice([self._noise(1), [choose.randrange(2100)], [1 << choose.randrange(32)], [operand],
                                   [operand]])
@@ -263,12 +275,18 @@ class Twins:
         if kind < 0.93:
             count = choose.randrange(4)
             commands = [self._commands() for _ in range(count)]
-            place = choose.randrange(CONFIG.program_depth) % choose.choice([1, 64]) | choose.randrange(2) << 16
+            idle = self.config.has_banks * choose.randrange(2) << 23
+            place = choose.randrange(self.config.program_depth) % choose.choice([1, 64]) | choose.randrange(2) << 16
+            place |= idle
             return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, place,
                                  *(command[node] for command in commands)) for node in nodes]
         if kind < 0.96:
             return [self._packet(Opcode.RUN, RUN_WORDS, choose.randrange(1, 4), choose.getrandbits(8),
                                  choose.choice([0, node | self.nodes << 4])) for node in nodes]
+        if kind < 0.97:
+            return [self._packet(Opcode.EDIT, EDIT_WORDS, choose.randrange(1, 4) | choose.randrange(3) << 16,
+                                 choose.choice([0, zlib.crc32(np.zeros(1, np.uint32)), choose.getrandbits(32)]))
+                    ] * self.nodes
         if kind < 0.98:
             return [self._packet(Opcode.PING, 3, [1, 2, 3])] * self.nodes
         return [self._packet(choose.randrange(256), choose.randrange(70), self._noise(choose.randrange(1, 20)))
@@ -302,7 +320,6 @@ class Twins:
         if self._batch % 5 == 0:
             self._begin()
         self._fill()
-        self._generator.begin(patient=True)
         before = [self._outside(twin) for twin in range(2)]
         where = f"{self.nodes} nodes, seed {self.seed}, batch {self._batch}"
         for number in range(REQUESTS):
@@ -335,10 +352,10 @@ class Twins:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
-def attack(library: Library, nodes: int, seed: int, batches: int) -> dict[str, Any]:
+def attack(library: Library, nodes: int, seed: int, batches: int, kind: type[Twins] = Twins) -> dict[str, Any]:
     """Play batches, or up to the first leak, and return a summary."""
     began = time.process_time()
-    twins = Twins(library, nodes=nodes, seed=seed)
+    twins = kind(library, nodes=nodes, seed=seed)
     leak = ""
     try:
         for _ in range(batches):
