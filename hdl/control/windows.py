@@ -48,8 +48,9 @@ class WindowTable(wiring.Component):
     While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to
     ``bound``; one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over
     from its register. Neither happens while the node is ``busy``; and in a node with control words, which come at any
-    time, the tenant changes only while links are reset, so that all forget the one before. Windows in :attr:`tenancy` follow :attr:`latency`
-    cycle later. The privileged host, tenant 0, has all of each memory, and tenant 3 nothing.
+    time, the tenant changes only while links are reset, so that the one before is forgotten. Windows in
+    :attr:`tenancy` follow :attr:`latency` cycle later. The privileged host, tenant 0, has all of each memory, and
+    tenant 3 nothing.
 
     Parameters
     ----------

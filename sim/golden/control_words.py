@@ -9,7 +9,8 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-__all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRelay", "keepalive_word", "marked", "parted"]
+__all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRelay", "keepalive_word", "marked",
+           "parted"]
 
 #: Nodes of a ring.
 SOURCES = 16

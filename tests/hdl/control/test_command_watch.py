@@ -20,8 +20,8 @@ def words_of(event):
 
 
 def watch(*, length, budget=0, strays=(), taken=3, held=None):
-    """Run one command: its event is offered ``length`` cycles after its start, and taken ``taken`` cycles later. A gate
-    holds it back for ``held`` cycles before, to which strays of negative cycles belong."""
+    """Run one command: its event is offered ``length`` cycles after its start, and taken ``taken`` cycles later. A
+    gate holds it back for ``held`` cycles before, to which strays of negative cycles belong."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:
@@ -30,7 +30,8 @@ def watch(*, length, budget=0, strays=(), taken=3, held=None):
     cycles = length + taken + 4
     time = np.arange(cycles)
     trace = unit.run({
-        "started": time == 0, **({} if held is None else {"offered": time == 0}), "budget": np.full(cycles, budget), "stray": np.isin(time, strays),
+        "started": time == 0, **({} if held is None else {"offered": time == 0}),
+        "budget": np.full(cycles, budget), "stray": np.isin(time, strays),
         "i__valid": (time >= length) & (time <= length + taken), "o__ready": time == length + taken,
         "i__payload": np.tile(words_of(EVENT), (cycles, 1))})
     offered = [from_int(event_layout(), sum(int(word) << 32 * n for n, word in enumerate(trace["o__payload"][cycle])))

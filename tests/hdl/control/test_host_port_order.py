@@ -25,9 +25,12 @@ CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_p
 ANSWER = "Drain", "Header", "Status", "Payload"
 #: States behind the comparison of the place with the room, by what they ask of the node.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
+#: Requests with a place.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
           Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
-OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT], "Descriptor": [Opcode.PUSH_COMMAND],
+#: Other states in which a request is served, by what it may be.
+OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT],
+          "Descriptor": [Opcode.PUSH_COMMAND],
           "Load-Header": [Opcode.LOAD_PROGRAM], "Load-Words": [Opcode.LOAD_PROGRAM], "Run": [Opcode.RUN, Opcode.EDIT],
           "Judge": [Opcode.RUN, Opcode.EDIT], "Start": [Opcode.RUN]}
 
@@ -58,7 +61,8 @@ class Order(wiring.Component):
         for name in ("running", "busy", "found", "commands_full", "program_status"):
             m.d.comb += getattr(port, name).eq(getattr(self, name))
         m.d.comb += [
-            Assume(~ResetSignal()), Assume(formal.holds(m, "i", self.i)), Assume(formal.holds(m, "events", self.events)),
+            Assume(~ResetSignal()),
+            Assume(formal.holds(m, "i", self.i)), Assume(formal.holds(m, "events", self.events)),
             port.i.valid.eq(self.i.valid), port.i.payload.eq(self.i.payload), self.i.ready.eq(port.i.ready),
             port.o.ready.eq(self.answers), port.commands.ready.eq(self.commands_ready),
             port.memory_read.request.ready.eq(self.memory_ready[0]),
