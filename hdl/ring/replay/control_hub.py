@@ -83,7 +83,7 @@ class ControlHub(wiring.Component):
         word = data.View(control_layout(), given)
         kept, chosen = Signal(len(self._takes)), Signal(len(self._takes))
         first, whole = Signal(), Signal()
-        ours = whole & (mark(self.i.payload) == self.tenant) if self._tenants else whole
+        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # what has a mark is whole
         follow = Signal.like(word.words)
         single = Cat(word.type == type for type in SINGLE).any()
         mine = Cat(Cat(word.type == type for type in types).any() for types in self._takes)

@@ -161,12 +161,12 @@ def test_tenants(shared, tenant):
     is sent is marked, in the first word of a message."""
     bench = Bench(tenant)
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
-             [first_word(ControlType.CLOSE, 2), Signal(1, 0, 2, 3).word, keepalive_word(1)]]
+             [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]
     for message in known:
         for one in (0, 1, 2):
             bench.words += [marked(message[0], one), *message[1:]]
     bench.gives = [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
-    for _ in range(40):
+    for _ in range(50):
         bench.step()
     assert bench.handed == [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
     assert bench.sent == [word for message in known for word in (marked(message[0], tenant), *message[1:])]
