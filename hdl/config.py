@@ -344,14 +344,9 @@ class NodeConfig:
                              f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")
 
     def _check_tenants(self):
-        """Raise ValueError if a node of several tenants has what no guard is for."""
+        """Raise ValueError unless there can be so many tenants."""
         if isinstance(self.tenants, bool) or self.tenants not in (1, 2):
             raise ValueError(f"Tenant count must be 1 or 2, not {self.tenants!r}")
-        unguarded = {"rounds": self.rounds, "control words": self.has_signals,
-                     "row owners": self.row_owners and self.compute, "second bank of programs": self.has_banks}
-        found = [name for name, there in unguarded.items() if there]
-        if self.tenants > 1 and found:
-            raise ValueError(f"Node of two tenants must have no {found[0]}")
 
     def check_ring(self, nodes):
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""

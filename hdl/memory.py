@@ -96,7 +96,8 @@ class LanedMemory(wiring.Component):
     read : array of In(read_signature(rows, lanes))
     write : array of In(write_signature(rows, lanes))
     written : Out(written_signature(rows))
-        There if it is ``watched``: valid in the cycle after a port was taken with an element to keep.
+        There if it is ``watched``: valid in the cycle after a port was taken with an element to keep. If it is
+        guarded, a row of the memory, in the window or written by the host.
     enable : In(1)
         There if it is ``throttled``; all ``ready`` depend combinationally on it.
     window : In(window_layout(rows * lanes))
@@ -162,6 +163,8 @@ class LanedMemory(wiring.Component):
         taken = self._write_turns(m)
         allowed = ~asks | writes.allowed
         m.d.comb += writes.row.eq(row)
+        if self._watched:
+            m.d.comb += [self.written.valid.eq(write.en.any()), self.written.row.eq(write.addr)]
         m.d.sync += [
             write.addr.eq(Mux(asks, writes.place, host.row)),
             latest.eq(Mux(asks, row, (host.row - base)[:len(latest)])),

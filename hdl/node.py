@@ -156,6 +156,8 @@ class Node(wiring.Component):
                 return self._windows.tenancy.tenant
             if config.tenants > 1 and path in ("link_reset", "timeout"):
                 return self._ending(engine, path, getattr(registers, path))
+            if root == "windows":
+                return self._windows.tenancy.windows[name]
             if root == "checked":
                 return queue.checked[min(engine.queue or 0, config.queues - 1)][name]
             if root == "latched":
@@ -190,7 +192,7 @@ class Node(wiring.Component):
         """Make the windows of tenants, and the watches over their commands. The queue begins anew with a tenant."""
         config, queues = self._config, range(self._config.queues)
         m.submodules.windows = self._windows = windows = WindowTable(config=config)
-        self._watches = [CommandWatch() for _ in queues]
+        self._watches = [CommandWatch(gated=config.rounds) for _ in queues]
         self._strays = [[] for _ in queues]
         m.submodules.queue = ResetInserter(windows.changed)(queue)
         status = queue.queue_status
@@ -206,11 +208,14 @@ class Node(wiring.Component):
             windows.base.eq(registers.window_base), windows.bound.eq(registers.window_bound),
             windows.asked.eq(host_port.asked), host_port.found.eq(windows.found),
             host_port.running.eq(windows.tenancy.tenant), queue.tenancy.eq(windows.tenancy),
+            *([windows.link_reset.eq(registers.link_reset)] if config.has_signals else []),
         ]
         for n, watch in enumerate(self._watches):
             m.submodules[f"watch_{n}"] = watch
             m.d.comb += [watch.started.eq(queue.start[n].valid & queue.start[n].ready),
                          watch.budget.eq(registers.budget)]
+            if config.rounds:
+                m.d.comb += watch.offered.eq(queue.start[n].valid)
             connect_stream(m, watch.o, queue.completions[n])
 
     def _queue_of(self, engine):

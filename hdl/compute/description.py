@@ -46,5 +46,6 @@ def describe_layers(config):
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},
         writes={"gradients": ("gradient_write",), "activations": ("activation_write",)},
         watches={"activations": "activation_written"} if config.row_owners else {},
-        inputs={"link_reset": "link_reset", "weight_version": "weight_version", **_throttle(config)},
+        inputs={"link_reset": "link_reset", "weight_version": "weight_version", **_throttle(config),
+                **({"window": "windows.activations"} if config.row_owners and config.tenants > 1 else {})},
     )

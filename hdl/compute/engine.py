@@ -14,6 +14,7 @@ from hdl.compute.row_unit import RowUnit
 from hdl.compute.vector import VectorUnit
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
+from hdl.guard import window_layout
 from hdl.memory import read_signature, write_signature, written_signature
 from hdl.streams.stream import connect_stream
 from hdl.throttle import RATE_BITS, Throttle
@@ -69,6 +70,8 @@ class ComputeEngine(wiring.Component):
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
     activation_written : In(written_signature(rows))
         In a node with row owners: each row of the activation memory that is written.
+    window : In(window_layout(activation_words))
+        In a node with row owners and tenants: the tenant's window in the activation memory.
     throttle : In(16)
         In a node with throttles: the list and all units move on in so many of 65,536 cycles, and the memories serve
         them in every cycle. Floating-point units of a native simulation cannot stand still: such a node must be
@@ -94,6 +97,8 @@ class ComputeEngine(wiring.Component):
             "gradient_write": Out(write_signature(rows[Place.GRADIENTS], lanes)),
             "activation_write": Out(write_signature(rows[Place.ACTIVATIONS], lanes)),
             **({"activation_written": In(written_signature(rows[Place.ACTIVATIONS]))} if config.row_owners else {}),
+            **({"window": In(window_layout(config.activation_words))}
+               if config.row_owners and config.tenants > 1 else {}),
             **({"throttle": In(RATE_BITS)} if config.throttles else {}),
         })
 
@@ -124,7 +129,8 @@ class ComputeEngine(wiring.Component):
             parts["rows"] = row_unit = RowUnit(
                 lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps, owner_bits=owner_bits)
         if config.row_owners:
-            parts["owners"] = owners = RowOwners(rows=words[Place.ACTIVATIONS] // config.lanes)
+            parts["owners"] = owners = RowOwners(
+                rows=words[Place.ACTIVATIONS] // config.lanes, lanes=config.lanes if config.tenants > 1 else None)
         enable = self._throttle(m, platform)
         for name, unit in parts.items():
             if config.throttles and name not in ("access", "owners"):
@@ -237,6 +243,7 @@ class ComputeEngine(wiring.Component):
             owners.read.valid.eq(read.valid & read.ready), owners.read.row.eq(read.row),
             owners.read.owner.eq(access.read_owner),
             runner.is_other.eq(owners.dead),
+            *([owners.window.eq(self.window)] if self._config.tenants > 1 else []),
         ]
         with m.If(owners.dead):
             m.d.comb += runner.number.eq(Cat(lists.number, Const(0, ROW_BIT - len(lists.number)), owners.row))

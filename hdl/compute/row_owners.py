@@ -6,6 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.layer_list import OWNER_BITS
+from hdl.guard import Guard, window_layout
 from hdl.memory import written_signature
 
 __all__ = ["RowOwners", "access_layout"]
@@ -31,9 +32,13 @@ class RowOwners(wiring.Component):
     ----------
     rows : int
         Rows of the memory; at least 2.
+    lanes : int, optional
+        Elements in a row of a memory that is guarded. A read names a row of the tenant's window then, and one outside
+        is not compared.
 
     Members
     -------
+    window : In(window_layout(rows * lanes)), with ``lanes``
     written : In(written_signature(rows))
         Row that the memory writes in this cycle.
     write : In(1)
@@ -51,11 +56,12 @@ class RowOwners(wiring.Component):
     #: Cycles from a read to ``dead``.
     latency = 3
 
-    def __init__(self, *, rows):
+    def __init__(self, *, rows, lanes=None):
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 2:
             raise ValueError(f"Row count must be an integer of at least 2, not {rows!r}")
-        self._rows = rows
+        self._rows, self._lanes = rows, lanes
         super().__init__({
+            **({} if lanes is None else {"window": In(window_layout(rows * lanes))}),
             "written": In(written_signature(rows)),
             "write": In(1),
             "owner": In(OWNER_BITS),
@@ -77,11 +83,19 @@ class RowOwners(wiring.Component):
             stamp.en.eq(self.written.valid), stamp.addr.eq(self.written.row), stamp.data.eq(Mux(took, owner, 0)),
             look.addr.eq(self.read.row),
         ]
+        given = self.read
+        if self._lanes is not None:
+            m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
+            given = Signal(access_layout(self._rows))
+            m.d.comb += [
+                guard.window.eq(self.window), guard.row.eq(self.read.row), look.addr.eq(guard.place),
+                given.eq(self.read), given.valid.eq(self.read.valid & guard.allowed),
+            ]
 
         # The number is registered behind the memory, as elements are.
         asked, compared = Signal(access_layout(self._rows)), Signal(access_layout(self._rows))
         found = Signal(OWNER_BITS, reset_less=True)
-        m.d.sync += [asked.eq(self.read), compared.eq(asked), found.eq(look.data)]
+        m.d.sync += [asked.eq(given), compared.eq(asked), found.eq(look.data)]
         wrong = Signal()
         m.d.comb += wrong.eq(compared.valid & (compared.owner != 0) & (found != 0) & (compared.owner != found))
         with m.If(wrong):

@@ -20,8 +20,15 @@ class CommandWatch(wiring.Component):
     Its status becomes ``OUT_OF_WINDOW`` or else ``OVER_BUDGET``, whatever the engine says; the rest is the engine's.
     What comes after the engine has offered the event does not count. Combinational from :attr:`i` to :attr:`o`.
 
+    Parameters
+    ----------
+    gated : bool
+        Whether a gate may access memory for a command that it holds back.
+
     Members
     -------
+    offered : In(1), if ``gated``
+        There is a command for the engine, or for a gate in front of it.
     started : In(1)
         The engine takes a command.
     stray : In(1)
@@ -35,8 +42,10 @@ class CommandWatch(wiring.Component):
     o : Out(stream of event_layout())
     """
 
-    def __init__(self):
+    def __init__(self, *, gated=False):
+        self._gated = gated
         super().__init__({
+            **({"offered": In(1)} if gated else {}),
             "started": In(1), "stray": In(1), "budget": In(register("BUDGET").width), "cut": Out(1),
             "i": In(stream.Signature(event_layout())),
             "o": Out(stream.Signature(event_layout())),
@@ -48,8 +57,12 @@ class CommandWatch(wiring.Component):
         left = Signal.like(self.budget)  # cycles until it is over
         counts = Signal()
         connect_stream(m, self.i, self.o)
+        before = 0
+        if self._gated:  # accesses of the gate, which have ended before the command is taken
+            before = Signal()
+            m.d.sync += before.eq(self.offered & ~self.started & (before | self.stray))
         with m.If(self.started):
-            m.d.sync += [strayed.eq(0), self.cut.eq(0), left.eq(self.budget), counts.eq(self.budget != 0)]
+            m.d.sync += [strayed.eq(before), self.cut.eq(0), left.eq(self.budget), counts.eq(self.budget != 0)]
         with m.Elif(~self.i.valid):
             m.d.sync += [left.eq(left - 1), strayed.eq(strayed | self.stray)]
             with m.If(counts & (left == 0)):

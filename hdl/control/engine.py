@@ -151,8 +151,8 @@ class EngineDescription:
     inputs : mapping of str to str
         Source of each further input: a setting's port of the register file (``timeout``, ``mask_threshold``), what
         updates use of it (``latched.clip``), a field of register OPTIMIZER (``optimizer.nesterov``), a setting that
-        the command was checked with (``checked.rule``), the state of programs (``programs.running``), or
-        ``weight_version``.
+        the command was checked with (``checked.rule``), the state of programs (``programs.running``),
+        ``weight_version``, or in a node with tenants ``tenant`` or a window (``windows.activations``).
     outputs : mapping of str to str
         Outputs that the node takes, each from one engine at most: ``weight_version``; ``latched``, a struct of the
         settings that updates use, without which these are those of the register file; one of these settings, as in

@@ -109,14 +109,14 @@ class HostPort(wiring.Component):
 
         header = Signal(protocol.header_layout())
         address = Signal(32)
-        ended = Signal()  # the word with `last` has been taken
+        self.ended = ended = Signal()  # the word with `last` has been taken
         taken = Signal(16)  # payload words of the request so far
         dropped = Signal()  # there is no room for the command
         end = Signal(33)
         rooms = capacities(self._config)
         capacity = Signal(range(max(rooms) + 1))
         outside, status = Signal(), Signal(Status)
-        size = Signal(16)  # payload words of the response
+        self.size = size = Signal(16)  # payload words of the response
         sent = Signal(16)  # and how many of them are on their way
         left = Signal(16)  # payload words to come, of the request and then of the response
         settled = Signal()  # the memory of PING has had a cycle for the address that it shows
@@ -192,7 +192,7 @@ class HostPort(wiring.Component):
             with m.Elif(final):
                 following()
 
-        with m.FSM():
+        with m.FSM() as self.states:  # for specifications, as size and end are
             if requester:
                 with m.State("Tenant"):
                     m.d.comb += [word.ready.eq(1), requester.take.eq(take)]

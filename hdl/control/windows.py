@@ -56,8 +56,10 @@ class WindowTable(wiring.Component):
 
     While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to
     ``bound``; one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over
-    from its register. Neither happens while the node is ``busy``. Windows in :attr:`tenancy` follow :attr:`latency`
-    cycle later. The privileged host, tenant 0, has all of each memory, and tenant 3 nothing.
+    from its register. Neither happens while the node is ``busy``; and in a node with control words, which come at any
+    time, the tenant changes only while links are reset, so that the one before is forgotten. Windows in
+    :attr:`tenancy` follow :attr:`latency` cycle later. The privileged host, tenant 0, has all of each memory, and
+    tenant 3 nothing.
 
     Parameters
     ----------
@@ -69,6 +71,7 @@ class WindowTable(wiring.Component):
         Registers TENANT, WINDOW, WINDOW_BASE and WINDOW_BOUND.
     busy : In(1)
         A command, or a program, is in the node.
+    link_reset : In(1), in a node with control words
     tenancy : Out(tenancy_layout(config))
     changed : Out(1)
         The tenant changes with the next edge.
@@ -90,6 +93,7 @@ class WindowTable(wiring.Component):
             "tenant": In(_TENANT), "window": In(register("WINDOW").width),
             "base": In(register("WINDOW_BASE").width), "bound": In(register("WINDOW_BOUND").width),
             "busy": In(1),
+            **({"link_reset": In(1)} if config.has_signals else {}),
             "tenancy": Out(tenancy_layout(config)),
             "changed": Out(1),
             "asked": In(asked_layout()),
@@ -107,13 +111,15 @@ class WindowTable(wiring.Component):
             for space in self._spaces:
                 with m.Case(space.number):
                     m.d.comb += capacity.eq(space.words // GROUP)
+        free = ~self.busy & self.link_reset if self._config.has_signals else ~self.busy
         good = (self.base <= self.bound) & (self.bound <= capacity)
         m.d.comb += [
             size.eq(Mux(good, self.bound - self.base, 0)),
-            self.changed.eq(~self.busy & (self.tenant != self.tenancy.tenant)),
+            self.changed.eq(free & (self.tenant != self.tenancy.tenant)),
         ]
-        with m.If(~self.busy):
+        with m.If(free):
             m.d.sync += self.tenancy.tenant.eq(self.tenant)
+        with m.If(~self.busy):
             with m.If(fields["set"]):
                 for tenant, ours in kept.items():
                     for space in self._spaces:

@@ -386,7 +386,6 @@ class CollectiveEngine(wiring.Component):
                     m.d.comb += self.count[name].eq(source[name])
         return m
 
-
     def _control_words(self, m, link):
         """Join the units of control words, if the node has them; returns whether another node has said that it works.
 
@@ -404,6 +403,8 @@ class CollectiveEngine(wiring.Component):
         # Links of a new setting of a switch begin anew, and so does what is said on them.
         loads = link.load & link.still if self._config.ring_ports > 1 else 0
         m.d.comb += words.reset_link.eq(self.link_reset | loads)
+        if self._config.tenants > 1:
+            m.d.comb += words.tenant.eq(self.tenant)
         return self.signals.alive
 
 

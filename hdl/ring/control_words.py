@@ -81,6 +81,8 @@ class ControlWords(wiring.Component):
     rounds : In(rounds_signature()), in a node with rounds
     reset_link : In(1)
         Level: forget everything.
+    tenant : In(2), in a node with tenants
+        Tenant whose control words these are; changes only while ``reset_link`` is held.
     """
 
     latency = SignalRelay.latency + ControlHub.latency
@@ -95,12 +97,16 @@ class ControlWords(wiring.Component):
             "signals": In(signals_signature(config.queues)),
             **({"rounds": In(rounds_signature())} if config.rounds else {}),
             "reset_link": In(1),
+            **({"tenant": In(2)} if config.tenants > 1 else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         entries = units(self._config)
-        m.submodules.hub = hub = ControlHub(takes=[unit.takes for unit in entries])
+        m.submodules.hub = hub = ControlHub(
+            takes=[unit.takes for unit in entries], tenants=self._config.tenants > 1)
+        if self._config.tenants > 1:
+            m.d.comb += hub.tenant.eq(self.tenant)
         m.d.comb += [
             hub.i.valid.eq(self.i.valid), hub.i.payload.eq(self.i.payload), self.i.ready.eq(hub.i.ready),
             self.o.valid.eq(hub.o.valid), self.o.payload.eq(hub.o.payload), hub.o.ready.eq(self.o.ready),

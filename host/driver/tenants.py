@@ -31,9 +31,10 @@ from host.driver.register_values import from_bits
 
 __all__ = ["SAVED", "NotAtRestError", "TenantHost"]
 
-#: Settings that belong to a tenant: kept for it while another one's commands are executed.
+#: Settings that belong to a tenant: kept for it while another one's commands are executed. RESUMED_SET is not one: a
+#: gradient that was resumed is dropped with all others that wait for a round.
 SAVED = tuple(entry.name for entry in REGISTERS
-              if entry.access is Access.SETTING and entry.name not in PRIVILEGED)
+              if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
 #: Cycles that a node has for a QUIESCE, and for a move of zeros.
 _PATIENCE = 100_000
@@ -125,7 +126,8 @@ class TenantHost:
         """Have the nodes execute the commands of another tenant, or, with 0, of this host.
 
         The settings and flags of the tenant before are kept, and those that the other one had come back; without
-        any, settings are those after reset. Programs are overwritten, links reset, and counters cleared.
+        any, settings are those after reset. Programs are overwritten in all banks, links reset, and counters cleared;
+        gradients that wait for a round are dropped.
 
         Raises
         ------
@@ -147,6 +149,7 @@ class TenantHost:
             device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
             for name, value in (before.settings[rank] if before else _reset()).items():
                 device.write_register(name, value)
+            device.write_register("RESUMED_SET", 0)
             device.write_register("FLAGS", before.flags[rank] if before else 0)
         for device in devices:
             device.write_register("CONTROL", 2)
@@ -241,12 +244,13 @@ class TenantHost:
 
     @staticmethod
     def _forget_programs(device: Device) -> None:
-        """Overwrite the programs of all queues."""
+        """Overwrite the programs of all queues, in all banks."""
         config = device.config
-        if config.queues > 1:
-            for queue in range(config.queues):
-                device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.program_depth)
-                device.load_program(queue, [])
+        for queue in range(config.queues if config.queues > 1 else 0):
+            for idle in range(1 + config.has_banks):
+                device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.program_depth,
+                                    idle=bool(idle))
+                device.load_program(queue, [], idle=bool(idle))
 
 
 def _reset() -> dict[str, int | float]:

@@ -9,12 +9,16 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-__all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRelay", "keepalive_word"]
+__all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRelay", "keepalive_word", "marked",
+           "parted"]
 
 #: Nodes of a ring.
 SOURCES = 16
 #: Types of control words.
 _RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
+#: Types of a SIGNAL on a link, by the tenant; place of the tenant in a READY, and in other messages.
+_SIGNALS = (_SIGNAL, 9, 10)
+_READY_PLACE, _PLACE = 9, 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +146,22 @@ class KeepAlive:
         self._count = (self._count + 1) % self.PERIOD if at_work else 0
 
 
+def marked(word: int, tenant: int) -> int:
+    """First word of a message of a tenant, as links have it."""
+    if word & 15 == _SIGNAL:
+        return word & ~15 | _SIGNALS[tenant]
+    place = _READY_PLACE if word & 15 == _READY else _PLACE
+    return word & ~(3 << place) | tenant << place
+
+
+def parted(word: int) -> tuple[int | None, int]:
+    """Tenant of the first word of a message on a link, None if there is none, and the word without its mark."""
+    if word & 15 in _SIGNALS:
+        return _SIGNALS.index(word & 15), word & ~15 | _SIGNAL
+    place, zeros = (_READY_PLACE, word >> _READY_PLACE & 0x7F) if word & 15 == _READY else (_PLACE, word >> _PLACE)
+    return (zeros if zeros < len(_SIGNALS) else None), word & ~(3 << place)
+
+
 @dataclasses.dataclass(frozen=True)
 class Message:
     """A word of a message, and its place in it."""
@@ -158,9 +178,12 @@ class ControlHub:
     ----------
     takes : sequence of sequence of int
         Types that each unit takes.
+    tenant : int, optional
+        Tenant whose messages are handed to units, and sent. Without, messages have no marks.
     """
 
-    def __init__(self, *, takes: Sequence[Sequence[int]]) -> None:
+    def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
+        self.tenant = tenant
         self._owners = {int(type): unit for unit, types in enumerate(takes) for type in types}
         self._units = len(takes)
         self.o: int | None = None
@@ -172,11 +195,15 @@ class ControlHub:
         """The unit that is offered a word, if any, and what it sees."""
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
+        foreign = False
+        if self.tenant is not None:
+            found, word = parted(word)
+            foreign = found != self.tenant
         type = word & 15
         single = type in (_RESTART, _SIGNAL, _READY)
         damaged = not single and word >> 28
         follow = 0 if single or damaged else word >> 4 & 0xFF
-        return (None if damaged else self._owners.get(type)), Message(word, 1, int(follow == 0))
+        return (None if damaged or foreign else self._owners.get(type)), Message(word, 1, int(follow == 0))
 
     def ready(self, word: int, takes: Sequence[int]) -> int:
         """Whether a word is taken from the link."""
@@ -205,7 +232,7 @@ class ControlHub:
         if self.o is None or ready:
             self.o = None
         if unit is not None and (offer := offers[unit]) is not None:
-            self.o = offer.data
+            self.o = offer.data if self.tenant is None or not offer.first else marked(offer.data, self.tenant)
             self._sender = None if offer.last else unit
         if reset_link:
             self._left, self._sender, self.o = 0, None, None

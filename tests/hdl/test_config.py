@@ -78,12 +78,6 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"restorable": 1}, r"^restorable must be True or False, not 1$"),
         ({"tenants": 3}, r"^Tenant count must be 1 or 2, not 3$"),
         ({"tenants": True}, r"^Tenant count must be 1 or 2, not True$"),
-        ({"tenants": 2, "queues": 2, "replay": True}, r"^Node of two tenants must have no control words$"),
-        ({"tenants": 2, "queues": 2, "replay": True, "stand_in": True, "rounds": True},
-         r"^Node of two tenants must have no rounds$"),
-        ({"tenants": 2, "compute": 4, "row_owners": True}, r"^Node of two tenants must have no row owners$"),
-        ({"tenants": 2, "queues": 2, "program_banks": 2}, r"^Node of two tenants must have no second bank of "
-                                                          r"programs$"),
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),

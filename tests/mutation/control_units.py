@@ -74,7 +74,8 @@ def control_words() -> dict[str, Any]:
     from hdl.ring.replay.signals import SignalRelay
 
     return {"relay": SignalRelay(queues=2), "keepalive": KeepAlive(), "remote": RemoteAfter(queues=2),
-            "hub": ControlHub(takes=[unit.takes for unit in UNITS])}
+            **{f"hub{tenants}": ControlHub(takes=[unit.takes for unit in UNITS], tenants=tenants)
+               for tenants in (False, True)}}
 
 
 def versions() -> dict[str, Any]:
@@ -94,9 +95,10 @@ def windows() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.control.windows import WindowTable
 
-    return {"windows": WindowTable(config=NodeConfig(
-        gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=3, tenants=2, compute=1,
-        activation_words=32, far_words=224))}
+    common = {"gradient_words": 160, "weight_words": 64, "state_words": 32, "state_planes": 1, "tenants": 2}
+    far = NodeConfig(queues=3, compute=1, activation_words=32, far_words=224, **common)
+    return {"windows": WindowTable(config=far),
+            "windows_signals": WindowTable(config=NodeConfig(queues=2, replay=True, **common))}
 
 
 def requester() -> dict[str, Any]:
@@ -108,7 +110,7 @@ def requester() -> dict[str, Any]:
 def command_watch() -> dict[str, Any]:
     from hdl.control.command_watch import CommandWatch
 
-    return {"watch": CommandWatch()}
+    return {"watch": CommandWatch(), "gated": CommandWatch(gated=True)}
 
 
 def command_checker() -> dict[str, Any]:

@@ -225,7 +225,7 @@ def _far_memories() -> dict[str, Any]:
 def _row_owners() -> dict[str, Any]:
     from hdl.compute.row_owners import RowOwners
 
-    return {"owners": RowOwners(rows=16)}
+    return {"owners": RowOwners(rows=16), "guarded": RowOwners(rows=64, lanes=2)}
 
 
 def _gemm() -> dict[str, Any]:

@@ -25,10 +25,11 @@ __all__ = ["CONFIG", "DATA", "contents"]
 Words = npt.NDArray[np.uint32]
 
 #: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several in a block,
-#: tenants.
+#: tenants, owners of rows, and two banks of programs.
 CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
                     quantization=True, stand_in=True, compute=1, activation_words=512, scale_mask=True, queues=2,
-                    program_depth=32, ring_ports=2, one_owner=True, throttles=True, tenants=2)
+                    program_depth=32, ring_ports=2, one_owner=True, throttles=True, tenants=2,
+                    row_owners=True, program_banks=2)
 
 #: Elements of the gradient and the weight memory that commands change.
 DATA = 768

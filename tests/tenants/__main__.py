@@ -14,15 +14,16 @@ import typer
 
 from hdl.node import Node
 from sim.verilated.build import build_ring
-from tests.pairs.memories import CONFIG
 from tests.tenants.hostile import REQUESTS, Twins, attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
+from tests.tenants.rounds import RoundTwins
 
 #: Batches of a part.
 _PART = 50
 
 #: Kinds of twins, and the configurations of their nodes.
-_KINDS = ((Twins, [CONFIG]), (Twins, [CONFIG] * 2), (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
+_KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, RoundTwins) for nodes in (1, 2)),
+          (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 
 
 def main(
@@ -33,7 +34,8 @@ def main(
     """Attack simulated nodes as one of two tenants, and compare twins."""
     began = time.monotonic()
     print("building the nodes, unless an earlier run has", flush=True)
-    libraries = {config: build_ring(Node(config), identity=f"Node({config})") for config in (CONFIG, WORKER, SERVER)}
+    libraries = {config: build_ring(Node(config), identity=f"Node({config})")
+                 for config in dict.fromkeys(config for _, configs in _KINDS for config in configs)}
     parts = -(-requests // (sum(len(configs) for _, configs in _KINDS) * _PART * REQUESTS))  # of every kind
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()

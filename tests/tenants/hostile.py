@@ -8,8 +8,9 @@ the same cycle: then nothing of what is outside has come to the tenant.
 import dataclasses
 import random
 import time
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from hdl.config import NodeConfig
 from hdl.control.engine import FAR
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
+    EDIT_WORDS,
     EVENT_WORDS,
     RUN_WORDS,
     EventStatus,
@@ -41,8 +43,6 @@ __all__ = ["REQUESTS", "LeakError", "Twins", "attack"]
 
 Words = npt.NDArray[np.uint32]
 
-#: Least elements of a window in which the lists of :mod:`tests.pairs.memories` have room.
-_ROOM = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
 _TIMEOUT, _BUDGET = 1_500, 1_000
 _PATIENCE = 3_000
 #: Cycles for any answer.
@@ -78,13 +78,17 @@ class Twins:
         Events so far.
     """
 
-    #: Least elements of windows that are mostly granted.
-    rooms = _ROOM
+    config = CONFIG
+    #: Least elements of a window in which the lists of :mod:`tests.pairs.memories` have room.
+    room: ClassVar = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
+
+    #: Memories with lists, and where they lie.
+    lists: ClassVar = [("weights", DATA, 1024), ("activations", 288, 480), ("gradients", DATA, 1024)]
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int, seed: int,
                  configs: Sequence[NodeConfig] | None = None) -> None:
         self.nodes, self.seed = nodes, seed
-        self.configs = [CONFIG] * nodes if configs is None else list(configs)
+        self.configs = [self.config] * nodes if configs is None else list(configs)
         self.spaces = {space.name: space for config in reversed(self.configs) for space in windowed(config)}
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
         self.statuses: dict[EventStatus, int] = {}
@@ -123,7 +127,7 @@ class Twins:
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
         mine, other = {}, {}
         for space in self.spaces.values():
-            size = choose.choice([self.rooms[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
+            size = choose.choice([self.room[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
             base = 32 * choose.randrange((space.words - size) // 32 + 1)
             mine[space.name] = base, size
             other[space.name] = choose.choice([(0, base), (base + size, space.words - base - size)])
@@ -137,14 +141,20 @@ class Twins:
 
     def _fill(self) -> None:
         """Fill the window alike on both rings, and all else differently."""
-        inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
-        for number, space in enumerate(windowed(CONFIG)):
+        inside = self._contents()
+        for number, space in enumerate(windowed(self.config)):
             base, size = self._windows[space.name]
             for twin in range(2):
                 for node in range(self.nodes):
                     memory = self._memory(twin, node, space.name)
                     memory[:] = self._numbers.integers(0, 1 << 32, space.words, dtype=np.uint32)
                     memory[base:base + size] = inside[number][node][:size]
+
+    def _contents(self) -> list[Words]:
+        """Words of each memory of all nodes, of which a window gets the first ones."""
+        inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
+        self._generator.begin(patient=True)
+        return inside
 
     def _outside(self, twin: int) -> Words:
         """Words of all memories outside of the window."""
@@ -238,7 +248,7 @@ class Twins:
             name, base = "weights", choose.choice(list(programs.masks))
             fields |= {"state_base": 32 * choose.randrange(33), "length": programs.masks[base].elements}
             changes = {base: programs.masks[base].count << 16 | 1 << 6} if choose.random() < 0.5 else {}
-        number = CONFIG.memories[name].number << 28
+        number = self.config.memories[name].number << 28
         command = Command(operation=operation, tenant=self._attacker, weight_base=base, **fields).words()
         self._prepared = [
             *([self._packet(Opcode.WRITE_MEMORY, 1, number | place, value)] * self.nodes
@@ -260,8 +270,7 @@ class Twins:
         if kind < 0.66:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
         if kind < 0.75:  # lists of jobs, layers and instructions
-            name, first, end = choose.choice([("weights", DATA, 1024), ("activations", 288, 480),
-                                              ("gradients", DATA, 1024)])
+            name, first, end = choose.choice(self.lists)
             place = self.configs[0].memories[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
             word = choose.choice([self._noise(1), [choose.randrange(2100)], [1 << choose.randrange(32)], [operand],
@@ -284,12 +293,16 @@ class Twins:
             commands = [self._commands() for _ in range(count)]
             config = self.configs[0]
             place = (choose.randrange(config.program_depth) % choose.choice([1, 64])
-                     | choose.randrange(config.queues) << 16)
+                     | choose.randrange(config.queues) << 16 | config.has_banks * choose.randrange(2) << 23)
             return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, place,
                                  *(command[node] for command in commands)) for node in nodes]
         if kind < 0.96:
             return [self._packet(Opcode.RUN, RUN_WORDS, choose.randrange(1, 4), choose.getrandbits(8),
                                  choose.choice([0, node | self.nodes << 4])) for node in nodes]
+        if kind < 0.97:
+            return [self._packet(Opcode.EDIT, EDIT_WORDS, choose.randrange(1, 4) | choose.randrange(3) << 16,
+                                 choose.choice([0, zlib.crc32(np.zeros(1, np.uint32)), choose.getrandbits(32)]))
+                    ] * self.nodes
         if kind < 0.98:
             return [self._packet(Opcode.PING, 3, [1, 2, 3])] * self.nodes
         return [self._packet(choose.randrange(256), choose.randrange(70), self._noise(choose.randrange(1, 20)))
@@ -327,7 +340,6 @@ class Twins:
         if self._batch % 5 == 0:
             self._begin()
         self._fill()
-        self._generator.begin(patient=True)
         before = [self._outside(twin) for twin in range(2)]
         where = f"{self.nodes} nodes, seed {self.seed}, batch {self._batch}"
         for number in range(REQUESTS):

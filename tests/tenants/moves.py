@@ -4,6 +4,7 @@ A server is the model owner's: it pushes there what the tenant asks for, in the 
 """
 
 import fractions
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 class MovingTwins(Twins):
     """Twins of a worker, or of a worker and its server, whose far memories are as slow on both."""
 
-    rooms = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
+    room: ClassVar = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
 
     def _begin(self) -> None:
         choose = self._random

@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.replay.control_word import SINGLE, ControlType, control_layout, message_layout
+from hdl.ring.replay.control_word import SINGLE, ControlType, control_layout, mark, marked, message_layout
 
 __all__ = ["ControlHub"]
 
@@ -20,10 +20,16 @@ class ControlHub(wiring.Component):
     register; throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on
     the unit's ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
 
+    With tenants the first word of each message on a link has the mark of the tenant that the node executes
+    (:func:`~hdl.ring.replay.control_word.mark`), which units do not see. A message of another tenant is skipped, with
+    all its words. The tenant changes only while ``reset_link`` is held.
+
     Parameters
     ----------
     takes : sequence of sequence of ControlType
         Types that each unit takes; none of them is another's.
+    tenants : bool
+        Whether messages have marks of tenants.
 
     Members
     -------
@@ -37,17 +43,19 @@ class ControlHub(wiring.Component):
         Words of each unit.
     reset_link : In(1)
         Level: the next word at ``i``, and at each unit, is the first of a message.
+    tenant : In(2), with ``tenants``
     """
 
     latency = 1
 
-    def __init__(self, *, takes):
+    def __init__(self, *, takes, tenants=False):
         takes = [tuple(types) for types in takes]
         every = [type for types in takes for type in types]
         if not every or len(set(every)) != len(every) or any(not isinstance(type, ControlType) for type in every):
             raise ValueError(f"Types must be of {ControlType.__name__}, one at least, and each of one unit, not "
                              f"{takes!r}")
         self._takes = takes
+        self._tenants = tenants
         message = stream.Signature(message_layout())
         super().__init__({
             "i": In(stream.Signature(unsigned(32))),
@@ -55,6 +63,7 @@ class ControlHub(wiring.Component):
             "take": Out(message).array(len(takes)),
             "give": In(message).array(len(takes)),
             "reset_link": In(1),
+            **({"tenant": In(2)} if tenants else {}),
         })
 
     @property
@@ -67,10 +76,14 @@ class ControlHub(wiring.Component):
         units = range(len(self._takes))
 
         # From the link. Types are compared in the first word, and its unit is kept for the others.
-        word = data.View(control_layout(), self.i.payload)
-        left = Signal.like(word.words)  # words of this message that follow
+        left = Signal(control_layout()["words"].shape)  # words of this message that follow
+        given = self.i.payload
+        if self._tenants:  # what units get, and give, has no mark
+            given = Mux(left == 0, marked(self.i.payload, self.tenant, own=True), self.i.payload)
+        word = data.View(control_layout(), given)
         kept, chosen = Signal(len(self._takes)), Signal(len(self._takes))
         first, whole = Signal(), Signal()
+        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # what has a mark is whole
         follow = Signal.like(word.words)
         single = Cat(word.type == type for type in SINGLE).any()
         mine = Cat(Cat(word.type == type for type in types).any() for types in self._takes)
@@ -78,13 +91,13 @@ class ControlHub(wiring.Component):
             first.eq(left == 0),
             whole.eq(single | (word.reserved == 0)),
             follow.eq(Mux(~first, left - 1, Mux(single | ~whole, 0, word.words))),
-            chosen.eq(Mux(first, Mux(whole, mine, 0), kept)),
+            chosen.eq(Mux(first, Mux(ours, mine, 0), kept)),
             self.i.ready.eq(Cat(self.take[n].ready | ~chosen[n] for n in units).all()),
         ]
         for n in units:
             m.d.comb += [
                 self.take[n].valid.eq(self.i.valid & chosen[n]),
-                self.take[n].payload.data.eq(self.i.payload),
+                self.take[n].payload.data.eq(given),
                 self.take[n].payload.first.eq(first),
                 self.take[n].payload.last.eq(follow == 0),
             ]
@@ -106,9 +119,12 @@ class ControlHub(wiring.Component):
             m.d.sync += self.o.valid.eq((sender & offers).any())
             for n in units:
                 m.d.comb += self.give[n].ready.eq(sender[n])
+                told = self.give[n].payload.data
+                if self._tenants:
+                    told = Mux(self.give[n].payload.first, marked(told, self.tenant, own=False), told)
                 with m.If(sender[n] & offers[n]):
                     m.d.sync += [
-                        self.o.payload.eq(self.give[n].payload.data),
+                        self.o.payload.eq(told),
                         within.eq(~self.give[n].payload.last), holder.eq(sender),
                     ]
         with m.If(self.reset_link):

@@ -5,12 +5,13 @@ A control word has ``kind`` set on the link. One with ``last`` belongs to the li
 :func:`control_layout`. A message of several words says in its first how many follow.
 """
 
+from amaranth.hdl import Cat, Const, Mux
 from amaranth.lib import data, enum
 
 from hdl.control.sequencer import RUN_BITS
 
-__all__ = ["SINGLE", "ControlType", "close_layout", "control_layout", "keepalive_layout", "message_layout",
-           "ready_layout", "restart_layout", "signal_layout", "sync_layout"]
+__all__ = ["SINGLE", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout", "keepalive_layout",
+           "mark", "marked", "message_layout", "ready_layout", "restart_layout", "signal_layout", "sync_layout"]
 
 
 class ControlType(enum.Enum, shape=4):
@@ -29,6 +30,9 @@ class ControlType(enum.Enum, shape=4):
 
 #: Types whose words have other fields than :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
+
+#: Numbers of types of SIGNALs of tenants 1 and 2 on links, since all bits of a SIGNAL are used.
+TENANT_SIGNALS = (9, 10)
 
 
 def message_layout():
@@ -67,6 +71,31 @@ def ready_layout():
 def close_layout():
     """Second word of CLOSE: nodes whose gradients are in time, and those that are late. The third is the index."""
     return data.StructLayout({"on_time": 16, "late": 16})
+
+
+def mark(word):
+    """Tenant that the first word of a message on a link is of, in a node with tenants: told by the type of a SIGNAL,
+    by the zeros of a READY, and by ``reserved`` of other messages. 3 is none."""
+    kind = word[:4]
+    found = Mux(kind == ControlType.READY, data.View(ready_layout(), word).zeros, word[28:])
+    found = Mux(found < 3, found[:2], 3)
+    for tenant, number in enumerate((ControlType.SIGNAL.value, *TENANT_SIGNALS)):
+        found = Mux(kind == number, tenant, found)
+    return found
+
+
+def marked(word, tenant, own):
+    """First word of a message with the mark of a tenant in place of that of tenant 0, or, if ``own``, the other way
+    round."""
+    kind, zeros = word[:4], ready_layout()["zeros"]
+    is_signal = kind == ControlType.SIGNAL
+    number = Mux(tenant == 0, ControlType.SIGNAL, Cat(tenant, Const(TENANT_SIGNALS[0] >> 2, 2)))
+    if own:
+        is_signal = Cat(kind == one for one in (ControlType.SIGNAL, *TENANT_SIGNALS)).any()
+        number, tenant = Const(ControlType.SIGNAL.value, 4), Const(0, 2)
+    is_ready = kind == ControlType.READY
+    ready = Cat(word[:zeros.offset], tenant, word[zeros.offset + 2:])
+    return Mux(is_signal, Cat(number, word[4:]), Mux(is_ready, ready, Cat(word[:28], tenant, word[30:])))
 
 
 def sync_layout():

@@ -12,31 +12,41 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.layer_list import OWNER_BITS
 from hdl.compute.row_owners import RowOwners
+from hdl.guard import window_layout
 from hdl.memory import LanedMemory, read_signature, write_signature
 from sim.golden.row_owners import RowOwners as Golden
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Unit
 
-ROWS, LANES = 16, 2
+ROWS, LANES = 64, 2
+GROUP_ROWS = 32 // LANES
 CYCLES = 3_000
+#: Rows that are read and written.
+FEW = np.array([*range(14), ROWS - 2, ROWS - 1])
 
 
 class Bench(wiring.Component):
     """A memory with a reader and a writer that have owners, in front of a host that has none; ``clear`` resets the
-    owners alone."""
+    owners alone. If it is guarded, rows of the engine are those of a window, which is told."""
 
-    def __init__(self):
+    def __init__(self, *, guarded=False):
+        self._guarded = guarded
         super().__init__({
             "read": In(read_signature(ROWS, LANES)), "read_owner": In(OWNER_BITS),
             "write": In(write_signature(ROWS, LANES)), "write_owner": In(OWNER_BITS),
             "host_read": In(read_signature(ROWS, LANES)), "host_write": In(write_signature(ROWS, LANES)),
             "clear": In(1), "dead": Out(1), "row": Out(range(ROWS)),
+            **({"window": In(window_layout(ROWS * LANES))} if guarded else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=LANES, readers=2, writers=2, watched=True)
-        owners = RowOwners(rows=ROWS)
+        m.submodules.memory = memory = LanedMemory(
+            rows=ROWS, lanes=LANES, readers=2, writers=2, watched=True,
+            **({"owners": ((0,), (0,))} if self._guarded else {}))
+        owners = RowOwners(rows=ROWS, **({"lanes": LANES} if self._guarded else {}))
+        if self._guarded:
+            m.d.comb += [memory.window.eq(self.window), owners.window.eq(self.window)]
         m.submodules.owners = ResetInserter(self.clear)(owners)
         for index, (read, write) in enumerate(((self.read, self.write), (self.host_read, self.host_write))):
             wiring.connect(m, reader=wiring.flipped(read), memory=memory.read[index])
@@ -55,6 +65,11 @@ def unit():
     return Unit(Bench(), name="RowOwners")
 
 
+@pytest.fixture(scope="module")
+def guarded():
+    return Unit(Bench(guarded=True), name="GuardedRowOwners")
+
+
 @dataclasses.dataclass
 class Found:
     """Expected ``dead`` and ``row``, per cycle."""
@@ -63,8 +78,9 @@ class Found:
     row: np.ndarray
 
 
-def expected(given, taken, owners, clear):
-    """Outputs that follow from what the memory has granted and taken in each cycle."""
+def expected(given, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
+    """Outputs that follow from what the memory has granted and taken in each cycle, of an engine with a window."""
+    base, size = (GROUP_ROWS * groups for groups in window)
     cycles = len(clear)
     found = Found(np.zeros(cycles, bool), np.zeros(cycles, int))
     now, lowest = [None] * RowOwners.latency, None
@@ -73,11 +89,12 @@ def expected(given, taken, owners, clear):
             lowest = now[0] if lowest is None else min(lowest, now[0])
         found.dead[cycle], found.row[cycle] = lowest is not None, lowest or 0
         wrong = None
-        if taken["read"][cycle]:
-            wrong = owners.dead([given["read__row"][cycle]], given["read_owner"][cycle])
+        if taken["read"][cycle] and given["read__row"][cycle] < size:
+            wrong = owners.dead([given["read__row"][cycle] + base], given["read_owner"][cycle])
+            wrong = None if wrong is None else wrong - base
         now = [*now[1:], wrong]
-        if taken["write"][cycle] and given["write__keep"][cycle]:
-            owners.write(given["write__row"][cycle], given["write_owner"][cycle])
+        if taken["write"][cycle] and given["write__keep"][cycle] and given["write__row"][cycle] < size:
+            owners.write(given["write__row"][cycle] + base, given["write_owner"][cycle])
         if taken["host_write"][cycle] and given["host_write__keep"][cycle]:
             owners.write(given["host_write__row"][cycle])
         if clear[cycle]:
@@ -85,23 +102,25 @@ def expected(given, taken, owners, clear):
     return found
 
 
-def play(unit, given, clear, owners, note):
+def play(unit, given, clear, owners, note, window=None):
     """Give inputs of every cycle, and compare; the model goes on with the same ``owners``."""
+    if window is not None:
+        given = {**given, "window": np.full(len(clear), window[0] | window[1] << 2)}
     unit.reset()
     trace = unit.lockstep(sources={}, sinks={}, cycles=len(clear), inputs={**given, "clear": clear})
     taken = {name: trace[f"{name}__valid"].astype(bool) & trace[f"{name}__ready"].astype(bool)
              for name in ("read", "write", "host_write")}
-    found = expected(given, taken, owners, clear)
+    found = expected(given, taken, owners, clear, *([] if window is None else [window]))
     np.testing.assert_array_equal(trace["dead"], found.dead, note)
     np.testing.assert_array_equal(trace["row"][found.dead], found.row[found.dead], note)
     return taken, found
 
 
-def traffic(generator, cycles, kind, seed, *, owners=3):
+def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
     """Reads and writes of both sides at any time, of few rows, so that they meet."""
-    given = {f"{name}__{field}": generator.integers(limit, size=cycles)
+    given = {f"{name}__{field}": generator.choice(limit, size=cycles)
              for name in ("read", "write", "host_read", "host_write")
-             for field, limit in (("row", ROWS), *((("keep", 1 << LANES),) if "write" in name else ()))}
+             for field, limit in (("row", rows), *((("keep", np.arange(1 << LANES)),) if "write" in name else ()))}
     given |= {f"{name}_owner": generator.integers(owners, size=cycles) for name in ("read", "write")}
     rates = {"read": 0.8, "write": 0.5, "host_read": 0.2, "host_write": 0.1}
     for place, (name, rate) in enumerate(rates.items()):
@@ -131,6 +150,27 @@ def test_every_cycle(unit, kind):
         assert taken["read"].any()
         rows += found.row[found.dead].tolist()
     assert {0, ROWS - 1} <= set(rows)
+
+
+@pytest.mark.parametrize("window", [(1, 2), (2, 1), (0, 0), (0, 4)])
+def test_window(guarded, window):
+    """Rows of a window are those that its numbers are with; a row outside is stamped and compared never, whatever its
+    number is; and numbers stay with their rows when the window moves."""
+    seed = 10 * window[0] + window[1]
+    generator = np.random.default_rng(seed)
+    owners = Golden(ROWS)
+    count = ROWS + 2
+    clean = {name: np.zeros(count, int) for name in traffic(generator, 1, "none", seed)}
+    clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
+              "host_write__valid": np.arange(count) < ROWS}
+    play(guarded, clean, np.zeros(count, bool), owners, f"{seed=}", window)
+    # Two rows at each limit of a window, as it names them and as the host does.
+    edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
+    for part in (window, (1, 1), window):
+        given = traffic(generator, CYCLES, "geometric", seed, rows=edges)
+        clear = generator.random(CYCLES) < 0.05
+        _, found = play(guarded, given, clear, owners, f"{seed=} {part=}", part)
+        assert found.dead.any() == (part[1] > 0)
 
 
 def test_latency(unit):

@@ -19,14 +19,19 @@ def words_of(event):
     return np.array([number >> 32 * n & 0xFFFFFFFF for n in range(4)], np.uint32)
 
 
-def watch(*, length, budget=0, strays=(), taken=3):
-    """Run one command: its event is offered ``length`` cycles after its start, and taken ``taken`` cycles later."""
-    unit = Unit(CommandWatch())
+def watch(*, length, budget=0, strays=(), taken=3, held=None):
+    """Run one command: its event is offered ``length`` cycles after its start, and taken ``taken`` cycles later. A
+    gate holds it back for ``held`` cycles before, to which strays of negative cycles belong."""
+    unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
+    if held is not None:
+        time = np.arange(-held - 2, 0)
+        unit.run({"started": time < -held - 2, "offered": time >= -held, "stray": np.isin(time, strays)})
     cycles = length + taken + 4
     time = np.arange(cycles)
     trace = unit.run({
-        "started": time == 0, "budget": np.full(cycles, budget), "stray": np.isin(time, strays),
+        "started": time == 0, **({} if held is None else {"offered": time == 0}),
+        "budget": np.full(cycles, budget), "stray": np.isin(time, strays),
         "i__valid": (time >= length) & (time <= length + taken), "o__ready": time == length + taken,
         "i__payload": np.tile(words_of(EVENT), (cycles, 1))})
     offered = [from_int(event_layout(), sum(int(word) << 32 * n for n, word in enumerate(trace["o__payload"][cycle])))
@@ -49,6 +54,15 @@ def test_statuses(taken):
     assert watch(length=9, taken=taken, budget=9) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, taken=taken, budget=5)[0] == EventStatus.OVER_BUDGET
     assert watch(length=9, taken=taken, budget=5, strays=[3])[0] == EventStatus.OUT_OF_WINDOW
+
+
+def test_strays_of_a_gate():
+    """What a gate reads outside for the command that it holds back counts, and what was before that does not."""
+    assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
+    assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
+    for stray in (-4, -3, -1):
+        assert watch(length=9, held=4, strays=[stray]) == (EventStatus.OUT_OF_WINDOW, [])
+    assert watch(length=9, held=4, strays=[3]) == (EventStatus.OUT_OF_WINDOW, [])
 
 
 def test_cut():

@@ -1,7 +1,9 @@
 # amaranth: UnusedElaboratable=no
 """The table of windows against the golden model, and what holds in it for all writes."""
 
+
 import numpy as np
+import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -16,6 +18,9 @@ from sim.verilated.vectors import Unit
 
 CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=3, tenants=2,
                     compute=1, activation_words=32, far_words=224)
+#: A node with control words, in which the tenant changes while links are reset.
+SIGNALS = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2,
+                     replay=True)
 SET = 1 << 6
 
 
@@ -23,16 +28,17 @@ def groups(base, bound, space):
     return tuple(number // GROUP for number in window(base * GROUP, bound * GROUP, space.words))
 
 
-def test_against_the_model():
+@pytest.mark.parametrize("config", [CONFIG, SIGNALS])
+def test_against_the_model(config):
     """Random writes, also of what is no window, for tenants and spaces that are none, and while the node is busy."""
-    spaces = windowed(CONFIG)
-    assert [space.name for space in spaces] == ["gradients", "weights", "state_0", "activations", "far"]
-    assert (spaces[-1].number, spaces[-1].words) == (FAR_SPACE, 224)
+    spaces = windowed(config)
+    assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
+    assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
     server = NodeConfig(role="server", far_words=64, weight_words=32, gradient_words=32, state_planes=0,
                         masking=False, error_feedback=False, tenants=2)
     assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # which are in the far memory
     assert asked_layout()["space"].width == 4  # any space that a request names
-    unit = Unit(WindowTable(config=CONFIG))
+    unit = Unit(WindowTable(config=config))
     unit.reset()
     generator = np.random.default_rng(3)
     cycles = 6000
@@ -43,6 +49,10 @@ def test_against_the_model():
         "base": generator.integers(0, 5, cycles), "bound": generator.integers(0, 8, cycles),
         "asked": generator.integers(0, 4, cycles) | generator.choice([0, 1, 2, 3, 4, 15], cycles) << 2,
     }
+    free = np.logical_not(inputs["busy"])
+    if config.has_signals:
+        inputs["link_reset"] = generator.random(cycles) < 0.4
+        free &= inputs["link_reset"]
     trace = unit.run(inputs)
     kept = {(tenant, space.number): (0, 0) for tenant in (1, 2) for space in spaces}
     everything = {(0, space.number): (0, space.words // GROUP) for space in spaces}
@@ -58,10 +68,11 @@ def test_against_the_model():
         answer = from_int(found_layout(), int(trace["found"][cycle]))
         base, size = (0, 0) if asked["space"] == FAR_SPACE else kept.get((asked["tenant"], asked["space"]), (0, 0))
         assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
-        assert trace["changed"][cycle] == (not now["busy"] and now["tenant"] != running), f"{cycle=}"
+        assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
         shown = {space.name: (everything | kept).get((running, space.number), (0, 0)) for space in spaces}
-        if not now["busy"]:
+        if free[cycle]:
             running = now["tenant"]
+        if not now["busy"]:
             place = now["window"] >> 4 & 3, now["window"] & 15
             if now["window"] & SET and place in kept:
                 space = next(space for space in spaces if space.number == place[1])
@@ -74,19 +85,21 @@ def is_in(window, space):
 
 
 class Stands(wiring.Component):
-    """Specification: windows are in their memories, and neither they nor the tenant change while a command runs."""
+    """Specification: windows are in their memories, neither they nor the tenant change while a command runs, and with
+    control words the tenant changes only while links are reset."""
 
     def __init__(self):
-        members = WindowTable(config=CONFIG).signature.members
+        members = WindowTable(config=SIGNALS).signature.members
         super().__init__({name: In(member.shape) for name, member in members.items() if member.flow is In})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.unit = unit = WindowTable(config=CONFIG)
+        m.submodules.unit = unit = WindowTable(config=SIGNALS)
         m.d.comb += [getattr(unit, name).eq(getattr(self, name)) for name in self.signature.members]
         windows = unit.tenancy.windows
         before, cycles = Signal.like(unit.tenancy), Signal(2)
-        m.d.sync += before.eq(unit.tenancy)
+        reset = Signal(init=1)  # links were, in the cycle before
+        m.d.sync += [before.eq(unit.tenancy), reset.eq(self.link_reset)]
         with m.If(~self.busy):
             m.d.sync += cycles.eq(0)
         with m.Elif(cycles != 3):
@@ -95,7 +108,7 @@ class Stands(wiring.Component):
             Assume(~ResetSignal()),
             # A change in the cycle before the node became busy has come through in the cycle behind it.
             Assert((cycles < 1 + WindowTable.latency) | (before == unit.tenancy)),
-            Assert((cycles == 0) | (before.tenant == unit.tenancy.tenant)),
+            Assert(((cycles == 0) & reset) | (before.tenant == unit.tenancy.tenant)),
             *(Assert(is_in(ours[space.name], space)) for ours in (windows, *unit.kept.values())
               for space in windowed(CONFIG)),
             *(Assert(is_in(unit.found, space) | (unit.asked.space != space.number)) for space in windowed(CONFIG)),

@@ -1,6 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """The privileged host of nodes with tenants, and what tenants are refused."""
 
+import zlib
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,13 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.command import Command
 from host.driver.device import Device
-from host.driver.errors import BadAddressError, ForeignTenantError, OutOfWindowError, ProgramRunningError
+from host.driver.errors import (
+    BadAddressError,
+    ForeignTenantError,
+    OutOfWindowError,
+    ProgramRunningError,
+    WrongProgramError,
+)
 from host.driver.tenants import NotAtRestError, TenantHost
 from tests.host.rings import CONFIGS, open_nodes
 
@@ -163,6 +171,52 @@ def test_change(node):
     host.change(2)
     assert other.read_register("LEARNING_RATE") == 0.125
     host.quiesce()
+
+
+def digest(slot, words):
+    """Digest of a load of the first queue for the idle bank."""
+    header = np.array([slot | 1 << 23], "<u4")
+    return zlib.crc32(np.concatenate([header, *(word.astype("<u4") for word in words)]).tobytes())
+
+
+def test_banks(node):
+    """Neither programs of the idle bank, nor edits and digests, stay for another tenant, and it has no part in those
+    of the one that is executed."""
+    _, mine, other, host = node
+    command = Command(operation=Operation.QUIESCE, tenant=1)
+    for refused in (lambda: other.load_program(0, [], idle=True),
+                    lambda: other.submit_edit(number=1, set=0, digest=0).result()):
+        with pytest.raises(ForeignTenantError):
+            refused()
+    mine.load_program(0, [command] * 3, idle=True)
+    mine.submit_edit(number=7, set=0, digest=digest(0, [command.words()] * 3)).result()
+    assert mine.read_fields("PROGRAM_BANK")["pending"] == 1
+    mine.run(1)
+    assert [mine.pop_event(10_000).status for _ in range(3)] == [EventStatus.OK] * 3
+    assert mine.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 7}
+    mine.load_program(0, [command] * 3, idle=True)
+    known = digest(0, [command.words()] * 3)
+
+    host.change(2)
+    assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
+    # The digest of what was loaded before is of no use, nor with a header that does not begin a program.
+    with pytest.raises(WrongProgramError):
+        other.submit_edit(number=1, set=0, digest=known).result()
+    other.load_program(0, [], slot=2, idle=True)
+    for guess in (known, digest(2, []), 0):
+        with pytest.raises(WrongProgramError):
+            other.submit_edit(number=1, set=0, digest=guess).result()
+    # What lies between slots that are loaded is nothing of the tenant before, in both banks.
+    own = Command(operation=Operation.QUIESCE, tenant=2)
+    other.load_program(0, [own], idle=True)
+    other.load_program(0, [], slot=3, idle=True)
+    words = [np.array([1 << 23], np.uint32), own.words(), np.array([3 | 1 << 23], np.uint32)]
+    crc = zlib.crc32(np.concatenate(words).astype("<u4").tobytes())
+    other.submit_edit(number=1, set=0, digest=crc).result()
+    other.run(1)
+    assert other.pop_event(10_000).status is EventStatus.OK
+    event = other.pop_event(10_000)
+    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)
 
 
 def test_windows_are_scrubbed(node):

@@ -9,7 +9,7 @@ import pytest
 from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType, control_layout
 from sim.golden import control_words
-from sim.golden.control_words import Message, Signal, keepalive_word
+from sim.golden.control_words import Message, Signal, keepalive_word, marked, parted
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.replay.columns import Columns
 
@@ -19,6 +19,11 @@ TAKES = [(ControlType.SIGNAL,), (ControlType.KEEPALIVE,), (ControlType.READY, Co
 @pytest.fixture(scope="module")
 def unit():
     return Unit(ControlHub(takes=TAKES))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Unit(ControlHub(takes=TAKES, tenants=True))
 
 
 def first_word(type, words, tag=0x1234):
@@ -49,8 +54,9 @@ def messages(generator, count):
 class Bench:
     """The model, a record of its ports, and what it hands to each unit and to the link."""
 
-    def __init__(self):
-        self.model = control_words.ControlHub(takes=[[type.value for type in types] for types in TAKES])
+    def __init__(self, tenant=None):
+        self.model = control_words.ControlHub(takes=[[type.value for type in types] for types in TAKES],
+                                              tenant=tenant)
         self.columns = Columns()
         self.handed, self.sent = [[] for _ in TAKES], []
         self.words, self.gives = [], [[] for _ in TAKES]
@@ -68,7 +74,7 @@ class Bench:
         granted = model.granted(given, ready)
         columns.stream("i", word, taken)
         columns.stream("o", model.o, ready)
-        columns.note(reset_link=reset_link)
+        columns.note(reset_link=reset_link, **({} if model.tenant is None else {"tenant": model.tenant}))
         for n in range(len(TAKES)):
             mine = word is not None and unit == n
             columns.stream(f"take__{n}", seen.data | seen.first << 32 | seen.last << 33 if mine else None, takes[n])
@@ -135,6 +141,54 @@ def test_lockstep(unit, seed):
             reset_link=generator.random() < .002)
     assert all(bench.handed)
     bench.columns.compare(unit)
+
+
+def test_marks_by_hand():
+    """A mark changes the type of a SIGNAL, zeros of a READY, and reserved bits of other messages."""
+    signal, ready, alive = Signal(1, 0, 2, 3).word, ControlType.READY.value | 5 << 4 | 7 << 16, keepalive_word(2)
+    assert [marked(signal, tenant) for tenant in range(3)] == [signal, signal - 2 + 9, signal - 2 + 10]
+    assert marked(ready, 2) == ready | 2 << 9
+    assert marked(alive, 1) == alive | 1 << 28
+    for word in (signal, ready, alive):
+        for tenant in range(3):
+            assert parted(marked(word, tenant)) == (tenant, word)
+    assert parted(alive | 3 << 28)[0] is parted(ready | 4 << 9)[0] is None
+
+
+@pytest.mark.parametrize("tenant", range(3))
+def test_tenants(shared, tenant):
+    """Messages of the own tenant alone are handed on, also behind those of others, whose words are skipped; and what
+    is sent is marked, in the first word of a message."""
+    bench = Bench(tenant)
+    known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
+             [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]
+    for message in known:
+        for one in (0, 1, 2):
+            bench.words += [marked(message[0], one), *message[1:]]
+    bench.gives = [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
+    for _ in range(50):
+        bench.step()
+    assert bench.handed == [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
+    assert bench.sent == [word for message in known for word in (marked(message[0], tenant), *message[1:])]
+    bench.columns.compare(shared)
+
+
+def test_lockstep_of_tenants(shared):
+    """Any words, of any tenant, which changes while links are reset."""
+    generator = random.Random(7)
+    bench = Bench(0)
+    bench.words = [word for message in messages(generator, 600)
+                   for word in (marked(message[0], generator.randrange(3)), *message[1:])]
+    bench.gives = [[word for message in messages(generator, 200) for word in whole(message)] for _ in TAKES]
+    for _ in range(3000):
+        reset = generator.random() < .005
+        bench.step(ready=generator.random() < .8, offers=generator.random() < .8, takes=[
+            int(generator.random() < .8) for _ in TAKES], willing=[generator.random() < .2 for _ in TAKES],
+            reset_link=reset)
+        if reset:
+            bench.model.tenant = generator.randrange(3)
+    assert all(bench.handed)
+    bench.columns.compare(shared)
 
 
 @pytest.mark.parametrize("takes", [[], [[]], [[ControlType.SIGNAL], [ControlType.SIGNAL]], [[99]]])

@@ -1,0 +1,175 @@
+# amaranth: UnusedElaboratable=no
+"""Order of the host port's states in a node with tenants, proven: nothing is asked of the node before its check."""
+
+import pytest
+from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In
+
+from hdl.config import NodeConfig
+from hdl.control import host_port
+from hdl.control.host_port import HostPort
+from hdl.control.program_memory import program_status_layout
+from hdl.control.protocol import Opcode, Status
+from hdl.control.registers import PRIVILEGED, REGISTERS, register
+from hdl.control.requester import capacities
+from hdl.control.windows import MOST_TENANTS, found_layout
+from hdl.group import GROUP
+from hdl.streams.stream import word_layout
+from sim import formal
+
+CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, program_depth=4,
+                    program_banks=2, tenants=2)
+
+#: States behind the last question to the node, but for the words of an answer.
+ANSWER = "Drain", "Header", "Status", "Payload"
+#: States behind the comparison of the place with the room, by what they ask of the node.
+MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
+#: Requests with a place.
+PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
+          Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
+#: Other states in which a request is served, by what it may be.
+OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT],
+          "Descriptor": [Opcode.PUSH_COMMAND],
+          "Load-Header": [Opcode.LOAD_PROGRAM], "Load-Words": [Opcode.LOAD_PROGRAM], "Run": [Opcode.RUN, Opcode.EDIT],
+          "Judge": [Opcode.RUN, Opcode.EDIT], "Start": [Opcode.RUN]}
+
+
+class Order(wiring.Component):
+    """Specification: what the port asks of the node follows from the words of one packet, whose first one says who
+    asks, and is what that one may ask.
+
+    Packets, answers of the node and stalls are any. The window of a tenant that asks, and which tenant is executed,
+    stand during its request: the privileged host alone changes them, by requests of its own.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "i": In(stream.Signature(word_layout())), "answers": In(1), "memory_ready": In(2), "written": In(1),
+            "running": In(2), "busy": In(1), "found": In(found_layout()), "commands_full": In(1),
+            "commands_ready": In(1), "events": In(stream.Signature(32)), "data": In(stream.Signature(word_layout())),
+            "done": In(1), "writable": In(1), "program_status": In(program_status_layout()), "verdict": In(Status),
+            "loaded": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        port = HostPort(config=CONFIG)
+        m.submodules.port = inner = port.elaborate(platform)
+        requester, word = inner.submodules.requester, inner.submodules.requests.o
+        state, size = port.states.ongoing, port.size
+        for name in ("running", "busy", "found", "commands_full", "program_status"):
+            m.d.comb += getattr(port, name).eq(getattr(self, name))
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            Assume(formal.holds(m, "i", self.i)), Assume(formal.holds(m, "events", self.events)),
+            port.i.valid.eq(self.i.valid), port.i.payload.eq(self.i.payload), self.i.ready.eq(port.i.ready),
+            port.o.ready.eq(self.answers), port.commands.ready.eq(self.commands_ready),
+            port.memory_read.request.ready.eq(self.memory_ready[0]),
+            port.memory_write.request.ready.eq(self.memory_ready[1]), port.memory_write.data.ready.eq(self.written),
+            port.memory_read.data.valid.eq(self.data.valid), port.memory_read.data.payload.eq(self.data.payload),
+            port.events.valid.eq(self.events.valid), port.events.payload.eq(self.events.payload),
+            self.events.ready.eq(port.events.ready),
+            port.bus.done.eq(self.done), port.bus.writable.eq(self.writable),
+            port.program.ready.eq(1), port.run.ready.eq(1),
+            port.banks.verdict.eq(self.verdict), port.banks.loaded.eq(self.loaded),
+        ]
+
+        # The packet, as its words are taken.
+        take = word.valid & word.ready
+        place = Signal(3)  # of the next word in the packet, up to 4
+        who, head, base = Signal(2, init=MOST_TENANTS), Signal(32), Signal(32)
+        with m.If(take):
+            m.d.sync += place.eq(Mux(word.payload.last, 0, Mux(place == 4, 4, place + 1)))
+            with m.Switch(place):
+                with m.Case(0):
+                    m.d.sync += [who.eq(Mux(word.payload.data < MOST_TENANTS, word.payload.data, MOST_TENANTS)),
+                                 head.eq(0), base.eq(0)]
+                with m.Case(1):
+                    m.d.sync += head.eq(word.payload.data)
+                with m.Case(2):
+                    m.d.sync += base.eq(word.payload.data)
+        opcode, count = head[24:], head[:16]
+        stands, asked = Signal(), Signal()  # a request is being served; a register was asked for
+        now = Cat(self.running, self.found.as_value())
+        before = Signal.like(now)
+        m.d.comb += stands.eq(~state("Tenant") & ~state("Opcode") & (who != 0))
+        m.d.sync += [asked.eq(port.bus.request), before.eq(now)]
+        m.d.comb += [
+            Assume(~stands | (before == now)),
+            Assume(self.found.base + self.found.size <= 1 << 19), Assume(~self.done | asked),
+        ]
+
+        # What it is about.
+        is_tenant = who != 0
+        memory = (opcode == Opcode.READ_MEMORY) | (opcode == Opcode.WRITE_MEMORY)
+        may = ~is_tenant | (who == self.running)
+        rooms = Array([*capacities(CONFIG)[:16]])
+        first, space = base[:28], base[28:]
+        room = Mux(is_tenant, self.found.size * GROUP, rooms[space])
+        inside = first + count <= room
+        moved = Mux(is_tenant, (first + self.found.base * GROUP)[:28], first)
+        access = port.memory_read.request.payload
+        is_right = memory & inside & (access.address == moved) & (access.space == space) & (access.count == count)
+
+        # What the port asks for.
+        asks_memory = port.memory_read.request.valid | port.memory_write.request.valid | port.memory_write.data.valid
+        asks_node = Cat(port.commands.valid, port.program.valid, port.run.valid, port.banks.ask, port.banks.turn,
+                        port.events.ready, port.bus.request).any()
+        named = Cat(port.bus.address == register(name).address for name in PRIVILEGED).any()
+        late = port.bus.address >= len(REGISTERS)
+        m.d.comb += [
+            Assert(~asks_memory | is_right),
+            Assert(~port.memory_read.request.valid | (opcode == Opcode.READ_MEMORY)),
+            Assert(~(port.memory_write.request.valid | port.memory_write.data.valid)
+                   | (opcode == Opcode.WRITE_MEMORY)),
+            Assert(~asks_node | may),
+            Assert(~(port.bus.request & port.bus.write & is_tenant) | (~late & ~named)),
+            Assert(~(port.bus.request & port.bus.write & late) | ~self.busy),
+        ]
+
+        # Why: the packet and the state go together. These make the induction.
+        known = (requester.opcode == opcode) & (access.count == count)
+        written = Cat(opcode == one for one in (
+            Opcode.WRITE_MEMORY, Opcode.WRITE_REGISTER, Opcode.LOAD_PROGRAM)).any()
+        counted = written | (opcode == Opcode.PING) | (opcode == Opcode.READ_MEMORY)
+        at = {name: state(name) for name in port.states.encoding}
+        m.d.comb += [
+            Assert(requester.asked.tenant == who), Assert(place <= 4),
+            Assert(~at["Tenant"] | (place == 0)), Assert(~at["Opcode"] | (place == 1)),
+            Assert(requester.take == (take & (place == 0))),
+            Assert(at["Tenant"] | at["Opcode"] | known),
+            Assert(~at["Address"] | (place == 2)),
+            Assert(at["Tenant"] | (port.ended == (place == 0))),
+            *(Assert(~at[name] | port.ended) for name in (*ANSWER[1:], "Event", "Read-Memory", "Judge", "Start")),
+            *(Assert(~at[name] | ~port.ended) for name in (
+                "Ping", "Descriptor", "Write-Registers", "Write-Memory", "Write-Words", "Load-Words", "Run")),
+            *(Assert(~at[name] | (place >= 3)) for name in (
+                "Write-Registers", "Write-Memory", "Write-Words", "Load-Words", "Run")),
+            Assert(~at["Load-Header"] | (port.ended == (count == 0))),
+            Assert(at["Tenant"] | at["Opcode"] | (place != 1)),
+            *(Assert(~at[name] | (place == 3) | (place == 0)) for name in ("Range", "Compare", "Access")),
+            Assert(~at["Range"] | (requester.place == base)),
+            *(Assert(~at[name] | is_right & (opcode == code)) for name, code in MEMORY.items()),
+            *(Assert(~at[name] | ((may | (name == "Ping")) & Cat(opcode == one for one in ones).any()))
+              for name, ones in OTHERS.items()),
+            *(Assert(~at[name] | ((may | memory) & Cat(opcode == one for one in PLACED).any()))
+              for name in ("Address", "Range", "Compare", "Access")),
+            *(Assert(~at[name] | (size == 0) | may | counted) for name in ANSWER),
+            *(Assert(~at[name] | (size == 0) | ~is_tenant | (opcode != Opcode.READ_REGISTER)
+                     | (base + count <= len(REGISTERS))) for name in ANSWER),
+            Assert(~at["Payload"] | (size != 0)), Assert(~at["Dispatch"] | (size == 0)),
+            *(Assert(~ongoing | (size == 0) | written) for name, ongoing in at.items()
+              if name not in ("Tenant", "Opcode", *ANSWER[1:])),
+        ]
+        return m
+
+
+@pytest.fixture
+def small_echo(monkeypatch):
+    """A node with a PING of few words: solvers keep memories as registers."""
+    monkeypatch.setattr(host_port, "PING_WORDS", 2)
+
+
+def test_nothing_is_asked_before_its_check(small_echo):
+    formal.prove(Order(), depth=6)

@@ -1,0 +1,180 @@
+"""Tenants on nodes with control words and rounds: counts, and gradients that wait, are those of one tenant."""
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus, Operation, Space
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.tenants import TenantHost
+from tests.host.rings import CONFIGS, library, open_nodes
+from tests.tenants.hostile import attack
+from tests.tenants.rounds import RoundTwins
+
+CONFIG = CONFIGS["wide"]
+WINDOWS = {1: {"gradients": (1024, 1024), "weights": (0, 1024), "state_0": (0, 256), "masters": (0, 256),
+               "scales": (0, 64)},
+           2: {"gradients": (2048, 1024), "weights": (1024, 1024), "state_0": (256, 256), "masters": (256, 256)}}
+NUMBER, TIMEOUT = 9, 2_000
+
+
+@pytest.mark.parametrize(("nodes", "seed"), [(1, 11), (2, 20)])
+def test_twins(nodes, seed):
+    found = attack(library(CONFIG), nodes, seed, 8, RoundTwins)
+    assert not found["leak"]
+    assert found["guarded"], f"{seed=}"
+    assert {"OK", "OUT_OF_WINDOW", "OVER_BUDGET"} <= set(found["statuses"]), f"{seed=}"
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with open_nodes(2, config=CONFIG) as (ring, simulation):
+        host = TenantHost(ring.devices)
+        for number, windows in WINDOWS.items():
+            host.grant(number, windows)
+        yield ring.devices, host, simulation
+
+
+@pytest.fixture
+def nodes(opened):
+    """Devices of each tenant, the host, and the simulation; tenant 1 is executed, without rounds before."""
+    devices, host, simulation = opened
+    host.change(0)
+    host.change(1)
+    simulation.run(500)
+    return ({number: [Device(device.transport, CONFIG, name=f"tenant {number} at {device.name}", tenant=number)
+                      for device in devices] for number in (1, 2)}, host, simulation)
+
+
+def begin(device, rank, tenant, *, remote=False, commands=1):
+    """Run COMPUTEs in one queue, and in the other a QUIESCE, which may wait for the other node's first one."""
+    device.write_register("TIMEOUT", TIMEOUT)
+    device.load_program(0, [Command(operation=Operation.COMPUTE, tenant=tenant, duration=50)] * commands)
+    device.load_program(1, [Command(operation=Operation.QUIESCE, tenant=tenant, remote=int(remote), unit=1 - rank,
+                                    after_1=commands if remote else 0)])
+    device.run(1, number=NUMBER, rank=rank, size=2)
+
+
+def ended(device, count):
+    return sorted(device.pop_event(20_000).status for _ in range(count))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_counts_are_of_one_tenant(opened, first):
+    """A command waits for the other node's, which has done so many for another tenant, or for the host, in a run of
+    the same number: it waits in vain, and starts once the node has done them for its own one."""
+    devices, host, simulation = opened
+    second = 2 if first == 1 else 1
+    of = {number: [Device(device.transport, CONFIG, name=device.name, tenant=number) if number else device
+                   for device in devices] for number in range(3)}
+    host.change(first)
+    simulation.run(500)
+    for rank, device in enumerate(of[first]):
+        begin(device, rank, first, remote=True)
+    for device in of[first]:
+        assert ended(device, 2) == [EventStatus.OK] * 2
+    host.change(second)
+    simulation.run(500)
+    begin(of[second][0], 0, second, remote=True)
+    assert ended(of[second][0], 2) == [EventStatus.OK, EventStatus.AFTER_TIMEOUT]
+    begin(of[second][0], 0, second, remote=True)
+    begin(of[second][1], 1, second)
+    for device in of[second]:
+        assert ended(device, 2) == [EventStatus.OK] * 2
+
+
+def test_control_words_of_nodes_of_different_tenants(nodes):
+    """If nodes execute different tenants, none counts what the other does, nor waits longer since it computes."""
+    of, host, simulation = nodes
+    TenantHost(host._devices[1:]).change(2)
+    simulation.run(500)
+    begin(of[2][1], 1, 2, commands=3)
+    begin(of[1][0], 0, 1, remote=True)
+    assert ended(of[1][0], 2) == [EventStatus.OK, EventStatus.AFTER_TIMEOUT]
+    assert ended(of[2][1], 4) == [EventStatus.OK] * 4
+    host.change(0)
+
+
+def test_tenant_changes_while_links_are_reset(nodes):
+    """The register alone changes nothing: the next tenant comes with a reset of links."""
+    of, host, _ = nodes
+    device = host._devices[0]
+    device.write_register("TENANT", 2)
+    assert of[1][0].read_register("TIMEOUT")
+    device.write_register("CONTROL", 1)
+    assert of[2][0].read_register("TIMEOUT")
+    device.write_register("TENANT", 1)
+    device.write_register("CONTROL", 2)
+    assert of[1][0].read_register("TIMEOUT")
+
+
+def compute(device, number, **fields):
+    device.push(Command(operation=Operation.COMPUTE, round=1, number=number, tenant=1, **fields))
+    return device.pop_event(20_000).status
+
+
+def test_gradients_that_wait_are_of_one_tenant(nodes):
+    of, host, simulation = nodes
+    mine, other = of[1][0], of[2][0]
+    mine.write_register("GRADIENT_STRIDE", 64)
+    assert compute(mine, 3, gradient_base=0, state_base=512, length=40, duration=20) is EventStatus.OK
+    assert mine.read_fields("SLOT_0") == {"tag": 3, "computing": 0, "pending": 1, "taken": 0}
+    host.change(2)
+    simulation.run(500)
+    assert not any(other.read_fields("SLOT_0").values())
+    assert other.read_register("GRADIENTS_COMPUTED") == other.read_register("GRADIENTS_DROPPED") == 0
+    host.change(1)
+    assert not any(mine.read_fields("SLOT_0").values())
+    # Nor does a gradient that was resumed come back with the settings.
+    mine.write_register("RESUMED_SET", 5 | 1 << 16 | 1 << 17)
+    assert mine.read_fields("SLOT_1")["pending"]
+    host.change(2)
+    host.change(1)
+    simulation.run(500)
+    assert not any(mine.read_fields("SLOT_1").values())
+    assert not any(mine.read_fields("RESUMED_SET").values())
+
+
+@pytest.mark.parametrize("stride", [992, 1024, 2016, 3072])
+def test_slots_outside(nodes, stride):
+    """The second slot of rounds lies behind the window, where the checker does not look: a guard does."""
+    of, host, _ = nodes
+    mine, device = of[1][0], host._devices[0]
+    device.write_memory(Space.GRADIENT, 0, np.full(1024, 7, np.uint32))
+    device.write_memory(Space.GRADIENT, 2048, np.full(2048, 7, np.uint32))
+    mine.write_memory(Space.GRADIENT, 0, np.full(1024, 3, np.uint32))
+    mine.write_register("GRADIENT_STRIDE", stride)
+    assert compute(mine, 1, gradient_base=0, state_base=512, length=64) is EventStatus.OK
+    assert compute(mine, 2, gradient_base=0, state_base=512, length=64) is EventStatus.OUT_OF_WINDOW
+    outside = device.read_memory(Space.GRADIENT, 0, 4096)
+    assert (np.delete(outside, np.s_[1024:2048]) == 7).all()
+    assert (mine.read_memory(Space.GRADIENT, 0, 1024) == 3).all()
+
+
+def test_scale_outside(nodes):
+    """A round's scale lies outside of a window in the table of scales: the update ends with OUT_OF_WINDOW, though the
+    gate in front of the engine has read it, and reads zero."""
+    of, host, simulation = nodes
+    try:
+        for number, spaces in enumerate((WINDOWS[1], WINDOWS[1].keys() - {"scales"})):
+            host.grant(1, {name: WINDOWS[1][name] for name in spaces})
+            for rank, (mine, device) in enumerate(zip(of[1], host._devices, strict=True)):
+                for name, value in (("GRADIENT_STRIDE", 128), ("QUORUM", 2), ("LEARNING_RATE", 1.0)):
+                    mine.write_register(name, value)
+                device.write_memory(CONFIG.memories["scales"].number, 0, np.ones(512, np.float32))
+                mine.write_memory(Space.GRADIENT, 512, np.ones(64, np.float32))
+                common = {"tenant": 1, "round": 1, "length": 64, "rank": rank, "size": 2}
+                mine.load_program(0, [Command(operation=Operation.COMPUTE, state_base=512, **common)])
+                mine.load_program(1, [Command(operation=Operation.FOLD, **common),
+                                      Command(operation=Operation.FUSED_UPDATE, collective=number, **common)])
+            for rank, mine in enumerate(of[1]):
+                mine.run(1, number=NUMBER, rank=rank, size=2)
+            last = EventStatus.OUT_OF_WINDOW if number else EventStatus.OK
+            for mine in of[1]:
+                assert ended(mine, 3) == sorted([EventStatus.OK, EventStatus.OK, last])
+                assert (mine.read_memory(Space.WEIGHT, 0, 64).view(np.float32) == (0 if number else -2)).all()
+            host.change(0)
+            host.change(1)
+            simulation.run(500)
+    finally:
+        host.grant(1, WINDOWS[1])
