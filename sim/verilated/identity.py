@@ -27,7 +27,8 @@ from sim.verilated import toolchain
 
 __all__ = ["identity_of"]
 
-_PACKAGES = ("hdl", "sim", "boards", "host", "tests")
+#: Packages whose modules can define components: all that stand beside this one.
+_PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
 #: Sources that have changed since may not be what this process has loaded. File times may be coarse.
 _LOADED = time.time() - 10
@@ -47,14 +48,15 @@ def identity_of(component: Component) -> str | None:
         sources = sorted(set().union(*(_imported(name) for name in found.modules)))
         if any(_path(name).stat().st_mtime > _LOADED for name in sources):
             return None
-    except (_UnknownError, OSError):
+    except (_UnknownError, OSError, RecursionError):
         return None
     for used in found.used:
         used._MustUse__used = True
-    # Of other packages, what a process has loaded differs; a component is rarely made from more than its own module.
+    # Of other packages, globals are those of the modules that classes and functions are from.
     watched = {name for name in sources if name.partition(".")[0] == "hdl"} | found.modules
     return toolchain.digest(*found.parts, *(part for name in sources for part in (name, _text(name))),
-                            *map(_globals, sorted(watched)), platform.python_version(), toolchain.version("amaranth"), toolchain.version("numpy"))
+                            *map(_globals, sorted(watched)), platform.python_version(),
+                            toolchain.version("amaranth"), toolchain.version("numpy"))
 
 
 class _Description:
@@ -226,7 +228,7 @@ def _imported(name: str) -> frozenset[str]:
 def _globals(name: str) -> str:
     """Constants of a module as they are now, with the names of functions and classes that it has."""
     prefix = __name__.removesuffix("sim.verilated.identity")
-    module = importlib.import_module(prefix + name if name.partition(".")[0] != "tests" else name)
+    module = importlib.import_module(prefix + name)
     return repr([(key, _constant(value, _DEPTH)) for key, value in sorted(vars(module).items())
                  if not (key.startswith(("__", "@")) or isinstance(value, types.ModuleType))])
 

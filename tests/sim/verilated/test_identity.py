@@ -76,18 +76,21 @@ def test_units_differ():
     assert len(set(found)) == len(UNITS)
 
 
-@pytest.mark.parametrize("make", [
+MAKE = [
     lambda: Queue(shape=3, depth=4), lambda: Queue(shape=3, depth=5), lambda: Queue(shape=4, depth=4),
     lambda: SkidBuffer(shape=3), lambda: Applied(_plus(1)), lambda: Applied(_plus(2)),
     lambda: Applied(lambda value: value - 1), lambda: Applied(_plus(1), other=Queue(shape=3, depth=4)),
     lambda: Applied(_plus(1), other=[1, 2]), lambda: Applied(_plus(1), other=(1, 2)),
     lambda: Applied(_plus(1), other={"a": 1}), lambda: Applied(functools.partial(max, 1)),
-])
-def test_parameters(make, known={}):  # noqa: B006
+]
+
+
+def test_parameters():
     """The same parameters give the same identity, and other ones another."""
-    found = identity_of(make())
-    assert found == identity_of(make()) is not None
-    assert known.setdefault(found, make) is make
+    found = [identity_of(make()) for make in MAKE]
+    assert None not in found
+    assert found == [identity_of(make()) for make in MAKE]
+    assert len(set(found)) == len(MAKE)
 
 
 def test_state_is_told_apart():
@@ -117,7 +120,7 @@ def test_globals_are_seen(monkeypatch):
 
 
 def test_sources_are_seen(monkeypatch, tmp_path):
-    """Of modules that one imports, directly or not, and of no other; none is known that changed since it was loaded."""
+    """Modules that one imports count, directly or not, and no other. None is known that has changed since."""
     def clear():
         for cached in (identity._path, identity._text, identity._imports, identity._imported):
             cached.cache_clear()
