@@ -208,6 +208,9 @@ test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registe
   $(VENV)/.tensorboard $(VENV)/.tiling $(VENV)/.cluster $(VENV)/.chakra $(VENV)/.mpi
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
+# Tests start hundreds of processes, each of which would compile all modules again.
+test: export PYTHONDONTWRITEBYTECODE =
+
 hostile: $(VENV)/.test
 	$(BIN)/python -m tests.tenants $(call option,REQUESTS,--requests) $(call option,SEED,--seed) \
 	  $(call option,JOBS,--jobs)

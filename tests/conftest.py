@@ -1,5 +1,6 @@
 """Fixtures and options that all tests share."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         here = Path(__file__).parent
         items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_LARGE))
+
+
+def pytest_collection_finish():
+    """Modules and tests stay to the end: the search for garbage, of which simulations make much, leaves them out."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

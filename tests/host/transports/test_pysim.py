@@ -67,6 +67,22 @@ def test_latency(latency):
         assert ages(ring, 0) == []
 
 
+@pytest.mark.parametrize("cycles", [0, 1, 20, 37, 300])
+def test_reset(cycles):
+    """Words that wait, are on the way, or have come out are gone, and all is as in a ring that is made anew."""
+    ring = PysimRing(Stopwatch, nodes=2, latency=9)
+    ring.send(0, np.arange(20, dtype=np.uint32))
+    ring.run(cycles)
+    ring.reset()
+    fresh = PysimRing(Stopwatch, nodes=2, latency=9)
+    for one in (ring, fresh):
+        assert one.cycle == 0
+        one.send(1, np.arange(3, dtype=np.uint32))
+        one.run(100)
+    assert [ages(ring, node) for node in range(2)] == [ages(fresh, node) for node in range(2)]
+    assert ring.describe() == fresh.describe()
+
+
 def test_nothing_is_lost():
     ring = PysimRing(Stopwatch, nodes=2, latency=5)
     ring.send(0, np.arange(9, dtype=np.uint32))

@@ -1,0 +1,243 @@
+"""Identity of a component: a digest of all that decides its gateware, found without elaborating it.
+
+Elaboration takes as long as the simulation of many a test. What it depends on is the component's class, the
+attributes that its constructor has set, the sources of the modules that either comes from, with all that those
+import, and the values of their globals, which tests may have changed. Where one of these cannot be told, such as with
+a function that has no name, there is no identity, and the component is elaborated.
+"""
+
+import ast
+import collections
+import enum
+import functools
+import importlib
+import platform
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from amaranth.hdl import Elaboratable, Signal
+from amaranth.lib.wiring import Component
+
+from sim.verilated import toolchain
+
+__all__ = ["identity_of"]
+
+#: Packages whose modules can define components: all that stand beside this one.
+_PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
+_SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
+#: Sources that have changed since may not be what this process has loaded. File times may be coarse.
+_LOADED = time.time() - 10
+#: Deepest constants of modules that are looked into.
+_DEPTH = 4
+
+
+class _UnknownError(Exception):
+    """Something has no description by which another process would know it."""
+
+
+def identity_of(component: Component) -> str | None:
+    """Digest of a component's gateware, with the version of Amaranth, or None if it cannot be told."""
+    found = _Description()
+    try:
+        found.add(component)
+        sources = sorted(set().union(*(_imported(name) for name in found.modules)))
+        if any(_path(name).stat().st_mtime > _LOADED for name in sources):
+            return None
+    except (_UnknownError, OSError, RecursionError):
+        return None
+    for used in found.used:
+        used._MustUse__used = True
+    # Of other packages, globals are those of the modules that classes and functions are from.
+    watched = {name for name in sources if name.partition(".")[0] == "hdl"} | found.modules
+    return toolchain.digest(*found.parts, *(part for name in sources for part in (name, _text(name))),
+                            *map(_globals, sorted(watched)), platform.python_version(),
+                            toolchain.version("amaranth"), toolchain.version("numpy"))
+
+
+class _Description:
+    """Text of an object and of all that it refers to, the same in each process.
+
+    Members
+    -------
+    parts : list of str
+    modules : set of str
+        Modules of the project whose classes and functions are among it.
+    used : list of Elaboratable
+        Components among it.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.modules: set[str] = set()
+        self.used: list[Any] = []
+        self._known: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, enum.Enum):
+            self._name(type(value))
+            self.parts.append(value.name)
+        elif type(value) in _SIMPLE:
+            self.parts.append(f"{type(value).__name__} {value!r}")
+        elif isinstance(value, tuple) and type(value) is tuple:
+            self._sequence("tuple", value)
+        elif id(value) in self._known:
+            self.parts.append(f"again {self._known[id(value)]}")
+        else:
+            self._known[id(value)] = len(self._known)
+            self._alive.append(value)
+            self._new(value)
+
+    def _new(self, value: Any) -> None:
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            self._name(value)
+        elif type(value) in (list, collections.deque):
+            self._sequence(type(value).__name__, value)
+        elif isinstance(value, set | frozenset):
+            self._sequence("set", sorted(value, key=repr))
+        elif isinstance(value, dict | types.MappingProxyType):
+            self._sequence("dict", [part for item in value.items() for part in item])
+        elif isinstance(value, np.ndarray | np.generic):
+            if value.dtype.hasobject:
+                raise _UnknownError
+            self.parts += [f"array {value.dtype} {value.shape}", toolchain.digest(value.tobytes())]
+        elif isinstance(value, functools.partial):
+            self._sequence("partial", [value.func, value.args, value.keywords])
+        elif isinstance(value, types.MethodType):
+            self._sequence("method", [value.__func__, value.__self__])
+        elif isinstance(value, Signal):
+            shape = value.shape()
+            self.parts.append(f"signal {value.name} {shape.width} {shape.signed} {value.init} {value.reset_less}")
+            self.add(value.attrs)
+        else:
+            self._object(value)
+
+    def _object(self, value: Any) -> None:
+        if isinstance(value, Elaboratable):
+            self.used.append(value)
+        self._name(type(value))
+        if (type(value).__module__ or "").partition(".")[0] not in (*_PACKAGES, "gradring", "amaranth"):
+            raise _UnknownError
+        for name, part in sorted(_state(value), key=lambda pair: pair[0]):
+            self.parts.append(name)
+            self.add(part)
+
+    def _sequence(self, kind: str, values: Any) -> None:
+        self.parts.append(f"{kind} {len(values)}")
+        for value in values:
+            self.add(value)
+
+    def _function(self, value: Any) -> None:
+        """Add a function without a name in its module: its code, and what it has of those around it."""
+        if not isinstance(value, types.FunctionType):
+            raise _UnknownError
+        self._code(value.__code__)
+        around = [cell.cell_contents for cell in value.__closure__ or ()]
+        self._sequence("function", [value.__defaults__, value.__kwdefaults__, *around])
+
+    def _code(self, code: types.CodeType) -> None:
+        self.parts += [code.co_code.hex(), repr(code.co_names), repr(code.co_varnames)]
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._code(constant)
+            else:
+                self.add(constant)
+
+    def _name(self, value: Any) -> None:
+        """Add the name by which a class or a function is found."""
+        module = value.__module__ or ""
+        found: Any = sys.modules.get(module)
+        for part in value.__qualname__.split("."):
+            found = getattr(found, part, None)
+        name = _plain(module)
+        if found is not value:
+            self._function(value)
+        if name.partition(".")[0] in _PACKAGES:
+            self.modules.add(name)
+        for base in getattr(value, "__mro__", ())[1:]:
+            if _plain(base.__module__).partition(".")[0] in _PACKAGES:
+                self.modules.add(_plain(base.__module__))
+        self.parts.append(f"{name}:{value.__qualname__}")
+
+
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes of an object, but for where in a source it was made and in which order."""
+    names = {**getattr(value, "__dict__", {})}
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            mangled = f"_{base.__name__.lstrip('_')}{slot}" if slot.startswith("__") else slot
+            if hasattr(value, mangled):
+                names[mangled] = getattr(value, mangled)
+    for name, part in names.items():
+        if not (name.endswith("src_loc") or name.startswith(("_MustUse__", "__")) or name == "duid"):
+            yield name, part
+
+
+def _plain(module: str) -> str:
+    """Name of a module in a clone, whose packages a wheel has within ``gradring``."""
+    head, _, rest = module.partition(".")
+    return rest if head == "gradring" and rest.partition(".")[0] in _PACKAGES else module
+
+
+@functools.cache
+def _path(name: str) -> Path:
+    path = toolchain.ROOT.joinpath(*name.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return toolchain.text(_path(name))
+
+
+@functools.cache
+def _imports(name: str) -> frozenset[str]:
+    """Modules of the project that one imports, anywhere in it, and the packages that these are in."""
+    found: set[str] = set()
+    is_package = _path(name).name == "__init__.py"
+    for node in ast.walk(ast.parse(_text(name))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = (name if is_package else name.rpartition(".")[0]).split(".")
+            above = base[:len(base) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            found.add(module)
+            found.update(f"{module}.{alias.name}" for alias in node.names)
+    parts = [one.split(".") for one in found]
+    return frozenset(module for one in parts if one[0] in _PACKAGES for length in range(1, len(one) + 1)
+                     if _path(module := ".".join(one[:length])).is_file())
+
+
+@functools.cache
+def _imported(name: str) -> frozenset[str]:
+    """A module and all that it imports, directly or not."""
+    found, left = set(), {name}
+    while left:
+        found.add(one := left.pop())
+        left |= _imports(one) - found
+    return frozenset(found)
+
+
+def _globals(name: str) -> str:
+    """Constants of a module as they are now, with the names of functions and classes that it has."""
+    prefix = __name__.removesuffix("sim.verilated.identity")
+    module = importlib.import_module(prefix + name)
+    return repr([(key, _constant(value, _DEPTH)) for key, value in sorted(vars(module).items())
+                 if not (key.startswith(("__", "@")) or isinstance(value, types.ModuleType))])
+
+
+def _constant(value: Any, depth: int) -> Any:
+    if type(value) in _SIMPLE:
+        return value
+    if depth and type(value) in (tuple, list):
+        return [_constant(part, depth - 1) for part in value]
+    if depth and type(value) is dict:
+        return [[_constant(part, depth - 1) for part in item] for item in value.items()]
+    return f"{type(value).__qualname__} {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
