@@ -59,6 +59,10 @@ class Requests:
     def name(self) -> str:
         return self._name
 
+    def room(self, name: str) -> int:
+        """Words of a memory space that are there for who asks; 0 if there is no such space."""
+        return int(self._config.memories[name].words) if name in self._config.memories else 0
+
     @property
     def transport(self) -> Transport:
         return self._transport

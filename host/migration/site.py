@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hdl.compression.registry import RAW
-from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, make, read_back, restore
+from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
 from host.checkpoints.contents import unpack_state
-from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub
+from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify
 from host.checkpoints.rejections import ReadBackError
 from host.checkpoints.watermark import check_watermark
 from host.driver.buffers import errors_base
@@ -211,16 +211,24 @@ class Site:
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
         state = unpack_state(archive.regions)
-        self._used = True
-        load(self.open(), frame)
+        with self._given_back():
+            load(self.open(), frame)
         self._loaded = state, frame
 
     def read_back(self) -> None:
         """Compare the nodes with what was written."""
         assert self._loaded is not None
+        with self._given_back():
+            verify(self.open(), self._loaded[1])
+
+    @contextlib.contextmanager
+    def _given_back(self) -> Iterator[None]:
+        """Nodes that do not hold what was written get back what they held."""
         assert self._before is not None
+        self._used = True
         try:
-            read_back(self.open(), self._loaded[1], self._before)
+            with given_back(self.open(), self._before):
+                yield
         except ReadBackError:
             self._loaded, self._used = None, False
             raise
