@@ -25,7 +25,10 @@ from host.training.trainer import Run
 from host.training.workloads import Workload
 from sim.golden.ring import largest_block
 
-__all__ = ["FRESH", "Fabric", "Keys", "Site", "live_windows"]
+__all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "live_windows"]
+
+#: Bits of a word on a serial line: 4 bytes, of a start bit, 8 bits and a stop bit.
+WORD_BITS = 40
 
 #: Seconds that a checkpoint may be old when it comes to a target.
 FRESH = 60
@@ -41,10 +44,27 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """A ring that is open, and the cycles that it has done."""
+    """A ring that is open.
+
+    Members
+    -------
+    ring : Ring
+    clock : callable
+        Cycles that it has done.
+    line : tuple of int, optional
+        Cycles and bits in a second of the serial line that its nodes share.
+    """
 
     ring: Ring
     clock: Callable[[], int]
+    line: tuple[int, int] | None = None
+
+    def pass_cycles(self, words: int) -> int:
+        """Cycles that the bits of so many words of each node take on the serial line; 0 without one."""
+        if self.line is None:
+            return 0
+        clock, baud = self.line
+        return words * self.ring.nodes * WORD_BITS * clock // baud
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
@@ -123,6 +143,10 @@ class Site:
     def cycles(self) -> int:
         """Cycles of the fabric; 0 while it is closed."""
         return 0 if self._open is None else self._open.clock()
+
+    def pass_cycles(self, words: int) -> int:
+        """See :meth:`Fabric.pass_cycles`; 0 while the fabric is closed."""
+        return 0 if self._open is None else self._open.pass_cycles(words)
 
     def open(self) -> Ring:
         """The ring of the fabric, which is opened if it is not."""
