@@ -4,22 +4,26 @@
     python -m tests.host.migration.failures --folder build/migrate-failures
 
 has a source, a target, a ledger and a tenant as processes of their own. In each case the tenant moves a job, and
-either kills a party before a step, by SIGKILL, or loses a message. Dead parties are then started anew, with nothing
-but what is on the disk, and another tenant settles. After that exactly one site must run, the one that the ledger
-names, and the job must end with the bits of one that nobody has moved. ``--few`` has each step once, and each party.
+either kills a party before a step or within one, by SIGKILL, or loses a message. Dead parties are then started anew,
+with nothing but what is on the disk, and another tenant settles. After that exactly one site must run, the one that
+the ledger names, and the job must end with the bits of one that nobody has moved. ``--few`` has each step once, and
+each party twice.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import os
 import pickle
+import random
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -54,19 +58,25 @@ class Job(Site):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A party that is killed before a step, or the number of a message that is lost; neither for a good end."""
+    """A party that is killed before a step, or so many seconds into it, or the number of a message that is lost;
+    neither for a good end."""
 
     victim: str = ""
     step: Step | None = None
+    delay: float = 0.0
     message: int | None = None
 
     def __str__(self):
         if self.step is not None:
-            return f"{self.victim} killed before {self.step.value}"
+            when = f"{1000 * self.delay:.0f} ms into" if self.delay else "before"
+            return f"{self.victim} killed {when} {self.step.value}"
         return "nothing lost" if self.message is None else f"message {self.message} lost"
 
 
-KILLS = [Case(victim, step) for step in Step for victim in PARTIES]
+SEED = 3
+_DELAYS = random.Random(SEED)
+KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
+         for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
 #: Each step once, and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
@@ -145,9 +155,17 @@ def move(folder, case, numbers):
     source.call("advance", MOVED)
     source.close()
 
+    killers = []
+
     def on_step(found):
         if found is case.step:
-            os.kill(os.getpid() if case.victim == "tenant" else numbers[case.victim], signal.SIGKILL)
+            kill = functools.partial(os.kill, os.getpid() if case.victim == "tenant" else numbers[case.victim],
+                                     signal.SIGKILL)
+            if case.delay:
+                killers.append(threading.Timer(case.delay, kill))
+                killers[0].start()
+            else:
+                kill()
 
     messages = Messages(case.message)
     here, there, ledger = proxies(folder, lost=messages)
@@ -156,6 +174,8 @@ def move(folder, case, numbers):
         outcome = "moved"
     except MigrationError as error:
         outcome = str(error)
+    for killer in killers:
+        killer.join()
     (folder / "tenant.json").write_text(json.dumps({"outcome": outcome, "messages": messages.seen}))
 
 
@@ -208,7 +228,7 @@ def check(case, found, expected):
     assert found["running"] == [found["owner"]], f"{case}: {found}"
     assert set(found["before"]) <= {found["owner"]}, f"{case}: {found}"
     assert not found["left"], f"{case}: {found}"
-    if case.step is not None:
+    if case.step is not None and not case.delay:
         steps = list(Step)
         assert found["owner"] == ("target" if steps.index(case.step) > steps.index(Step.COMMIT) else "source"), found
 
@@ -234,6 +254,7 @@ def main():
             "answer to capture, source", "request of commit, ledger", "answer to commit, ledger",
             "answer to start, target")]
     owners = {"source": 0, "target": 0}
+    print(f"times within steps: seed {SEED}")
     for case in itertools.chain(FEW if options.few else KILLS, lost):
         found = play(folder / "case", case)
         check(case, found, expected)
