@@ -229,8 +229,8 @@ def check(case, found, expected):
     assert set(found["before"]) <= {found["owner"]}, f"{case}: {found}"
     assert not found["left"], f"{case}: {found}"
     if case.step is not None and not case.delay:
-        # From LOAD on nobody needs the source, so its death stops nothing; and a commit does not need the target, which
-        # has kept the checkpoint.
+        # From LOAD on nobody needs the source, so its death stops nothing; and a commit does not need the target,
+        # which has kept the checkpoint.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)
         assert found["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), found
