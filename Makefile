@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate estimate slow-link quantize test pairs random-programs hostile partition faults slow-ranks late mutate check bench large-rings job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults slow-ranks late mutate check bench large-rings job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -55,7 +55,8 @@ help:
 	@echo "            (SEEDS=10 EPOCHS= REPLAY=build/relay/edits.json for a run of those edits without the assessor; NODES=1 for"
 	@echo "            the first seed of three cases on simulated nodes as well)"
 	@echo "make migrate  move a training job to another ring while it runs (NODES=4 STEPS=24 AFTER=11 OPTIMIZER=adam HIDDEN="
-	@echo "            WEIGHTS= GRADIENTS= LATENCY=40 INTERVAL=2 THREADS=2 TRANSPORT=board KEY= OWNER_KEY= SEED=)"
+	@echo "            WEIGHTS= GRADIENTS= LATENCY=40 INTERVAL=2 THREADS=2 TRANSPORT=board SOURCE=board KEY= OWNER_KEY= SEED=)"
+	@echo "make migrate-failures  moves between processes, each killed before each step, and each message lost: a minute"
 	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
 	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); some minutes for each machine's first build"
 	@echo "make slow-link  updates on rings with a slow link, groups dealt in turn and to one node: measured and modelled"
@@ -141,8 +142,8 @@ RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES
 MIGRATE_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,STEPS,--steps) $(call option,AFTER,--after) \
   $(call option,OPTIMIZER,--optimizer) $(call option,HIDDEN,--hidden) $(call option,WEIGHTS,--weights) \
   $(call option,GRADIENTS,--gradients) $(call option,LATENCY,--latency) $(call option,INTERVAL,--interval) \
-  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,KEY,--key) \
-  $(call option,OWNER_KEY,--owner-key) $(call option,SEED,--seed))
+  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,SOURCE,--source) \
+  $(call option,KEY,--key) $(call option,OWNER_KEY,--owner-key) $(call option,SEED,--seed))
 PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--link-latency) \
   $(call option,MODEL,--model) $(call option,FORMATS,--formats) $(call option,EXAMPLES,--examples) \
   $(call option,MACS,--macs) $(call option,OVERLAP,--overlap) $(call option,CHAKRA,--chakra) \
@@ -197,6 +198,9 @@ slow-link: $(VENV)/.base
 
 migrate: $(VENV)/.base
 	$(BIN)/gradring migrate $(MIGRATE_OPTIONS)
+
+migrate-failures: $(VENV)/.test
+	$(BIN)/python -m tests.host.migration.failures
 
 estimate: $(VENV)/.base
 	$(BIN)/gradring estimate $(ESTIMATE_OPTIONS)

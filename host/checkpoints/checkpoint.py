@@ -4,9 +4,10 @@
 order of :class:`~host.checkpoints.rejections.Cause`. Until the last of them has passed, nothing is written.
 """
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from host.checkpoints.archive import Archive, listed, open_archive, pack
@@ -14,14 +15,15 @@ from host.checkpoints.contents import pack_state, unpack_state
 from host.checkpoints.device_frame import (
     CARRIED,
     DeviceFrame,
-    commands,
     contract_of,
     load,
     read,
     scrub,
     verify,
 )
-from host.checkpoints.manifest import canonical
+from host.checkpoints.far_contents import far_words_of
+from host.checkpoints.frame_programs import commands
+from host.checkpoints.manifest import FAR, canonical
 from host.checkpoints.rejections import (
     ForeignTenantError,
     MalformedError,
@@ -35,7 +37,7 @@ from host.checkpoints.watermark import check_watermark, watermark
 from host.driver.errors import DeviceError
 from host.driver.ring import Ring
 
-__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "examine", "make", "read_back", "restore"]
+__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "examine", "given_back", "make", "restore"]
 
 #: Nonce of a checkpoint that was made for no restore in particular.
 NO_NONCE = "0" * 32
@@ -198,7 +200,7 @@ def admit(archive: Archive, ring: Ring, *,
     _check_peers(device["ring"], ring)
     archive.check_regions()
     for name, data in archive.regions.items():
-        if "/program/" in name:
+        if "/program/" in name or "/idle/" in name:
             try:
                 commands(data)
             except ValueError:
@@ -235,20 +237,22 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
         manifest, owner))
     state = unpack_state(archive.regions) if archive.manifest["process"] is not None else None
     before = read(ring)
-    load(ring, frame)
-    read_back(ring, frame, before)
+    with given_back(ring, before):
+        load(ring, frame)
+        verify(ring, frame)
     return state, frame
 
 
-def read_back(ring: Ring, frame: DeviceFrame, before: DeviceFrame) -> None:
-    """Compare nodes with the frame that was loaded; give them back the one they had ``before`` if they differ.
+@contextlib.contextmanager
+def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
+    """Give nodes back the frame that they had ``before`` if they are found not to hold what was loaded.
 
     Raises
     ------
     ReadBackError
     """
     try:
-        verify(ring, frame)
+        yield
     except ReadBackError:
         scrub(ring)
         load(ring, before)
@@ -261,7 +265,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
     for device, node in zip(ring.devices, nodes, strict=False):
         config, where = device.config, f"node {node['rank']}"
         for space, windows in node["windows"].items():
-            words = config.memories[space].words if space in config.memories and space != "trace" else 0
+            words = far_words_of(config) if space == FAR else device.room(space) if space != "trace" else 0
             end = max(base + count for base, count in windows)
             if end > words:
                 raise TooSmallError(f"{where} must have {end:,} words of {space}, not {words:,}")
@@ -270,11 +274,14 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
         if node["version"] and not config.restorable and node["version"] != device.read_register("WEIGHT_VERSION"):
             raise TooSmallError(f"{where} must have a WEIGHT_VERSION that can be written, as nodes with restorable "
                                 f"have")
-        longest = max((length for length, _ in node["programs"]), default=0)
-        # To nodes with one queue the process sends the commands of a program.
-        if config.queues > 1 and (len(node["programs"]) > config.queues or longest > config.program_depth):
-            raise TooSmallError(f"{where} must have {len(node['programs'])} queues of {longest} commands, not "
-                                f"{config.queues} of {config.program_depth}")
+        if any(length for length, _ in node.get("idle", [])) and not config.has_banks:
+            raise TooSmallError(f"{where} must have two banks of programs")
+        for programs in (node["programs"], node.get("idle", [])):
+            longest = max((length for length, _ in programs), default=0)
+            # To nodes with one queue the process sends the commands of a program.
+            if config.queues > 1 and (len(programs) > config.queues or longest > config.program_depth):
+                raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
+                                    f"{config.queues} of {config.program_depth}")
 
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:

@@ -14,15 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import DESCRIPTOR_WORDS, Operation
+from hdl.control.protocol import Operation
 from hdl.control.registers import REGISTERS, Access, register
-from host.checkpoints.manifest import canonical, device_region, program_region
+from host.checkpoints.far_contents import far_words_of, read_far, write_far
+from host.checkpoints.frame_programs import (
+    forget_programs,
+    load_programs,
+    program_fields,
+    program_regions,
+    verify_programs,
+)
+from host.checkpoints.manifest import FAR, canonical, device_region
 from host.checkpoints.rejections import ReadBackError
 from host.driver.command import Command
+from host.driver.device import Device
 from host.driver.ring import Ring
 
-__all__ = ["CARRIED", "DeviceFrame", "Windows", "commands", "contract_of", "digest", "load", "read", "scrub",
-           "verify", "whole"]
+__all__ = ["CARRIED", "DeviceFrame", "Windows", "contract_of", "digest", "load", "read", "scrub", "verify", "whole"]
 
 #: Ranges of each memory space that are live: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
@@ -76,9 +84,12 @@ def contract_of(config: NodeConfig) -> dict[str, bool | str]:
             "operands": config.operands if config.compute else "none", "order": "ring, from the rank of each block"}
 
 
-def whole(config: NodeConfig) -> Windows:
-    """Windows that cover all memories, apart from the trace, which cannot be written."""
-    return {space.name: [(0, space.words)] for space in config.memories if space.name != "trace"}
+def whole(device: Device) -> Windows:
+    """Windows that cover all that a user of a node has of its memories, apart from the trace, which cannot be
+    written."""
+    spaces = {space.name: device.room(space.name) for space in device.config.memories if space.name != "trace"}
+    spaces[FAR] = far_words_of(device.config)
+    return {name: [(0, words)] for name, words in spaces.items() if words}
 
 
 def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
@@ -100,15 +111,14 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
     ring.wait()
     ring.quiesce()
     epoch, collective = ring.numbers
-    model, programs = ring.loaded
     peers = [[ring.topology.predecessor(rank), ring.topology.successor(rank)] for rank in range(ring.nodes)]
     devices, nodes = ring.devices, []
-    regions: dict[str, bytes] = {}
-    windows = [whole(device.config) if live is None else live for device in devices]
+    regions, programs = program_regions(ring), program_fields(ring)
+    windows = [whole(device) if live is None else live for device in devices]
     pending = [(device.submit_read_bits("STATUS", "SLOT_1"),
                 [(device_region(rank, space, base),
                   device.submit_read_memory(device.config.memories[space].number, base, count))
-                 for space, found in mine.items() for base, count in found])
+                 for space, found in mine.items() if space != FAR for base, count in found])
                for rank, (device, mine) in enumerate(zip(devices, windows, strict=True))]
     for rank, (registers, contents) in enumerate(pending):
         bits = registers.result()
@@ -116,20 +126,18 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
         if bits["PROGRAM_STATUS"] & 1 or any(slot & _BUSY for slot in slots):
             raise RuntimeError(f"{devices[rank].name} must have ended its program and its rounds before it is read")
         regions |= {name: _bytes(words.result()) for name, words in contents}
-        kept = [[command.words() for command in queue] for queue in (programs[rank] if programs else [])]
-        loaded = {program_region(rank, queue): _bytes(np.concatenate([np.empty(0, np.uint32), *commands]))
-                  for queue, commands in enumerate(kept)}
-        regions |= loaded
         nodes.append({
-            "rank": rank, "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], "model": model,
+            "rank": rank, "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], **programs.nodes[rank],
             "registers": {name: bits[name] for name in CARRIED},
             "slots": [slot if slot & _PENDING else 0 for slot in slots],
-            "programs": [[len(queue), hashlib.sha256(data).hexdigest()]
-                         for queue, data in zip(kept, loaded.values(), strict=True)],
             "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})
+    far = {rank: mine[FAR] for rank, mine in enumerate(windows) if FAR in mine}
+    regions |= {device_region(rank, FAR, base): _bytes(words)
+                for (rank, base), words in read_far(devices, far).items()}
     return DeviceFrame({
         "contract": contract_of(devices[0].config), "nodes": nodes,
         "ring": {"size": ring.nodes, "topology": "ring", "epoch": epoch, "collective": collective, "peers": peers},
+        **programs.ring,
     }, regions)
 
 
@@ -137,14 +145,23 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     """Write a frame to the nodes of a ring that is in order and idle, whose links were reset since its last command.
 
     Nothing is started. Elements around the windows, and settings of the fabric, stay as they are.
+
+    Raises
+    ------
+    ReadBackError
+        A node has received other words of a program than it was sent.
     """
     devices = ring.devices
     _take_flags(ring)
     ring.clear_counters()  # pending gradients are counted as computed
+    write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])
+                        for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
     for device, node in zip(devices, frame.fields["nodes"], strict=True):
         rank = node["rank"]
         for space, windows in node["windows"].items():
+            if space == FAR:
+                continue
             pending += [device.submit_write_memory(device.config.memories[space].number, base,
                                                    _words(frame.regions[device_region(rank, space, base)]))
                         for base, _ in windows]
@@ -161,18 +178,13 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [node["version"]]))
     for one in pending:
         one.result()
-    nodes = frame.fields["nodes"]
-    if any(node["programs"] for node in nodes):
-        ring.load_programs([[commands(frame.regions[program_region(node["rank"], queue)])
-                             for queue in range(len(node["programs"]))] for node in nodes], model=nodes[0]["model"])
+    load_programs(ring, frame.fields, frame.regions)
     ring.go_on_from(frame.fields["ring"]["epoch"], frame.fields["ring"]["collective"])
 
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
-    """Read what :func:`load` has written, and compare.
-
-    A node cannot be asked for the commands of its program: it has confirmed each of them, and its lengths are those
-    of the load.
+    """Read what :func:`load` has written, and compare; for programs see
+    :func:`host.checkpoints.frame_programs.verify_programs`.
 
     Raises
     ------
@@ -190,18 +202,24 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
                 name = device_region(rank, space, base)
                 if found.regions[name] != frame.regions[name]:
                     raise ReadBackError(rank, f"{space}/{base}", "must hold what was written to it")
-        for field in ("registers", "flags", "version", "slots", "programs"):
+        for field in ("registers", "flags", "version", "slots"):
             if node[field] != expected[field]:
                 raise ReadBackError(rank, field, f"must hold {_difference(node[field], expected[field])}")
+    verify_programs(ring, frame.fields)
 
 
 def scrub(ring: Ring) -> None:
     """Leave nothing of a job on the nodes: zeros in all memories, registers as after reset, no program."""
     ring.recover()
     _take_flags(ring)
+    far = {(rank, 0): np.zeros(words, np.uint32) for rank, device in enumerate(ring.devices)
+           if (words := far_words_of(device.config))}
+    write_far(ring.devices, far)
     pending = []
     for device in ring.devices:
-        for space, windows in whole(device.config).items():
+        for space, windows in whole(device).items():
+            if space == FAR:
+                continue
             pending += [device.submit_write_memory(device.config.memories[space].number, base,
                                                    np.zeros(count, np.uint32)) for base, count in windows]
         if not device.config.reduced:
@@ -211,17 +229,18 @@ def scrub(ring: Ring) -> None:
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [0]))
     for one in pending:
         one.result()
-    if ring.loaded[1]:
-        ring.load_programs([[[] for _ in range(device.config.queues)] for device in ring.devices])
+    forget_programs(ring)
 
 
-def digest(ring: Ring) -> str:
-    """SHA-256 of everything that a frame of the whole nodes has, whose reading it leaves as it is."""
+def digest(ring: Ring, live: Windows | None = None) -> str:
+    """SHA-256 of everything that a frame has, by default of the whole nodes, but for numbers, which go on."""
     numbers = ring.numbers
-    found = read(ring).fields, read(ring).regions
+    found = read(ring, live)
     ring.go_on_from(*numbers)
-    found[0]["ring"] |= {"epoch": 0, "collective": 0}
-    return DeviceFrame(*found).digest
+    found.fields["ring"] |= {"epoch": 0, "collective": 0}
+    if "banks" in found.fields:
+        found.fields["banks"]["latest"] = 0  # numbers of edits are used once
+    return found.digest
 
 
 def _take_flags(ring: Ring) -> None:
@@ -238,12 +257,6 @@ def _runs(names: Sequence[str]) -> list[list[str]]:
     """Names of registers in runs of consecutive addresses."""
     groups = itertools.groupby(enumerate(names), lambda one: register(one[1]).address - one[0])
     return [[name for _, name in group] for _, group in groups]
-
-
-def commands(data: bytes) -> list[Command]:
-    """Commands of the region of a program; a ``ValueError`` if they are none."""
-    words = _words(data).reshape(-1, DESCRIPTOR_WORDS)
-    return [Command.from_words(one) for one in words]
 
 
 def _words(data: bytes) -> npt.NDArray[np.uint32]:

@@ -11,13 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from hdl.control.registers import REGISTERS
-from hdl.memory_map import MOST_SPACES
+from hdl.memory_map import BASE_ALIGNMENT, MOST_SPACES
 from host.checkpoints.rejections import BadVersionError, MalformedError
 
-__all__ = ["FORMAT", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "canonical", "device_region", "parse",
-           "program_region"]
+__all__ = ["FAR", "FORMAT", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "canonical", "device_region", "idle_region",
+           "parse", "program_region"]
 
 SCHEMA = "gradring.checkpoint"
+
+#: Name among windows of the far memory of a node that computes.
+FAR = "far"
 FORMAT = 1
 
 #: Regions of a checkpoint, and bytes of one of them.
@@ -50,6 +53,11 @@ def program_region(rank: int, queue: int) -> str:
     return f"device/{rank:02d}/program/{queue}"
 
 
+def idle_region(rank: int, queue: int) -> str:
+    """Name of the region with the commands of a queue's program in the bank that does not run."""
+    return f"device/{rank:02d}/idle/{queue}"
+
+
 def _integer(least: int, most: int) -> Check:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
@@ -72,9 +80,11 @@ def _mapping(key: Check, check: Check, most: int) -> Check:
         key(name) and check(one) for name, one in value.items())
 
 
-def _record(**checks: Check) -> Check:
-    return lambda value: isinstance(value, dict) and value.keys() == checks.keys() and all(
-        check(value[name]) for name, check in checks.items())
+def _record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
+    """Check of a dictionary of these fields, and of others that may be missing."""
+    known = {**checks, **(_more or {})}
+    return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
+        known[name](one) for name, one in value.items())
 
 
 def _optional(check: Check) -> Check:
@@ -85,14 +95,20 @@ _number, _digest, _name = _integer(0, _WORD), _text("[0-9a-f]{64}"), _text("[a-z
 _rank = _integer(0, _MOST_NODES - 1)
 _windows = _several(_pair(_integer(0, _LARGEST_SPACE), _integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
 
+_programs = _several(_pair(_integer(0, 1 << 16), _digest), 0, _MOST_QUEUES)
+
 _NODE = _record(
-    rank=_rank, version=_number, flags=_integer(0, 0xFFFF),
+    {"idle": _programs}, rank=_rank, version=_number, flags=_integer(0, 0xFFFF),
     registers=_mapping(_text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
     slots=_several(_integer(0, (1 << 19) - 1), 2, 2), model=_integer(0, 255),
-    programs=_several(_pair(_integer(0, 1 << 16), _digest), 0, _MOST_QUEUES),
-    windows=_mapping(_name, _windows, MOST_SPACES))
+    programs=_programs, windows=_mapping(_name, _windows, MOST_SPACES))
+
+#: Banks of programs: the next set, the number of the latest edit, and number and set of the program that waits.
+_BANKS = _record(set=_integer(0, 0xFFFF), latest=_integer(0, 0xFFFF), model=_integer(0, 255),
+                 due=_optional(_integer(0, 0xFFFF)))
 
 _DEVICE = _record(
+    {"banks": _BANKS},
     contract=_mapping(_name, lambda value: isinstance(value, bool | str), 32),
     ring=_record(size=_integer(1, _MOST_NODES), topology=_name, epoch=_integer(0, 255),
                  collective=_integer(0, 0xFFFF), peers=_several(_pair(_rank, _rank), 1, _MOST_NODES)),
@@ -159,6 +175,8 @@ def _check_regions(manifest: dict[str, Any]) -> None:
         expected["process/state.json"] = None
         expected |= {f"process/array/{number:04d}": None for number in range(process["arrays"])}
     if device is not None:
+        if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
+            raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
         size = device["ring"]["size"]
         if len(device["nodes"]) != size or len(device["ring"]["peers"]) != size or (
                 [node["rank"] for node in device["nodes"]] != list(range(size))):
@@ -166,16 +184,20 @@ def _check_regions(manifest: dict[str, Any]) -> None:
         for rank, node in enumerate(device["nodes"]):
             for space, windows in node["windows"].items():
                 end = 0
+                if space == FAR and any(base % BASE_ALIGNMENT for base, _ in windows):
+                    raise MalformedError(f"windows of node {rank} in {FAR} must begin at multiples of "
+                                         f"{BASE_ALIGNMENT}")
                 for base, count in windows:
                     if base < end or base + count > _LARGEST_SPACE:
                         raise MalformedError(f"windows of node {rank} in {space} must lie one behind the other")
                     end = base + count
                     expected[device_region(rank, space, base)] = 4 * count
-            for queue, (commands, digest) in enumerate(node["programs"]):
-                name = program_region(rank, queue)
-                expected[name] = 64 * commands
-                if name in found and found[name]["sha256"] != digest:
-                    raise MalformedError(f"digest of region {name} must be that of the program")
+            for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", []))):
+                for queue, (commands, digest) in enumerate(programs):
+                    name = region(rank, queue)
+                    expected[name] = 64 * commands
+                    if name in found and found[name]["sha256"] != digest:
+                        raise MalformedError(f"digest of region {name} must be that of the program")
     if found.keys() != expected.keys():
         raise MalformedError("regions must be those that the frames name, and no others")
     for name, size in expected.items():

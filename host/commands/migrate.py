@@ -41,6 +41,7 @@ def migrate_command(
     interval: Annotated[int, typer.Option(help="Cycles of the target's optimizer for an element.")] = 2,
     threads: Annotated[int, typer.Option(help="Threads of the target's simulation.")] = 2,
     transport: Annotated[str, typer.Option(help="Target: verilated, or board for a simulated one.")] = "verilated",
+    source_transport: Annotated[str, typer.Option("--source", help="Source: verilated, or board.")] = "verilated",
     key: Annotated[Path | None, typer.Option(
         help="File of the key of manifests. [default: the user's key]", show_default=False)] = None,
     owner_key: Annotated[Path | None, typer.Option(
@@ -55,7 +56,7 @@ def migrate_command(
     from host.driver.memory import fitted
     from host.migration.ledger import Entry, Ledger
     from host.migration.migrate import migrate
-    from host.migration.site import Keys, Site
+    from host.migration.site import WORD_BITS, Keys, Site
     from host.models.digits import digits
     from host.models.widths import widths
     from host.training.optimizers import OptimizerName, create
@@ -67,8 +68,9 @@ def migrate_command(
     check_range("Steps before the move", after, 0, steps)
     if optimizer not in ("momentum", "adam"):
         raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}")
-    if transport not in ("verilated", "board"):
-        raise ValueError(f"Target must be verilated or board, not {transport!r}")
+    for name, given in (("Target", transport), ("Source", source_transport)):
+        if given not in ("verilated", "board"):
+            raise ValueError(f"{name} must be verilated or board, not {given!r}")
     for name, codecs, given in (("weights", WEIGHT_CODECS, weights), ("gradients", GRADIENT_CODECS, gradients)):
         if given not in codecs:
             raise ValueError(f"Codec of {name} must be one of {', '.join(codecs)}, not {given!r}")
@@ -91,7 +93,7 @@ def migrate_command(
     def site(name: str, fabric: Callable[[], contextlib.AbstractContextManager["Fabric"]]) -> Site:
         return Site(name, output / name, fabric=fabric, workload=workload, config=config, keys=keys)
 
-    sites = [site("source", _fabric(node(1), nodes=nodes)),
+    sites = [site("source", _fabric(node(1), nodes=nodes, transport=TransportName(source_transport))),
              site("target", _fabric(node(interval), nodes=nodes, latency=latency, threads=threads,
                                     transport=TransportName(transport)))]
     stays = site("stays", _fabric(node(1), nodes=nodes))
@@ -112,6 +114,7 @@ def migrate_command(
                 source.run.advance()
             progress.say(f"moved after step {after}")
             downtime = migrate(source, target, ledger)
+            lines = {one.name: one.pass_cycles(downtime.live_words) for one in sites}
             same = _finish(target, progress) == expected
     finally:
         for one in (*sites, stays):
@@ -121,13 +124,17 @@ def migrate_command(
     table.add_row(*(f"{value:,}" for value in (downtime.read, downtime.load, downtime.read_back, downtime.start,
                                                downtime.cycles, int(downtime.bound))))
     console.print(table)
+    for name, wire in lines.items():
+        if wire:
+            console.print(f"{name}: the words of a pass take {wire:,} cycles on the board's line, {nodes} nodes * "
+                          f"{downtime.live_words:,} words * {WORD_BITS} * clock / baud", soft_wrap=True)
     console.print(f"{downtime.live_words:,} live words a node · moved after step {after} of {steps} · final weights, "
                   f"state and losses {'have' if same else 'have NOT'} the bits of the run that stayed",
                   soft_wrap=True)
     write_json(output / _FILES[0], {
         **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": nodes,
         "steps": steps, "after": after, "optimizer": optimizer, "weights": weights, "gradients": gradients,
-        "transport": transport, "same": same})
+        "transport": transport, "source": source_transport, "line": lines, "same": same})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
     if not same:
         raise typer.Exit(1)
@@ -138,11 +145,14 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
             ) -> Callable[[], contextlib.AbstractContextManager["Fabric"]]:
     """Opens a ring."""
     from host.migration.site import Fabric
+    from sim.verilated.board import RATES
+
+    line = (RATES["clock"], RATES["baud"]) if transport is TransportName.BOARD else None
 
     @contextlib.contextmanager
     def opens() -> Iterator[Fabric]:
         with open_session(config, nodes=nodes, latency=latency, threads=threads, transport=transport) as session:
-            yield Fabric(session.ring, lambda: session.cycle)
+            yield Fabric(session.ring, lambda: session.cycle, line)
 
     return opens
 

@@ -89,6 +89,7 @@ class RingPrograms(LocalCommands):
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
         self._staged: _Staged | None = None
+        self._next_set: int | None = None
         self._on_ring = {one.code for config in self._configs for one in operations(config) if one.on_ring}
 
     def _next_run(self) -> int:
@@ -105,6 +106,31 @@ class RingPrograms(LocalCommands):
     def loaded(self) -> tuple[int, list[list[list[Command]]]]:
         """Number of the program that nodes were given last, and its commands; none before, or after a failed load."""
         return (self._model, self._programs) if self._all_loaded else (0, [])
+
+    @property
+    def staged(self) -> tuple[int, list[list[list[Command]]], int | None] | None:
+        """Number of the program in the idle banks, its commands, and the set that it holds from once nodes have
+        acknowledged that; None if there is none."""
+        return None if self._staged is None else (self._staged.model, self._staged.programs, self._staged.set)
+
+    @property
+    def next_set(self) -> int | None:
+        """Set behind the latest run, which an edit must name, in nodes with two banks; None if there was no run."""
+        return self._next_set
+
+    def begin_set(self, number: int) -> None:
+        """Have the next set be this one, by a run of no passes: banks change if an edit waits for it."""
+        self._turn(number)
+        latest = [device.latest_run for device in self._devices]
+        self._all(lambda rank, device: device.submit_run(0, model=self._model, first=number))
+        for device, run in zip(self._devices, latest, strict=True):
+            device.latest_run = run
+        self._next_set = number
+
+    def _turn(self, first: int) -> None:
+        """Take the staged programs for those of nodes, if their set begins."""
+        if self._staged is not None and self._staged.set == first:
+            self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
     def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
@@ -158,9 +184,9 @@ class RingPrograms(LocalCommands):
         self._model = model
         self._all_loaded = True
 
-    def stage_programs(self, programs: Sequence[NodeProgram]) -> Iterator[None]:
+    def stage_programs(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
         """Load the idle banks of nodes with two, step by step: each step loads a queue of all nodes. Programs may
-        run meanwhile. An edit that waits is taken back.
+        run meanwhile. An edit that waits is taken back. The number of the program is the next one by default.
 
         Raises
         ------
@@ -169,7 +195,7 @@ class RingPrograms(LocalCommands):
         """
         staged = _Staged(programs=[[[self._named(one) for one in queue] for queue in program]
                                    for program in programs],
-                         model=(self._model + 1) % 256)
+                         model=(self._model + 1) % 256 if model is None else model)
         self._staged = staged
         for queue in range(self._config.queues):
             pending = [device.submit_load_program(queue, _commands(program, queue), model=staged.model, idle=True)
@@ -177,6 +203,11 @@ class RingPrograms(LocalCommands):
             for one in pending:
                 one.result()
             yield
+
+    def drop_staged(self) -> None:
+        """Empty the idle banks, which takes back an edit that waits."""
+        self._staged = None
+        self._all(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def edit_programs(self, *, number: int, set: int) -> None:
         """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
@@ -200,10 +231,9 @@ class RingPrograms(LocalCommands):
             except DeviceError as error:
                 refused = refused or error
         if refused is not None:
-            self._staged = None
-            self._all(lambda rank, device: device.submit_load_program(0, [], idle=True))
+            self.drop_staged()
             raise refused
-        staged.set = set
+        staged.set = self._next_set = set
 
     def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
                      on_event: Callable[[int, Event], None] = lambda rank, event: None) -> Passes:
@@ -274,8 +304,8 @@ class RingPrograms(LocalCommands):
         DeviceTimeoutError
             A node still runs its programs, but has ended no command for ``patience`` cycles.
         """
-        if self._staged is not None and self._staged.set == first:
-            self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
+        self._turn(first)
+        self._next_set = (first + passes) % (1 << 16)
         if patience is None:
             patience = 4 * self._timeout + max((command.duration + 2 * command.length for program in self._programs
                                                 for queue in program for command in queue), default=0)

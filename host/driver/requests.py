@@ -36,13 +36,10 @@ class Requests:
     tenant : int or None
         Who asks, in a node with tenants: the privileged host, 0, or one of them. None where the transport says so,
         as it does for a tenant's own driver.
-    acts_for : int, optional
-        Tenant whose commands a ring of this device submits: by default the one that asks, or none. Where the
-        privileged host acts for one, commands name addresses in its window, and requests those of whole memories.
     """
 
     def __init__(self, transport: Transport, config: NodeConfig, *, name: str = "node",
-                 timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED, acts_for: int | None = None) -> None:
+                 timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
         if timeout < 1:
             raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
         self._transport = transport
@@ -52,7 +49,7 @@ class Requests:
         asks = config.tenants > 1 and tenant is not None
         self._asks = [np.array([tenant], np.uint32)] if asks else []
         self._privileged = config.tenants < 2 or tenant == int(PRIVILEGED)
-        self._acts_for = acts_for if acts_for is not None else tenant or PRIVILEGED
+        self._acts_for = tenant or int(PRIVILEGED)
         self._outstanding: deque[Request] = deque()
         self._tag = 0
 
@@ -64,14 +61,18 @@ class Requests:
     def name(self) -> str:
         return self._name
 
+    def room(self, name: str) -> int:
+        """Words of a memory space that are there for who asks; 0 if there is no such space."""
+        return int(self._config.memories[name].words) if name in self._config.memories else 0
+
     @property
     def privileged(self) -> bool:
-        """Whether this is the privileged host, or the only one."""
+        """Whether it may write privileged registers."""
         return self._privileged
 
     @property
     def acts_for(self) -> int:
-        """Tenant whose commands a ring of this device submits; 0 for the host's own."""
+        """Tenant that commands of a ring of this device name; 0 for the host."""
         return self._acts_for
 
     @property

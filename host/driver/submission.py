@@ -138,7 +138,7 @@ class RingCommands(RingVectors):
         """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
 
         Memories and settings stay as they are. Pending commands have failed. In nodes with tenants this is for a ring
-        of devices of the privileged host alone, which may act for a tenant.
+        of devices of the privileged host alone, which may be for the job of a tenant.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class RingCommands(RingVectors):
             These are devices of a tenant.
         """
         if not self._privileged:
-            raise RingError("The ring must be brought in order by the privileged host: Ring(its devices).recover()",
+            raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant)).recover()",
                             cause=None, events=[])
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")

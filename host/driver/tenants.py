@@ -7,6 +7,7 @@ Example
     host = TenantHost(devices)
     host.grant(1, {"gradients": (0, 1024), "weights": (0, 1024)})
     host.change(1)      # from now on the nodes execute the commands of tenant 1
+    ring = Ring(host.devices(1))
     host.change(2)
     host.withdraw(1)
 """
@@ -18,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from hdl.control.engine import FAR
-from hdl.control.protocol import EventStatus, Operation
-from hdl.control.registers import PRIVILEGED, REGISTERS, Access
+from hdl.control.protocol import EventStatus, Opcode, Operation
+from hdl.control.registers import PRIVILEGED, REGISTERS, Access, register
 from hdl.control.windows import MOST_TENANTS, windowed
 from hdl.control.windows import PRIVILEGED as PRIVILEGED_HOST
 from hdl.group import GROUP
@@ -28,8 +29,12 @@ from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.errors import DeviceError, ProgramRunningError
 from host.driver.register_values import from_bits
+from host.driver.transport import Pending, Request
+from host.driver.words import Words
 
-__all__ = ["SAVED", "NotAtRestError", "TenantHost"]
+__all__ = ["SAVED", "NotAtRestError", "TenantDevice", "TenantHost"]
+
+_PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 
 #: Settings that belong to a tenant: kept for it while another one's commands are executed. RESUMED_SET is not one: a
 #: gradient that was resumed is dropped with all others that wait for a round.
@@ -58,6 +63,51 @@ class _Kept:
     flags: list[int]
 
 
+class TenantDevice(Device):
+    """Node as its privileged host uses it for the job of a tenant.
+
+    Requests are those of the tenant, apart from writes of privileged registers, and commands, in programs too, name
+    the tenant. So a ring of such devices can be used like one of nodes of one's own, while the nodes execute the
+    tenant's commands; addresses are in its windows.
+
+    Parameters
+    ----------
+    device : Device
+        The node, asked as the privileged host.
+    tenant : int
+    windows : mapping of str to (int, int)
+        Base and length of the tenant's windows.
+    """
+
+    def __init__(self, device: Device, *, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
+        super().__init__(device.transport, device.config, name=device.name, tenant=tenant)
+        self._tenant, self._windows = tenant, dict(windows)
+
+    @property
+    def privileged(self) -> bool:
+        return True
+
+    def room(self, name: str) -> int:
+        return self._windows.get(name, (0, 0))[1]
+
+    def _submit(self, opcode: Opcode, asked: str, *, count: int, words: Sequence[Words], answer: int,
+                patience: int = 0) -> Request:
+        privileged = opcode is Opcode.WRITE_REGISTER and int(words[0][0]) in _PRIVILEGED
+        self._asks[0][0] = PRIVILEGED_HOST if privileged else self._tenant
+        return super()._submit(opcode, asked, count=count, words=words, answer=answer, patience=patience)
+
+    def submit_push(self, command: Command) -> Pending[None]:
+        return super().submit_push(self._mine(command))
+
+    def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
+                            idle: bool = False) -> Pending[None]:
+        return super().submit_load_program(queue, [self._mine(command) for command in commands], slot=slot,
+                                           model=model, idle=idle)
+
+    def _mine(self, command: Command) -> Command:
+        return dataclasses.replace(command, tenant=self._tenant)
+
+
 class TenantHost:
     """Privileged host of nodes with tenants.
 
@@ -84,6 +134,10 @@ class TenantHost:
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
         """Windows of a tenant: base and length by memory."""
         return dict(self._windows.get(tenant, {}))
+
+    def devices(self, tenant: int) -> list[TenantDevice]:
+        """Nodes for the job of a tenant, with the windows that it has now."""
+        return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
         """Give a tenant windows, filled with zeros, in place of those that it has.
@@ -262,9 +316,9 @@ def _reset() -> dict[str, int | float]:
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:
     """Set a window, in groups."""
     window = _spaces(device)[name].number | tenant << 4
-    for register, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
-                            ("WINDOW", window | 1 << 6), ("WINDOW", window)):
-        device.write_register(register, value)
+    for setting, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
+                           ("WINDOW", window | 1 << 6), ("WINDOW", window)):
+        device.write_register(setting, value)
 
 
 def _spaces(device: Device) -> dict[str, MemorySpace]:

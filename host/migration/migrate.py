@@ -5,17 +5,47 @@ ledger decides: before COMMIT the source owns the job, behind it the target does
 asks it (:func:`settle`).
 """
 
+import contextlib
 import dataclasses
 import enum
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from host.checkpoints.rejections import RejectionError
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
-from host.migration.ledger import Entry, Ledger, LedgerError
-from host.migration.site import Site
+from host.migration.ledger import Entry, LedgerError
 
-__all__ = ["Downtime", "Message", "MigrationError", "Step", "migrate", "settle"]
+__all__ = ["Downtime", "LedgerParty", "Message", "MigrationError", "SiteParty", "Step", "migrate", "settle"]
+
+
+class LedgerParty(Protocol):
+    """A :class:`~host.migration.ledger.Ledger`, in this process or in another one."""
+
+    def read(self) -> Entry: ...
+    def commit(self, entry: Entry) -> None: ...
+
+
+class SiteParty(Protocol):
+    """A :class:`~host.migration.site.Site`, in this process or in another one."""
+
+    name: str
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def cycles(self) -> int: ...
+    @property
+    def live_words(self) -> int: ...
+    def freeze(self) -> None: ...
+    def capture(self, *, nonce: str, sequence: int) -> bytes: ...
+    def reserve(self) -> str: ...
+    def load(self, data: bytes, *, seen: int) -> None: ...
+    def read_back(self) -> None: ...
+    def keep(self, data: bytes) -> None: ...
+    def start(self) -> None: ...
+    def go_on(self) -> None: ...
+    def scrub(self) -> None: ...
 
 
 class Step(enum.Enum):
@@ -73,15 +103,16 @@ class Downtime:
         return 1.1 * (3 * self.live_words + 4000)
 
 
-def migrate(source: Site, target: Site, ledger: Ledger, *, on_step: Callable[[Step], None] = lambda step: None,
+def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
+            on_step: Callable[[Step], None] = lambda step: None,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
     """Move the job of the source to the target.
 
     Parameters
     ----------
-    source, target : Site
+    source, target : Site or RemoteSite
         The source runs the job, and the ledger says so.
-    ledger : Ledger
+    ledger : Ledger or RemoteLedger
     on_step : callable
         Called before each step.
     channel : callable
@@ -107,8 +138,8 @@ def migrate(source: Site, target: Site, ledger: Ledger, *, on_step: Callable[[St
         raise
 
 
-def _migrate(source: Site, target: Site, ledger: Ledger, entry: Entry, on_step: Callable[[Step], None],
-             channel: Callable[[Message], None]) -> Downtime:
+def _migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, entry: Entry,
+             on_step: Callable[[Step], None], channel: Callable[[Message], None]) -> Downtime:
     sequence = entry.sequence + 1
     nonce = target.reserve()
     channel(Message.RESERVED)
@@ -142,10 +173,12 @@ def _migrate(source: Site, target: Site, ledger: Ledger, entry: Entry, on_step: 
                     start=times[5] - times[4], live_words=live)
 
 
-def settle(ledger: Ledger, sites: Sequence[Site]) -> Site:
+def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
     """Have the owner in the ledger run the job, and all others forget it; returns the owner.
 
-    The others are scrubbed first, so that at no time two of them run. Doing it again changes nothing.
+    The others are scrubbed first, so that at no time two of them run. One that does not answer is not waited for: a
+    target that is not the owner was never started, and a source that is no longer the owner was frozen before the
+    commit. Doing it again changes nothing, and scrubs it once it is there.
 
     Raises
     ------
@@ -158,6 +191,7 @@ def settle(ledger: Ledger, sites: Sequence[Site]) -> Site:
         raise LedgerError(f"Owner of the job must be one of {', '.join(site.name for site in sites)}, not {name}")
     for site in sites:
         if site is not owner:
-            site.scrub()
+            with contextlib.suppress(MigrationError):
+                site.scrub()
     owner.go_on()
     return owner

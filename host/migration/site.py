@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hdl.compression.registry import RAW
-from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, make, read_back, restore
+from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
 from host.checkpoints.contents import unpack_state
-from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub
+from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify
 from host.checkpoints.rejections import ReadBackError
 from host.checkpoints.watermark import check_watermark
 from host.driver.buffers import errors_base
@@ -25,7 +25,10 @@ from host.training.trainer import Run
 from host.training.workloads import Workload
 from sim.golden.ring import largest_block
 
-__all__ = ["FRESH", "Fabric", "Keys", "Site", "live_windows"]
+__all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "live_windows"]
+
+#: Bits of a word on a serial line: 4 bytes, of a start bit, 8 bits and a stop bit.
+WORD_BITS = 40
 
 #: Seconds that a checkpoint may be old when it comes to a target.
 FRESH = 60
@@ -41,10 +44,27 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """A ring that is open, and the cycles that it has done."""
+    """A ring that is open.
+
+    Members
+    -------
+    ring : Ring
+    clock : callable
+        Cycles that it has done.
+    line : tuple of int, optional
+        Cycles and bits in a second of the serial line that its nodes share.
+    """
 
     ring: Ring
     clock: Callable[[], int]
+    line: tuple[int, int] | None = None
+
+    def pass_cycles(self, words: int) -> int:
+        """Cycles that the bits of so many words of each node take on the serial line; 0 without one."""
+        if self.line is None:
+            return 0
+        clock, baud = self.line
+        return words * self.ring.nodes * WORD_BITS * clock // baud
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
@@ -123,6 +143,10 @@ class Site:
     def cycles(self) -> int:
         """Cycles of the fabric; 0 while it is closed."""
         return 0 if self._open is None else self._open.clock()
+
+    def pass_cycles(self, words: int) -> int:
+        """See :meth:`Fabric.pass_cycles`; 0 while the fabric is closed."""
+        return 0 if self._open is None else self._open.pass_cycles(words)
 
     def open(self) -> Ring:
         """The ring of the fabric, which is opened if it is not."""
@@ -211,16 +235,24 @@ class Site:
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
         state = unpack_state(archive.regions)
-        self._used = True
-        load(self.open(), frame)
+        with self._given_back():
+            load(self.open(), frame)
         self._loaded = state, frame
 
     def read_back(self) -> None:
         """Compare the nodes with what was written."""
         assert self._loaded is not None
+        with self._given_back():
+            verify(self.open(), self._loaded[1])
+
+    @contextlib.contextmanager
+    def _given_back(self) -> Iterator[None]:
+        """Nodes that do not hold what was written get back what they held."""
         assert self._before is not None
+        self._used = True
         try:
-            read_back(self.open(), self._loaded[1], self._before)
+            with given_back(self.open(), self._before):
+                yield
         except ReadBackError:
             self._loaded, self._used = None, False
             raise

@@ -1,6 +1,7 @@
 """The simulated board that tests share: two small nodes, built once."""
 
 import contextlib
+import dataclasses
 import functools
 
 from hdl.board import BOARDS
@@ -8,7 +9,8 @@ from host.driver.device import Device
 from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-CONFIG = BOARDS["simulated"].node
+#: Their count of updates can be set, so that a run can move to them.
+CONFIG = dataclasses.replace(BOARDS["simulated"].node, restorable=True)
 
 
 @functools.cache

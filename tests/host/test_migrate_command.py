@@ -5,22 +5,37 @@ import json
 import pytest
 
 from host.commands import migrate as command
+from host.transports.session import open_session
+from sim.verilated.board import RATES
 from tests.host import rings
 
 
 def test_run(run, monkeypatch, tmp_path):
+    """From a board, for which a ring of this process stands here: tests/host/migration/test_board.py has one."""
+    asked = []
+
+    def opened(config, *, transport, **options):
+        asked.append(transport.value)
+        return open_session(config, **options)
+
     monkeypatch.setattr(command, "node_of_job", lambda **options: rings.CONFIGS["mx9"])
+    monkeypatch.setattr(command, "open_session", opened)
     key = tmp_path / "key"
     key.write_bytes(b"secret of the operator, 32 bytes")
     code, out, err = run("migrate", "--nodes", 2, "--steps", 4, "--after", 2, "--optimizer", "adam", "--weights",
-                         "mx9", "--gradients", "mx9", "--key", key, "--output", tmp_path / "out")
+                         "mx9", "--gradients", "mx9", "--key", key, "--source", "board", "--output", tmp_path / "out")
     assert (code, err) == (0, "")
+    assert asked == ["verilated", "board", "verilated"]
     assert "moved after step 2 of 4 · final weights, state and losses have the bits of the run that stayed" in out
     text = (tmp_path / "out" / "migrate.json").read_text()
     found = json.loads(text)
     assert found["same"] is True
     assert 0 < found["cycles"] == sum(found[name] for name in ("read", "load", "read_back", "start"))
     assert found["cycles"] <= found["bound"]
+    cycles = found["live_words"] * 2 * 40 * RATES["clock"] // RATES["baud"]
+    assert found["line"] == {"source": cycles, "target": 0}
+    assert (f"source: the words of a pass take {cycles:,} cycles on the board's line, 2 nodes * "
+            f"{found['live_words']:,} words * 40 * clock / baud\n") in out
     assert json.loads((tmp_path / "out" / "ledger.json").read_text()) == {"owner": "target", "sequence": 1}
     assert (tmp_path / "out" / "target" / "checkpoint.tar").exists()
     assert not (tmp_path / "out" / "source" / "checkpoint.tar").exists()
@@ -31,6 +46,7 @@ def test_run(run, monkeypatch, tmp_path):
     (("--after", 25), "Steps before the move must be between 0 and 24, not 25"),
     (("--optimizer", "sgd"), "Optimizer of a job to be moved must be momentum or adam, not 'sgd'"),
     (("--transport", "pysim"), "Target must be verilated or board, not 'pysim'"),
+    (("--source", "serial"), "Source must be verilated or board, not 'serial'"),
     (("--weights", "centroid16"), "Codec of weights must have no codebook here, not be 'centroid16'"),
     (("--gradients", "table32"), "Codec of gradients must be one of "),
     (("--key", "none"), "No such file or directory"),

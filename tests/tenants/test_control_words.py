@@ -20,7 +20,7 @@ NUMBER, TIMEOUT = 9, 2_000
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 11), (2, 20)])
 def test_twins(nodes, seed):
-    found = attack(library(CONFIG), nodes, seed, 8, RoundTwins)
+    found = attack(library(CONFIG), nodes, seed, 8, kind=RoundTwins)
     assert not found["leak"]
     assert found["guarded"], f"{seed=}"
     assert {"OK", "OUT_OF_WINDOW", "OVER_BUDGET"} <= set(found["statuses"]), f"{seed=}"

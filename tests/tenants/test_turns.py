@@ -64,7 +64,6 @@ def test_tenants_train_in_turn():
                 assert (job.ring.read_state(LENGTH).view(np.uint32) == job.state).all(), (turn, number)
         with pytest.raises(RingError, match="must be brought in order by the privileged host"):
             jobs[2].ring.recover()
-        acting = Ring([Device(device.transport, CONFIG, acts_for=2) for device in nodes.devices])
-        acting.connect()
+        acting = Ring(host.devices(2))
         acting.recover()
         acting.all_reduce(32)

@@ -1,4 +1,4 @@
-"""A job that leaves a simulated board by its serial line, for a ring in this process."""
+"""A job that moves by the serial line of a simulated board: from a ring in this process to it, and on to another."""
 
 import contextlib
 import dataclasses
@@ -25,27 +25,33 @@ def board():
     with open_link() as (simulated, link):
         ring = Ring(devices_of(link), timeout=20_000)
         ring.connect()
-        yield Fabric(ring, lambda: simulated.cycle)
+        yield Fabric(ring, lambda: simulated.cycle, (RATES["clock"], RATES["baud"]))
 
 
 def test_same_bits(tmp_path):
-    """From nodes with one lane to such with four, whose optimizer takes four elements at a time."""
+    """From nodes with four lanes, whose optimizer takes four elements at a time, to nodes of a board with one, where
+    a step is done, and back to the others."""
     config = with_optimizer(MOMENTUM, max_steps=3)
     small = dataclasses.replace(DATA, train_x=DATA.train_x[:, 24:40], test_x=DATA.test_x[:, 24:40])  # a short line
-    here, there = (site_of(name, tmp_path, fabric, config=config, data=small)
-                   for name, fabric in (("here", board), ("there", fabric_of("server", nodes=2))))
+    ring, here = (site_of(name, tmp_path, fabric, config=config, data=small)
+                  for name, fabric in (("ring", fabric_of("server", nodes=2)), ("board", board)))
     try:
-        there.begin()
-        expected = result(there)
-        there.scrub()
-        here.begin()
-        advance(here, 2)
-        downtime = migrate(here, there, ledger_of(tmp_path, "here"))
-        wire = downtime.live_words * 40 * 2 * RATES["clock"] // RATES["baud"]
-        print(f"read from the board: {downtime.read:,} cycles, of which the words of two nodes take {wire:,} on the "
-              f"line; on the target {downtime.cycles - downtime.read:,}")
-        assert downtime.read >= wire
-        assert result(there)[:3] == expected[:3]
+        ring.begin()
+        expected = result(ring)
+        ring.scrub()
+        ring.begin()
+        advance(ring, 1)
+        ledger = ledger_of(tmp_path, "ring")
+        there = migrate(ring, here, ledger)
+        wire = here.pass_cycles(there.live_words)
+        assert wire == there.live_words * 40 * 2 * RATES["clock"] // RATES["baud"]
+        assert min(there.load, there.read_back) >= wire
+        advance(here, 1)
+        back = migrate(here, ring, ledger)
+        assert back.read >= wire
+        print(f"the words of two nodes take {wire:,} cycles on the line of a board: of {there.load:,} of a load, "
+              f"{there.read_back:,} of a read-back, {back.read:,} of a read")
+        assert result(ring) == expected
     finally:
         here.close()
-        there.close()
+        ring.close()

@@ -1,0 +1,112 @@
+"""Contents of the far memories of nodes that compute, which no request of the host reaches.
+
+Moves bring them through the activation memory, part by part: a part is moved in and read, or written and moved out.
+What the activation memory held is put back in the end, whatever happens. Its rows then have the owner 0, as after any
+write of the host. All nodes work at the same time.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import Operation
+from host.driver.command import Command, Event
+from host.driver.device import Device
+from host.driver.errors import DeviceTimeoutError
+from host.driver.words import Words
+
+__all__ = ["far_words_of", "read_far", "write_far"]
+
+#: Cycles of a look for the event of a move, which ends in any case: the far memory moves words, or is silent.
+_LOOK = 100_000
+
+#: Windows of each node, by rank: first element, a multiple of 32, and number of elements.
+_Windows = Mapping[int, Sequence[tuple[int, int]]]
+
+
+def far_words_of(config: NodeConfig) -> int:
+    """Words of a far memory that is no memory space: that of a node that computes, not that of a server."""
+    return int(config.far_words) if config.compute else 0
+
+
+def read_far(devices: Sequence[Device], windows: _Windows) -> dict[tuple[int, int], Words]:
+    """Contents of windows of the far memories, by rank and first element.
+
+    Raises
+    ------
+    DeviceError
+        A far memory is silent.
+    """
+    found: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, mine in windows.items()
+                                                 for base, _ in mine}
+    with _staged(devices, windows):
+        for step in _steps(devices, windows):
+            _move(devices, Operation.MOVE_IN, step)
+            pending = {rank: devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
+                       for rank, (_, _, count) in step.items()}
+            for rank, (base, _, _) in step.items():
+                found[rank, base].append(pending[rank].result())
+    return {key: np.concatenate([np.empty(0, np.uint32), *parts]) for key, parts in found.items()}
+
+
+def write_far(devices: Sequence[Device], contents: Mapping[tuple[int, int], Words]) -> None:
+    """Write contents, by rank and first element, to far memories; see :func:`read_far`."""
+    windows = {rank: [(base, words.size) for (one, base), words in contents.items() if one == rank]
+               for rank, _ in contents}
+    with _staged(devices, windows):
+        for step in _steps(devices, windows):
+            pending = [devices[rank].submit_write_memory(_near(devices[rank]), 0,
+                                                         contents[rank, base][first - base:first - base + count])
+                       for rank, (base, first, count) in step.items()]
+            for one in pending:
+                one.result()
+            _move(devices, Operation.MOVE_OUT, step)
+
+
+def _near(device: Device) -> int:
+    return int(device.config.memories["activations"].number)
+
+
+@contextlib.contextmanager
+def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[None]:
+    """The activation memories, from their beginning on, as a place for parts of these windows."""
+    used = {rank: min(max((count for _, count in mine), default=0), int(devices[rank].config.activation_words))
+            for rank, mine in windows.items()}
+    reading = {rank: devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
+               for rank, count in used.items()}
+    before = {rank: one.result() for rank, one in reading.items()}
+    try:
+        yield
+    finally:
+        writing = [devices[rank].submit_write_memory(_near(devices[rank]), 0, words)
+                   for rank, words in before.items()]
+        for one in writing:
+            one.result()
+
+
+def _steps(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
+    """Parts that fit into the activation memories: by rank the window, and first element and length of the part."""
+    parts = {rank: [(base, first, min(int(devices[rank].config.activation_words), base + count - first))
+                    for base, count in mine
+                    for first in range(base, base + count, int(devices[rank].config.activation_words))]
+             for rank, mine in windows.items()}
+    for number in range(max(map(len, parts.values()), default=0)):
+        yield {rank: mine[number] for rank, mine in parts.items() if number < len(mine)}
+
+
+def _move(devices: Sequence[Device], operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
+    """Move a part between the beginning of the activation memory and the far memory, on each node that has one."""
+    for rank, (_, first, count) in step.items():
+        devices[rank].push(Command(operation=operation, weight_base=0, state_base=first, length=count))
+    events = {rank: _event(devices[rank]) for rank in step}  # of all, whatever one of them says
+    for rank, event in events.items():
+        event.check(devices[rank].name)
+
+
+def _event(device: Device) -> Event:
+    while (event := device.pop_event(_LOOK)) is None:
+        if not device.read_fields("STATUS")["running"]:
+            raise DeviceTimeoutError(f"{device.name}: a move has given no event")
+    return event

@@ -1,0 +1,166 @@
+# amaranth: UnusedElaboratable=no
+"""Programs of nodes in checkpoints: both banks, edits that wait, and what a restore compares."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import Operation
+from host.checkpoints.checkpoint import admit, examine, make
+from host.checkpoints.device_frame import digest, load, read, verify
+from host.checkpoints.frame_programs import forget_programs, verify_programs
+from host.checkpoints.rejections import ReadBackError, TooSmallError
+from host.driver.command import Command
+from tests.host.rings import CONFIGS, open_nodes, random
+
+KEY = b"k" * 32
+LENGTH = 128
+LIVE = {"weights": [(0, LENGTH)], "gradients": [(0, LENGTH)]}
+
+
+def program(tag, root):
+    """A BROADCAST, between commands that do nothing in the other queues."""
+    return [[[Command(operation=Operation.QUIESCE, tag=tag)],
+             [Command(operation=Operation.BROADCAST, tag=tag + 1, rank=rank, size=2, root=root, length=LENGTH)],
+             [Command(operation=Operation.QUIESCE, tag=tag + 2)]] for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def ring():
+    with open_nodes(2, config=CONFIGS["server"]) as (ring, _):
+        yield ring
+
+
+@pytest.fixture(scope="module")
+def target():
+    with open_nodes(2, config=CONFIGS["server"], latency=40) as (ring, _):
+        yield ring
+
+
+@pytest.fixture
+def source(ring):
+    """Nodes with different weights and a program in each bank; the second one holds from set 5 on."""
+    generator = np.random.default_rng(3)
+    for device in ring.devices:
+        device.write_memory(1, 0, random(generator, LENGTH))
+    ring.load_programs(program(1, 0), model=7)
+    ring.begin_set(4)
+    ring.run_programs(collectives=1, first=4, traced=False)
+    for device in ring.devices:
+        device.write_memory(1, 0, random(generator, LENGTH))
+    for _ in ring.stage_programs(program(10, 1)):
+        pass
+    number = max(device.read_fields("PROGRAM_SET")["latest"] for device in ring.devices) + 1
+    ring.edit_programs(number=number, set=5)
+    return ring
+
+
+def weights(ring):
+    return [device.read_memory(1, 0, LENGTH).tolist() for device in ring.devices]
+
+
+def restore(frame, ring):
+    """Restore the frame, without the whole memories of servers in case of a failure."""
+    load(ring, admit(examine(make(None, frame, key=KEY), key=KEY), ring))
+    verify(ring, frame)
+
+
+def finish(ring, sets):
+    """Weights behind each of these sets."""
+    found = []
+    for first in sets:
+        ring.run_programs(collectives=1, first=first, traced=False)
+        found.append(weights(ring))
+    return found
+
+
+def test_an_edit_that_waits(source, target):
+    """The set that ends behind the checkpoint takes the program of the edit, as on the source."""
+    before = weights(source)
+    frame = read(source, LIVE)
+    assert {**frame.fields["banks"], "latest": 0} == {"set": 5, "due": 5, "model": 8, "latest": 0}
+    restore(frame, target)
+    assert weights(target) == before
+    banks = [device.read_fields("PROGRAM_BANK") for device in target.devices]
+    assert [one["pending"] for one in banks] == [1, 1]
+    assert target.loaded == source.loaded
+    assert target.staged == source.staged
+    expected = finish(source, (5, 6))
+    assert expected[0] == [before[1]] * 2  # the program before would have brought those of node 0
+    assert finish(target, (5, 6)) == expected
+    assert [device.read_fields("PROGRAM_BANK")["bank"] for device in target.devices] == [
+        1 - one["bank"] for one in banks]
+    assert all(device.read_fields("PROGRAM_SET")["latest"] >= frame.fields["banks"]["latest"]
+               for device in target.devices)
+
+
+def test_a_set_that_is_run_again(source, target):
+    """A set was passed over that the edit waits for: the program before runs on, until that set comes."""
+    source.run_programs(collectives=1, first=8, traced=False)
+    frame = read(source, LIVE)
+    assert (frame.fields["banks"]["set"], frame.fields["banks"]["due"]) == (9, 5)
+    restore(frame, target)
+    for ring in (source, target):  # different weights again
+        for rank, device in enumerate(ring.devices):
+            device.write_memory(1, 0, np.full(LENGTH, rank + 1, np.float32))
+    assert finish(target, (9, 5)) == finish(source, (9, 5))
+    assert target.loaded[0] == 8
+
+
+def test_staged_without_an_edit(source, target):
+    """A program that no edit has named lies in the idle bank, and takes an edit there."""
+    for _ in source.stage_programs(program(20, 1)):
+        pass
+    frame = read(source, LIVE)
+    assert frame.fields["banks"]["due"] is None
+    restore(frame, target)
+    assert target.staged == source.staged
+    number = 1 + max(device.read_fields("PROGRAM_SET")["latest"]
+                     for ring in (source, target) for device in ring.devices)
+    for ring in (source, target):
+        ring.edit_programs(number=number, set=5)
+    assert finish(target, (5,)) == finish(source, (5,))
+
+
+@pytest.mark.parametrize("bank", ["program", "idle"])
+def test_other_words(source, target, monkeypatch, bank):
+    """A node that has received another word of a program says so, and nodes can get back what they had."""
+    forget_programs(target)
+    target.load_programs(program(30, 1), model=3)
+    before, expected = read(target, LIVE), digest(target, LIVE)
+    frame = read(source, LIVE)
+    device = target.devices[1]
+    submit, first = device.submit_load_program, {"program": 2, "idle": 11}[bank]
+
+    def disturbed(queue, commands, *, idle=False, **options):
+        if idle and [command.tag for command in commands] == [first]:
+            commands = [dataclasses.replace(commands[0], length=LENGTH - 32)]
+        return submit(queue, commands, idle=idle, **options)
+
+    monkeypatch.setattr(device, "submit_load_program", disturbed)
+    with pytest.raises(ReadBackError, match=rf"^READ_BACK: node 1, region {bank} must have the CRC-32 of what was "
+                                            "sent to it$"):
+        restore(frame, target)
+    monkeypatch.undo()
+    forget_programs(target)
+    load(target, before)
+    assert digest(target, LIVE) == expected
+    restore(frame, target)
+
+
+def test_number(source, target):
+    """Of nodes' programs the number is compared, and that there is one."""
+    frame = read(source, LIVE)
+    load(target, frame)
+    for device in target.devices:
+        device.load_program(0, [], model=99)
+    with pytest.raises(ReadBackError, match=r"^READ_BACK: node 0, region program must have number 7, not 99$"):
+        verify_programs(target, frame.fields)
+
+
+def test_one_bank(source):
+    frame = read(source, {"gradients": [(0, LENGTH)]})
+    with open_nodes(2, config=CONFIGS["wide"]) as (ring, _):
+        with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have two banks of programs$"):
+            restore(frame, ring)

@@ -1,0 +1,272 @@
+# amaranth: UnusedElaboratable=no
+"""Migrations between processes of which one is killed, or of which a message is lost.
+
+    python -m tests.host.migration.failures --folder build/migrate-failures
+
+has a source, a target, a ledger and a tenant as processes of their own. In each case the tenant moves a job, and
+either kills a party before a step or within one, by SIGKILL, or loses a message. Dead parties are then started anew,
+with nothing but what is on the disk, and another tenant settles. After that exactly one site must run, the one that
+the ledger names, and the job must end with the bits of one that nobody has moved. ``--few`` has each step once, and
+each party twice.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from host.migration.ledger import Ledger
+from host.migration.migrate import MigrationError, Step, migrate, settle
+from host.migration.parties import RemoteLedger, RemoteSite, serve
+from host.migration.site import Site
+from tests.host.migration.sites import DATA, KEYS, MOMENTUM, fabric_of, ledger_of, result, with_optimizer
+from tests.host.rings import CONFIGS, library
+
+KEY = b"parties of one machine"
+PARTIES = ("source", "target", "ledger", "tenant")
+CONFIG, MOVED = with_optimizer(MOMENTUM, max_steps=4), 2
+
+#: Seconds that a tenant may take.
+PATIENCE = 240
+
+
+class Job(Site):
+    """Site with calls for the steps of its job, and for its end."""
+
+    def advance(self, steps):
+        for _ in range(steps):
+            assert self.running
+            self.run.advance()
+
+    def digest(self):
+        """Digest of the bits that the job ends with, of its losses and of the counts of updates."""
+        return hashlib.sha256(pickle.dumps(result(self))).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A party that is killed before a step, or so many seconds into it, or the number of a message that is lost;
+    neither for a good end."""
+
+    victim: str = ""
+    step: Step | None = None
+    delay: float = 0.0
+    message: int | None = None
+
+    def __str__(self):
+        if self.step is not None:
+            when = f"{1000 * self.delay:.0f} ms into" if self.delay else "before"
+            return f"{self.victim} killed {when} {self.step.value}"
+        return "nothing lost" if self.message is None else f"message {self.message} lost"
+
+
+SEED = 3
+_DELAYS = random.Random(SEED)
+KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
+         for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
+#: Each step once, and each party twice.
+FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
+
+
+def site(name, folder):
+    from host.training.workloads import Classifier
+
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    return Job(name, folder / name, fabric=fabric_of("wide", nodes=2, latency={"source": 16, "target": 29}[name]),
+               workload=lambda: Classifier(DATA, CONFIG.hidden), config=CONFIG, keys=KEYS)
+
+
+def address(folder, name):
+    return folder / f"{name}.socket"
+
+
+def forked(act):
+    """Number of a process that does this and ends."""
+    sys.stdout.flush()
+    number = os.fork()
+    if number == 0:
+        try:
+            act()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return number
+
+
+def started(name, folder):
+    """A party that listens."""
+    where = address(folder, name)
+    where.unlink(missing_ok=True)
+    number = forked(lambda: serve(Ledger(folder / "ledger.json") if name == "ledger" else site(name, folder), where,
+                                  key=KEY))
+    until = time.monotonic() + 30
+    while not where.exists():
+        assert time.monotonic() < until, f"{name} does not listen"
+        time.sleep(0.005)
+    return number
+
+
+def ended(number):
+    """How a process has ended; one that does not is killed."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if os.waitpid(number, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.01)
+    os.kill(number, signal.SIGKILL)
+    os.waitpid(number, 0)
+    return False
+
+
+def proxies(folder, **options):
+    return (*(RemoteSite(name, address(folder, name), key=KEY, **options) for name in ("source", "target")),
+            RemoteLedger("ledger", address(folder, "ledger"), key=KEY, **options))
+
+
+class Messages:
+    """Messages in their order, of which one is lost."""
+
+    def __init__(self, lost):
+        self.lost, self.seen = lost, []
+
+    def __call__(self, party, call, answer):
+        self.seen.append(f"{'answer to' if answer else 'request of'} {call}, {party}")
+        return len(self.seen) - 1 == self.lost
+
+
+def move(folder, case, numbers):
+    """The tenant's process: a job is begun and moved, and something happens to it."""
+    source, _, _ = proxies(folder)
+    source.call("begin")
+    source.call("advance", MOVED)
+    source.close()
+
+    killers = []
+
+    def on_step(found):
+        if found is case.step:
+            kill = functools.partial(os.kill, os.getpid() if case.victim == "tenant" else numbers[case.victim],
+                                     signal.SIGKILL)
+            if case.delay:
+                killers.append(threading.Timer(case.delay, kill))
+                killers[0].start()
+            else:
+                kill()
+
+    messages = Messages(case.message)
+    here, there, ledger = proxies(folder, lost=messages)
+    try:
+        migrate(here, there, ledger, on_step=on_step)
+        outcome = "moved"
+    except MigrationError as error:
+        outcome = str(error)
+    for killer in killers:
+        killer.join()
+    (folder / "tenant.json").write_text(json.dumps({"outcome": outcome, "messages": messages.seen}))
+
+
+def finish(folder):
+    """The tenant's process behind that: it settles, and has the owner do the rest."""
+    sites = proxies(folder)[:2]
+    ledger = proxies(folder)[2]
+    before = [one.name for one in sites if one.running]
+    owner = settle(ledger, sites)
+    running = [one.name for one in sites if one.running]
+    (folder / "end.json").write_text(json.dumps({
+        "before": before, "running": running, "owner": ledger.read().owner, "digest": owner.call("digest"),
+        "left": [one.name for one in sites if one is not owner and (folder / one.name / "checkpoint.tar").exists()]}))
+
+
+def play(folder, case):
+    """Result of a case: what the tenant says, and what is found in the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    ledger_of(folder, "source")
+    numbers = {name: started(name, folder) for name in PARTIES[:3]}
+    try:
+        assert ended(forked(lambda: move(folder, case, numbers))), f"{case}: tenant has not ended"
+        if case.victim in numbers:
+            os.waitpid(numbers.pop(case.victim), 0)
+            numbers[case.victim] = started(case.victim, folder)
+        assert ended(forked(lambda: finish(folder))), f"{case}: tenant has not settled"
+        found = json.loads((folder / "end.json").read_text())
+        with contextlib.suppress(FileNotFoundError):
+            found |= json.loads((folder / "tenant.json").read_text())
+        return found
+    finally:
+        for number in numbers.values():
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+
+
+def whole(folder):
+    """Digest of the job where it is not moved."""
+    job = site("source", folder)
+    job.begin()
+    try:
+        return job.digest()
+    finally:
+        job.close()
+
+
+def check(case, found, expected):
+    """Raise AssertionError unless one site runs, that of the ledger, to the same bits."""
+    assert found["digest"] == expected, f"{case}: {found}"
+    assert found["running"] == [found["owner"]], f"{case}: {found}"
+    assert set(found["before"]) <= {found["owner"]}, f"{case}: {found}"
+    assert not found["left"], f"{case}: {found}"
+    if case.step is not None and not case.delay:
+        # From LOAD on nobody needs the source, so its death stops nothing; and a commit does not need the target,
+        # which has kept the checkpoint.
+        last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
+        steps = list(Step)
+        assert found["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"))
+    parser.add_argument("--few", action="store_true")
+    options = parser.parse_args()
+    library(CONFIGS["wide"])  # known to all processes from here on
+    folder = options.folder.absolute()
+    numbered = forked(lambda: (folder / "whole").parent.mkdir(parents=True, exist_ok=True) or
+                      (folder / "whole.txt").write_text(whole(folder / "whole")))
+    assert ended(numbered)
+    expected = (folder / "whole.txt").read_text()
+    good = play(folder / "case", Case())
+    check(Case(), good, expected)
+    assert (good["outcome"], good["owner"]) == ("moved", "target")
+    messages = good["messages"]
+    lost = [Case(message=number) for number in range(len(messages))]
+    if options.few:
+        lost = [one for one in lost if messages[one.message] in (
+            "answer to capture, source", "request of commit, ledger", "answer to commit, ledger",
+            "answer to start, target")]
+    owners = {"source": 0, "target": 0}
+    print(f"times within steps: seed {SEED}")
+    for case in itertools.chain(FEW if options.few else KILLS, lost):
+        found = play(folder / "case", case)
+        check(case, found, expected)
+        owners[found["owner"]] += 1
+        what = str(case) if case.message is None else f"{messages[case.message]}: lost"
+        print(f"{what}: {found['owner']} runs, same bits", flush=True)
+    print(f"{sum(owners.values())} cases: {owners['source']} end on the source, {owners['target']} on the target, "
+          f"all with the bits of a run that was not moved")
+
+
+if __name__ == "__main__":
+    main()
