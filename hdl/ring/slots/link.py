@@ -117,7 +117,7 @@ class SlotLink(wiring.Component):
         m.submodules.ingress = ResetInserter(reset)(ingress)
         m.submodules.transmitter = transmitter = ReplayTransmitter(
             segments=2, egress_words=_WINDOW + 1, window=_WINDOW, throttled=True, timed=True)
-        m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
+        m.submodules.receiver = receiver = ReplayReceiver(segments=0)
 
         # Wires, and control words.
         wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
@@ -164,7 +164,7 @@ class SlotLink(wiring.Component):
             m.d.sync += late.eq(1)
 
         # Packets for the successor, with their lengths.
-        enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
+        enters, inside, follows, length = Signal(), Signal(), Signal(), Signal(range(longest + 1))
         most = Signal.like(length)
         m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
         fits = lengths.o.valid & (lengths.o.payload <= laps.slots.longest)
@@ -177,8 +177,9 @@ class SlotLink(wiring.Component):
             lengths.i.valid.eq(enters & self.i.payload.last), lengths.i.payload.eq(length + 1),
             lengths.o.ready.eq(path.left),
             path.starts.eq(table.starts & (table.mode.message | fits)),
-            laps.record.pending.eq(path.whole[:5] + inside),
-            laps.record.longest.eq(Mux(inside, longest, most)),
+            follows.eq(inside | (ingress.packets != 0)),
+            laps.record.pending.eq(path.whole[:5] + follows),
+            laps.record.longest.eq(Mux(follows, longest, most)),
             self.sent.word.eq(enters), self.sent.packet.eq(enters & self.i.payload.last),
         ]
         with m.If(enters):
