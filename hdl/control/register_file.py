@@ -6,7 +6,16 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, TENANT_REGISTERS, Access, register, registers_of
+from hdl.control.registers import (
+    COUNTERS,
+    IDENTIFIER,
+    REGISTERS,
+    STALLS,
+    TENANT_REGISTERS,
+    Access,
+    register,
+    registers_of,
+)
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout"]
 

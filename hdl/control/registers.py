@@ -359,8 +359,8 @@ TENANT_REGISTERS = _table(
 
 SLOT_REGISTERS = _table(
     _setting(
-        "SLOT_PLACE", "Place of the node in the slots of its ring; without one it sends nothing. Write it while links "
-        "are reset.", kind=Kind.BITFIELD,
+        "SLOT_PLACE", "Place of the node in the slots of its ring; without one it sends nothing. It is written while "
+        "links are reset.", kind=Kind.BITFIELD,
         fields=(
             Field(name="rank", bit=0, width=4, doc="Rank."),
             Field(name="size", bit=4, width=5, doc="Nodes of the ring; 0 for no place."),

@@ -165,7 +165,8 @@ class RingCommands(RingVectors):
             A node has none after several SYNCs of rank 0.
         """
         for _ in range(_SYNCS if self.nodes > 1 else 0):
-            lacks = [rank for rank, device in enumerate(self._devices) if not device.read_fields("TIME_STATUS")["valid"]]
+            lacks = [rank for rank, device in enumerate(self._devices)
+                     if not device.read_fields("TIME_STATUS")["valid"]]
             if not lacks:
                 return
             self._devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes so many cycles
