@@ -1,6 +1,7 @@
 """The parameters of a node: hdl/config.py."""
 
 import dataclasses
+import re
 
 import pytest
 
