@@ -164,7 +164,7 @@ class SlotLink(wiring.Component):
             m.d.sync += late.eq(1)
 
         # Packets for the successor, with their lengths.
-        enters, inside, follows, length = Signal(), Signal(), Signal(), Signal(range(longest + 1))
+        enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         most = Signal.like(length)
         m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
         fits = lengths.o.valid & (lengths.o.payload <= laps.slots.longest)
@@ -177,9 +177,8 @@ class SlotLink(wiring.Component):
             lengths.i.valid.eq(enters & self.i.payload.last), lengths.i.payload.eq(length + 1),
             lengths.o.ready.eq(path.left),
             path.starts.eq(table.starts & (table.mode.message | fits)),
-            follows.eq(inside | (ingress.packets != 0)),
-            laps.record.pending.eq(path.whole[:5] + follows),
-            laps.record.longest.eq(Mux(follows, longest, most)),
+            laps.record.pending.eq(path.whole[:5] + inside),
+            laps.record.longest.eq(Mux(inside, longest, most)),
             self.sent.word.eq(enters), self.sent.packet.eq(enters & self.i.payload.last),
         ]
         with m.If(enters):
