@@ -1,13 +1,21 @@
 """Rings whose nodes send in slots of a common TIME: every bit is right, and faults end a command."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
+from host import cli
+from host.commands.slot_links import with_links
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
+from host.transports import verilated
+from host.transports.session import TransportName
 from sim.golden import ring as golden
+from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import Reference, random
 
@@ -182,3 +190,30 @@ def test_time():
         assert max(times) - min(times) < 200  # what a read takes
         check_sum(ring, np.random.default_rng(3), 500)
         assert all(state["valid"] and not state["lost"] for state in states(ring))
+
+
+def test_training(run, monkeypatch, tmp_path):
+    """The main job with --links slots: the same weights as by the golden model after every step."""
+    monkeypatch.setattr(cli, "NodeConfig", lambda **options: CONFIG)
+    monkeypatch.setattr(verilated, "build_ring", build_ring)  # the library of this file is no other test's
+    code, out, err = run("train", "--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
+                         "--threads", 1, "--output", tmp_path)
+    assert (code, err) == (0, "")
+    result = json.loads((tmp_path / "report.json").read_text())
+    assert result["links"] == "slots"
+    assert result["bit_exact"]
+    assert result["configuration"]["slots"]
+    assert "slots" in out
+
+
+@pytest.mark.parametrize(("links", "options", "message"), [
+    ("tokens", {}, "Links must be credits or slots, not 'tokens'"),
+    ("slots", {"topology": "2x2"}, "Option --links slots is for a run without --topology: leave it out"),
+    ("slots", {"slow_link": "2:0.5"}, "Option --links slots is for a run without --slow-link: leave it out"),
+    ("slots", {"transport": TransportName.BOARD},
+     "Option --links slots is for transports verilated and pysim, not board: leave it out"),
+])
+def test_option(links, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with_links(links, NodeConfig(), **{"transport": TransportName.VERILATED} | options)
+    assert with_links("credits", NodeConfig(), transport=TransportName.BOARD) == NodeConfig()
