@@ -117,7 +117,7 @@ class SlotLink(wiring.Component):
         m.submodules.ingress = ResetInserter(reset)(ingress)
         m.submodules.transmitter = transmitter = ReplayTransmitter(
             segments=2, egress_words=_WINDOW + 1, window=_WINDOW, throttled=True, timed=True)
-        m.submodules.receiver = receiver = ReplayReceiver(segments=0)
+        m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
         # Wires, and control words.
         wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)

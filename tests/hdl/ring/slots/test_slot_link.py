@@ -8,7 +8,6 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.ring.control_words import units
 from hdl.ring.header import packet_words
-from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.slots.link import SlotLink, egress_words
 
 SLOTS = NodeConfig(replay=True, queues=2, slots=True)
@@ -29,7 +28,3 @@ def test_units():
     """Nodes with slots have two units more, whose gateware is in the ends of links."""
     assert [unit.name for unit in units(SLOTS)] == ["relay", "keepalive", "records", "clock"]
     assert [unit.name for unit in units(NodeConfig(replay=True, queues=2))] == ["relay", "keepalive"]
-
-
-def test_receiver_of_control_words():
-    assert {"o", "packets", "arrived"}.isdisjoint(ReplayReceiver(segments=0).signature.members)
