@@ -258,6 +258,11 @@ class Path:
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
 
+    @property
+    def left(self) -> int:
+        """Whether a packet of this node begins to be sent."""
+        return int(self._due == 0 and self.senders[0].whole > 0 and not self.senders[0].sending)
+
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
         """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""
         if not came.valid or came.kind:
