@@ -26,6 +26,7 @@ help:
 	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
 	@echo "            SLOW_LINK=2:0.5 for a link of half the rate from rank 2: groups are dealt so that it costs least,"
+	@echo "            LINKS=slots for nodes that send in slots of a common TIME in place of on credit,"
 	@echo "            ACTIVATIONS=6144 FAR=1/4 MEMORY=mixed, swap, recompute or keep for text on nodes whose saved maps do"
 	@echo "            not all fit and are moved to a far memory or made again,"
 	@echo "            TOPOLOGY=2x4 for a grid of nodes with two ports, DISABLE=card1@40,node5@120,link5:0@60 ENABLE=card1@80"
@@ -114,7 +115,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
-  $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) $(call option,SLOW_LINK,--slow-link) \
+  $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) $(call option,SLOW_LINK,--slow-link) $(call option,LINKS,--links) \
   $(call option,ACTIVATIONS,--activations) $(call option,FAR,--far) $(call option,MEMORY,--memory) \
   $(call option,TOPOLOGY,--topology) $(call option,DISABLE,--disable) $(call option,ENABLE,--enable) \
   $(call option,SHAPE,--shape) \

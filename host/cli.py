@@ -12,7 +12,7 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig, nodes_max_for
-from host.commands import far_options, late_options
+from host.commands import far_options, late_options, slot_links
 from host.commands import slow_link as slow_links
 from host.commands.console import (
     ArithmeticOption,
@@ -194,6 +194,7 @@ def train_command(
              "at random. [default: links without either]", metavar="RATE", show_default=False)] = None,
     fault_seed: Annotated[int, typer.Option(help="Seed of --faults.")] = RandomFaults.seed,
     slow_link: slow_links.SlowLinkOption = None,
+    links: slot_links.LinksOption = slot_links.CREDITS,
     activations: far_options.Activations = None,
     far: far_options.Far = None,
     memory: far_options.Memory = None,
@@ -268,6 +269,8 @@ def train_command(
                             topology=topology, faults=faults, far=far)
     if damage is not None or course is not None:
         node = dataclasses.replace(node, replay=damage is not None, ring_ports=1 if course is None else 2)
+    node = slot_links.with_links(links, node, transport=transport, board=board, topology=topology,
+                                 slow_link=slow_link)
     check_range("Link latency", link_latency, 1, 1_000_000 if damage is None else LONGEST_REPLAYED)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)

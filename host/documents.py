@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from hdl.control.registers import REGISTERS, TENANT_REGISTERS, Access, Kind, Register
+from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Kind, Register
 from host.system_rdl import system_rdl
 
 __all__ = ["check", "main", "register_map", "write"]
@@ -38,7 +38,8 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
   on any other.
 
 The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
-`TENANT` on are in nodes with [tenants](tenants.md) alone.
+`TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_PLACE` on in nodes with
+[slots](ring/slots.md) alone.
 
 """
 
@@ -62,7 +63,7 @@ def _item(entry: Register) -> list[str]:
 
 def register_map() -> str:
     """The text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
-    entries = (*REGISTERS, *TENANT_REGISTERS)
+    entries = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
     lines = [line for entry in entries for line in _item(entry)]
     for entry in entries:
         if entry.kind is not Kind.BITFIELD:

@@ -3,7 +3,7 @@
 ``make registers`` has PeakRDL make HTML pages and a C header of docs/registers.rdl.
 """
 
-from hdl.control.registers import REGISTERS, TENANT_REGISTERS, Access, Field, Kind, Register
+from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Field, Kind, Register
 
 __all__ = ["system_rdl"]
 
@@ -53,7 +53,7 @@ def system_rdl() -> str:
     """The text of docs/registers.rdl."""
     lines = ["addrmap gradring_node {", '    name = "gradring node";',
              '    desc = "Registers of a node, as docs/registers.md has them.";', "    default regwidth = 32;", ""]
-    for entry in (*REGISTERS, *TENANT_REGISTERS):
+    for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS):
         lines += ["    reg {", f"        name = {_text(entry.name)};",
                   f"        desc = {_text(entry.doc + _KINDS[entry.kind])};", *_fields(entry),
                   f"    }} {entry.name} @ 0x{4 * entry.address:03x};", ""]

@@ -217,6 +217,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "threads": simulation.threads,
         "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
+        **({"links": "slots"} if simulation.configuration.get("slots") else {}),
         "wires_per_link": [len(wires(replay=simulation.configuration.get("replay", False))) - 1, 1],
         "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
         "topology": None if simulation.course is None else _topology(simulation.course),
@@ -367,6 +368,8 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     if gradients != "zero_value":
         setup.append(("gradients on the ring", gradients))
     setup += rows_of(report)
+    if "links" in report:
+        setup.append(("links", report["links"]))
     if report["faults"] is not None:
         setup += _repairs(report)
     if report["repeats"]:

@@ -54,7 +54,8 @@ class Table:
     def of(cls, records: Sequence[Record], number: int) -> "Table":
         """Table that follows from the records of all ranks."""
         wanting = [rank for rank, record in enumerate(records) if record.wants and rank]
-        return cls(min(MOST_SLOTS, *(min(record.pending, record.room) for record in records)),
+        most = max(record.pending for record in records)
+        return cls(min(MOST_SLOTS, most, *(record.room for record in records)),
                    max(record.longest for record in records), wanting[0] if wanting else 0, number % 2)
 
     @property
@@ -256,6 +257,11 @@ class Path:
         self.senders = _Sender(depth), _Sender(message_depth)
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
+
+    @property
+    def left(self) -> int:
+        """Whether a packet of this node begins to be sent."""
+        return int(self._due == 0 and self.senders[0].whole > 0 and not self.senders[0].sending)
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
         """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""

@@ -1,6 +1,7 @@
 """The parameters of a node: hdl/config.py."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -165,9 +166,10 @@ def test_hash_covers_every_parameter():
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
+    assert joined.hash != dataclasses.replace(joined, slots=True).hash
     worker = NodeConfig(role="worker")
     assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
-    assert {*changed, "element", "rounds", "far_words", "fetch_formats"} == {
+    assert {*changed, "element", "rounds", "slots", "far_words", "fetch_formats"} == {
         field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
@@ -209,3 +211,19 @@ def test_reduced():
     config = NodeConfig(**INT16, **ALONE, state_planes=0, gradient_words=96, weight_words=16384)
     assert config.reduced
     assert config.memories.words == (96, 16384)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"queues": 1}, "Node with slots must have two queues and replay, which have control words"),
+    ({"replay": False}, "Node with slots must have two queues and replay, which have control words"),
+    ({"ring_ports": 2}, "Node with slots must not have a second port"),
+    ({"role": "worker"}, "Node with slots must not have the role of a worker"),
+    ({"one_owner": True}, "Node with slots must not have one_owner"),
+    ({"throttles": True}, "Node with slots must not have throttles"),
+    ({"slots": 1}, "slots must be True or False, not 1"),
+    ({"element": "int16", "lanes": 1, "nodes_max": 1, "state_planes": 0, "queues": 1, "replay": False},
+     "slots of an int16 node must be False, not True"),
+])
+def test_slots(options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        NodeConfig(**{"slots": True, "replay": True, "queues": 2} | options)

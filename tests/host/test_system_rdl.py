@@ -7,11 +7,11 @@ import sys
 import pytest
 import systemrdl
 
-from hdl.control.registers import REGISTERS, TENANT_REGISTERS, Access
+from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access
 from host import documents
 
 PATH = documents.ROOT / "docs" / "registers.rdl"
-ENTRIES = (*REGISTERS, *TENANT_REGISTERS)
+ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
 
 
 @pytest.fixture(scope="module")

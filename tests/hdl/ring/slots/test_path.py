@@ -61,8 +61,8 @@ def test_lockstep(seed):
                             ("receiver", Wires(came.valid & came.kind, came.data, came.last, came.kind, came.check))):
             columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
         columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back,
-                     starts=starts, mode=mode, rank=seed, lost=model.lost, whole=model.senders[0].whole,
-                     message_whole=model.senders[1].whole)
+                     starts=starts, mode=mode, rank=seed, lost=model.lost, left=model.left,
+                     whole=model.senders[0].whole, message_whole=model.senders[1].whole)
         for name, sender, offer in zip(("i", "message_i"), model.senders, offers, strict=True):
             columns.stream(name, None if offer is None else offer[0] | offer[1] << 32, sender.ready)
         columns.note(arrived=arrived, heard=heard, word=came.data | came.last << 32)
