@@ -150,8 +150,8 @@ class RingCommands(RingVectors):
             These are devices of a tenant.
         """
         if not self._privileged:
-            raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant)).recover()",
-                            cause=None, events=[])
+            raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
+                            ".recover()", cause=None, events=[])
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
             pending.give_up(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,

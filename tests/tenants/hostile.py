@@ -373,8 +373,7 @@ class Twins:
 
 
 def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int, *,
-           kind: type[Twins] = Twins,
-           configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
+           kind: type[Twins] = Twins, configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
     """Play batches, or up to the first leak, and return a summary."""
     began = time.process_time()
     twins = kind(library, nodes=nodes, seed=seed, configs=configs)
