@@ -315,6 +315,7 @@ UNITS = {
     "ring.slots.departures": Unit("hdl.ring.slots.clock:Departures", {}),
     "ring.slots.records": Unit("hdl.ring.slots.records:RecordLaps", {}),
     "ring.slots.table": Unit("hdl.ring.slots.table:SlotTable", {}),
+    "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
