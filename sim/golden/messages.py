@@ -195,7 +195,8 @@ class Gate:
 
     def step(self, at: Inputs) -> None:
         """One cycle."""
-        s, out, new = self.state, self.look(at), {}
+        s, out = self.state, self.look(at)
+        new: dict[str, Any] = {}
         if self._enters(at) and at.host and at.port_ready:
             new |= {"entering": not at.host[1], "local": True}
         if at.port and out.takes_port and not s.remote:
@@ -259,7 +260,8 @@ class Gate:
         return {"words": words}
 
     def _step_store(self, at: Inputs, new: dict[str, Any]) -> dict[str, Any]:
-        s, found = self.state, {"ended": None}
+        s = self.state
+        found: dict[str, Any] = {"ended": None}
         if s.ended is not None and not s.check and not s.refused:
             found["kept"] = (*new.get("kept", s.kept), s.ended)
         if at.heard:

@@ -26,8 +26,8 @@ def check_after(state, word):
 class MessageStore(wiring.Component):
     """Keep the messages that come, and give those out whose check is right.
 
-    A message can be read :attr:`latency` cycles after its last word. One that comes while :attr:`messages` are kept is
-    dropped as a whole. Words of a message are read one per cycle: the one of ``offset`` is at ``word`` in the next
+    A message can be read :attr:`latency` cycles after its last word. One that comes while :attr:`messages` are kept
+    is dropped as a whole. Words of a message are read one per cycle: the one of ``offset`` is at ``word`` in the next
     cycle.
 
     Members
@@ -39,7 +39,8 @@ class MessageStore(wiring.Component):
         There is a message.
     offset : In(7)
     read : Out(word_layout())
-        Word at that offset of the oldest message, a cycle later: the header, the payload, and with ``last`` the check.
+        Word at that offset of the oldest message, a cycle later: the header, the payload, and with ``last`` the
+        check.
     drop : In(1)
         Pulse: the oldest message is not needed any more.
     reset_link : In(1)
@@ -68,7 +69,8 @@ class MessageStore(wiring.Component):
         full = kept == self.messages
         next_oldest = Signal.like(oldest)
         m.d.comb += [
-            write.en.eq(self.heard & ~full & ~ended), write.addr.eq(position | into << _OFFSET_BITS), write.data.eq(self.word),
+            write.en.eq(self.heard & ~full & ~ended), write.addr.eq(position | into << _OFFSET_BITS),
+            write.data.eq(self.word),
             next_oldest.eq(oldest + self.drop),
             read.en.eq(1), read.addr.eq(self.offset | next_oldest << _OFFSET_BITS), self.read.eq(read.data),
             accepts.eq(ended & (check == 0) & ~refused),

@@ -49,6 +49,8 @@ class RecordLaps(wiring.Component):
         Pulse: there is a table.
     reset_link : In(1)
         Level: forget all that is under way.
+    index : Signal
+        Records that are in the table, while a message is handed on. No port: for proofs.
     """
 
     latency = 1
@@ -67,6 +69,10 @@ class RecordLaps(wiring.Component):
     granted: Out(1)
     reset_link: In(1)
 
+    def __init__(self):
+        super().__init__()
+        self.index = Signal(range(16 + 1))
+
     def elaborate(self, platform):
         m = Module()
         word, out, size, table = self.i.payload, self.o.payload, self.place.size, self.slots
@@ -75,7 +81,7 @@ class RecordLaps(wiring.Component):
         number, asked, lap = Signal(_NUMBER_BITS), Signal(), Signal(_LAP_BITS)
         mine = Signal(range(2 + 16 + 1))  # words of an own COLLECT that are to be offered
         collects, grants = Signal(), Signal()
-        index = Signal(range(16 + 1))  # of the record that comes
+        index = self.index  # of the record that comes
         checks, late, ahead = Signal(), Signal(), Signal(32)
         free, taken, collect, grant, at_end = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [

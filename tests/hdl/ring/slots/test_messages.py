@@ -220,7 +220,8 @@ def test_lockstep(unit, seed):
             **offers, heard=heard.pop(0) if heard else None, host_ready=int(generator.random() < rates[2]),
             port_ready=int(generator.random() < rates[3]), message_ready=int(generator.random() < rates[4]),
             reset_link=int(generator.random() < .002))
-        node.host_offered, node.port_offered = offers["host"] and not out.takes_host, offers["port"] and not out.takes_port
+        node.host_offered = offers["host"] and not out.takes_host
+        node.port_offered = offers["port"] and not out.takes_port
         for beats, name, taken in ((host, "host", out.takes_host), (port, "port", out.takes_port)):
             if offers[name] and taken:
                 beats.pop(0)
