@@ -189,6 +189,7 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
 
 #: A node with rounds.
+_SLOTS = {"replay": True, "queues": 2, "slots": True}
 _ROUNDS = {"queues": 2, "replay": True, "stand_in": True, "rounds": True}
 
 #: The iCEBreaker's.
@@ -317,6 +318,7 @@ UNITS = {
     "ring.slots.table": Unit("hdl.ring.slots.table:SlotTable", {}),
     "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
+    "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),
@@ -367,6 +369,8 @@ UNITS = {
     "rounds.engine": Unit("hdl.rounds.engine:RoundEngine", _ROUNDS),
     "node": Unit("hdl.node:Node", {}),
     "node.replay": Unit("hdl.node:Node", {"replay": True}),
+    "node.control_words": Unit("hdl.node:Node", {"replay": True, "queues": 2}),
+    "node.slots": Unit("hdl.node:Node", _SLOTS),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
     "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),
     "reduced.masker": Unit("hdl.int16_node.masking:Masker", _REDUCED),

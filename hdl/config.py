@@ -7,6 +7,7 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.compute.operands import FP32 as OPERANDS_FP32
 from hdl.compute.operands import MOST_BLOCK_UNITS, operands_of
 from hdl.memory_map import memory_map
+from hdl.option_checks import check_one_owner, check_slots
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES, SMALL_RING
 
@@ -25,13 +26,13 @@ _REDUCED = {
     "ring_ports": ("Ring port count", 1), "tenants": ("Tenant count", 1), "weight_codec": ("Weight codec", RAW),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
     **{name: (name, False) for name in (
-        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable")},
+        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable", "slots")},
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
-                  "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1}, object()
+                  "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1, "slots": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -154,6 +155,8 @@ class NodeConfig:
         of updates: docs/migration.md.
     tenants : int
         1, or 2 that do not trust each other, with windows on the memories and guards at their ports: docs/tenants.md.
+    slots : bool
+        Whether packets are sent in slots of a common TIME, in place of on credit: docs/ring/slots.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -198,6 +201,7 @@ class NodeConfig:
     throttles: bool = False
     restorable: bool = False
     tenants: int = 1
+    slots: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -224,7 +228,7 @@ class NodeConfig:
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
                      "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner",
-                     "restorable"):
+                     "restorable", "slots"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -273,8 +277,9 @@ class NodeConfig:
         self._check_blocks()
         self._check_large_ring()
         self._check_rounds()
-        self._check_one_owner()
+        check_one_owner(self)
         self._check_tenants()
+        check_slots(self)
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -332,16 +337,6 @@ class NodeConfig:
         if self.has_residual:
             raise ValueError(f"Gradient codec of a node with rounds must be {RAW} or {ZERO_VALUE}, since a residual "
                              f"would be added to the zeros of an absent node, not {self.gradient_codec!r}")
-
-    def _check_one_owner(self):
-        """Raise ValueError if one node cannot own all groups."""
-        if not self.one_owner or self.reduced:
-            return
-        if self.rounds:
-            raise ValueError("Node with one_owner must have no rounds")
-        if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
-            raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role "
-                             f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")
 
     def _check_tenants(self):
         """Raise ValueError if a node of several tenants has what no guard is for."""

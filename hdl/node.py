@@ -168,8 +168,8 @@ class Node(wiring.Component):
             *(at(unit, path).eq(source(engine, given)) for engine, unit in units
               for path, given in engine.inputs.items()),
         ]
-        m.d.comb += [getattr(registers, name).eq(found[name]) for name in ("link_delay", "slot_0", "slot_1")
-                     if name in found]
+        m.d.comb += [getattr(registers, name).eq(found[name]) for name in (
+            "link_delay", "slot_0", "slot_1", "time", "time_status", "superframes") if name in found]
         if "signals" in found:
             wiring.connect(m, queues=queue.signals, control_words=found["signals"])
         if config.queues > 1:

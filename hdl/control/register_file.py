@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register, registers_of
+from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, TENANT_REGISTERS, Access, register, registers_of
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout"]
 
@@ -111,7 +111,8 @@ class RegisterFile(wiring.Component):
     engine the counters of that, one without replay what links count, one without rounds what those need, one
     without throttles their rates, and one without a second bank of programs what tells of it: they have no ports,
     read zero, and ignore what is written. A node with tenants has those of
-    :data:`~hdl.control.registers.TENANT_REGISTERS` behind the others.
+    :data:`~hdl.control.registers.TENANT_REGISTERS` behind the others, and one with slots has those of
+    :data:`~hdl.control.registers.SLOT_REGISTERS` behind these.
 
     Parameters
     ----------
@@ -146,6 +147,7 @@ class RegisterFile(wiring.Component):
     throttle_link, throttle_memory, throttle_host : Out(16)
     throttle_compute : Out(32)
     delay_link : Out(8)
+    slot_place, time_test : Out(32), time, time_status : In(32), superframes : In(16), in a node with slots
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
@@ -195,6 +197,8 @@ class RegisterFile(wiring.Component):
         if entry.name in _ROUNDS and not self._config.rounds:
             return True
         if entry.name in _THROTTLES and not self._config.throttles:
+            return True
+        if entry in TENANT_REGISTERS and self._config.tenants == 1:
             return True
         if entry.name in _BANKS and not self._config.has_banks:
             return True

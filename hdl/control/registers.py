@@ -8,7 +8,8 @@ import dataclasses
 import enum
 import struct
 
-__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "STALLS", "TENANT_REGISTERS", "Access",
+__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "SLOT_REGISTERS", "STALLS",
+           "TENANT_REGISTERS", "Access",
            "Field", "Kind", "Register", "register", "registers_of"]
 
 IDENTIFIER = 0x67726472
@@ -356,15 +357,47 @@ TENANT_REGISTERS = _table(
     first=len(REGISTERS))
 """Registers behind the others, in nodes with tenants, for the privileged host alone; none is of 32 bits."""
 
+SLOT_REGISTERS = _table(
+    _setting(
+        "SLOT_PLACE", "Place of the node in the slots of its ring; without one it sends nothing. Write it while links "
+        "are reset.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="rank", bit=0, width=4, doc="Rank."),
+            Field(name="size", bit=4, width=5, doc="Nodes of the ring; 0 for no place."),
+        ),
+    ),
+    _setting(
+        "TIME_TEST", "Changes of TIME, for tests.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="drift", bit=0, width=8, doc="Cycles in 2^20 by which TIME is faster; two's complement."),
+            Field(name="shift", bit=8, width=16, doc="What TIME goes on by, in place of a cycle; two's complement."),
+            Field(name="move", bit=24, doc="It does when this bit rises."),
+        ),
+    ),
+    _status("TIME", "Cycles that all nodes of a ring count alike, modulo 2^32, if they are valid."),
+    _status(
+        "TIME_STATUS", "State of TIME.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="valid", bit=0, doc="TIME is that of rank 0."),
+            Field(name="lost", bit=8, width=8, doc="Words of others that met own ones, modulo 256."),
+            Field(name="error", bit=16, width=16, doc="At rank 0: what its own SYNC would have changed TIME by."),
+        ),
+    ),
+    _status("SUPERFRAMES", "Superframes that the node had slots in, modulo 65,536.", width=16),
+    first=len(REGISTERS) + len(TENANT_REGISTERS))
+"""Registers behind those, in nodes with slots, which have no tenants: docs/ring/slots.md."""
+
 PRIVILEGED = ("CONTROL", "WEIGHT_VERSION", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
               "DELAY_LINK")
 """Other registers that no tenant may write."""
 
-_BY_NAME = {entry.name: entry for entry in (*REGISTERS, *TENANT_REGISTERS)}
+_BY_NAME = {entry.name: entry for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)}
 
 
 def registers_of(config):
     """Registers of a node of this configuration."""
+    if config.slots:
+        return (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
     return (*REGISTERS, *TENANT_REGISTERS) if config.tenants > 1 else REGISTERS
 
 

@@ -8,6 +8,7 @@ from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.control.register_file import version_layout
 from hdl.control.remote_after import signals_signature
+from hdl.control.sequencer import place_layout
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl, RestorableControl
 from hdl.ring.control_words import ControlWords
@@ -22,6 +23,7 @@ from hdl.ring.parts.part import memory_ports
 from hdl.ring.parts.tally import ENTRIES
 from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
+from hdl.ring.slots.link import SlotLink, state_layout, test_layout
 from hdl.ring.switched_link import SwitchedLink
 from hdl.ring.topology import predecessor, sizes, successor
 from hdl.ring.walks import Situation
@@ -133,6 +135,9 @@ class CollectiveEngine(wiring.Component):
                 **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
                 # What they tell each other of rounds.
                 **({"rounds": In(rounds_signature())} if config.rounds else {}),
+                # Place on the ring and what is for tests of TIME, TIME and its state, and superframes.
+                **({"slot_place": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
+                    "time_status": Out(state_layout()), "superframes": Out(16)} if config.slots else {}),
                 # Rows that late memories owe are not wanted, since the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
@@ -158,7 +163,8 @@ class CollectiveEngine(wiring.Component):
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
             codecs=[CODECS[name] for name in expected_codecs], tenants=config.tenants > 1)
-        m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
+        m.submodules.link = link = (
+            SwitchedLink if has_switch else SlotLink if config.slots else LinkEnds)(config=config)
         alive = self._control_words(m, link) if config.replay else 0
 
         connect_stream(m, datapath.header, packetizer.header)
@@ -399,6 +405,13 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, link.control_o, words.i)
         connect_stream(m, words.o, link.control_i)
         wiring.connect(m, words=words.signals, queues=wiring.flipped(self.signals))
+        if self._config.slots:
+            m.d.comb += [
+                link.place.eq(self.slot_place), link.test.eq(self.time_test), self.time.eq(link.time),
+                self.time_status.eq(link.state), self.superframes.eq(link.superframes),
+            ]
+            for name in ("clock_words", "record_words"):
+                wiring.connect(m, words=getattr(words, name), link=getattr(link, name))
         if self._config.rounds:
             wiring.connect(m, words=words.rounds, rounds=wiring.flipped(self.rounds))
         # Links of a new setting of a switch begin anew, and so does what is said on them.

@@ -14,6 +14,7 @@ from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.keepalive import KeepAlive
 from hdl.ring.replay.round_relay import RoundRelay
 from hdl.ring.replay.signals import SignalRelay
+from hdl.ring.replay.unit_words import UnitWords, unit_words_signature
 from hdl.rounds.layouts import rounds_signature
 
 __all__ = ["UNITS", "ControlUnit", "ControlWords", "units"]
@@ -51,6 +52,11 @@ class ControlUnit:
 UNITS = (
     ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues)),
     ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive()),
+    # The gateware of slots is with the ends of links.
+    ControlUnit("records", (ControlType.COLLECT, ControlType.GRANT), lambda config: UnitWords(name="record_words"),
+                interface="record_words", present=lambda config: config.slots),
+    ControlUnit("clock", (ControlType.SYNC,), lambda config: UnitWords(name="clock_words"), interface="clock_words",
+                present=lambda config: config.slots),
     ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",
                 present=lambda config: config.rounds),
 )
@@ -79,6 +85,7 @@ class ControlWords(wiring.Component):
         Control words for the successor.
     signals : In(signals_signature(queues))
     rounds : In(rounds_signature()), in a node with rounds
+    clock_words, record_words : In(unit_words_signature()), in a node with slots
     reset_link : In(1)
         Level: forget everything.
     """
@@ -94,6 +101,7 @@ class ControlWords(wiring.Component):
             "o": Out(stream.Signature(unsigned(32))),
             "signals": In(signals_signature(config.queues)),
             **({"rounds": In(rounds_signature())} if config.rounds else {}),
+            **(dict.fromkeys(("clock_words", "record_words"), In(unit_words_signature())) if config.slots else {}),
             "reset_link": In(1),
         })
 

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
 from hdl.engines import operations
+from hdl.ring.slots.link import PERIOD
 from hdl.ring.topology import RingTopology
 from host.driver.command import Command, Event
 from host.driver.device import Device
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 _SETTLING = 8
 """Times that links are waited for to come to rest."""
+
+_SYNCS = 8
+"""Periods of SYNCs in which nodes should have a TIME."""
 
 
 class PendingCommand(Generic[T]):
@@ -143,10 +147,32 @@ class RingCommands(RingVectors):
         self._write_register("CONTROL", 1)
         # With the links held in reset, the running command ends at once, and a queued one when it starts.
         self._drain()
+        if self._config.slots:
+            self._all(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | self.nodes << 4))
         self._write_register("CONTROL", 0)
         self._drain()
+        if self._config.slots:
+            self.wait_for_time()
         self._lost = _differences(self._moved(), self._topology)
         self._epoch = (self._epoch + 1) % 256
+
+    def wait_for_time(self) -> None:
+        """Wait until all nodes have a valid TIME: slots need one, a ring of one node does not.
+
+        Raises
+        ------
+        RingError
+            A node has none after several SYNCs of rank 0.
+        """
+        for _ in range(_SYNCS if self.nodes > 1 else 0):
+            lacks = [rank for rank, device in enumerate(self._devices) if not device.read_fields("TIME_STATUS")["valid"]]
+            if not lacks:
+                return
+            self._devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes so many cycles
+        if self.nodes > 1:
+            raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
+                            f"{', '.join(self._devices[rank].name for rank in lacks)}; check the links of the ring",
+                            cause=lacks[0], events=[None] * self.nodes)
 
     @property
     def numbers(self) -> tuple[int, int]:

@@ -53,7 +53,8 @@ class Table:
     def of(cls, records: Sequence[Record], number: int) -> "Table":
         """Table that follows from the records of all ranks."""
         wanting = [rank for rank, record in enumerate(records) if record.wants and rank]
-        return cls(min(MOST_SLOTS, *(min(record.pending, record.room) for record in records)),
+        most = max(record.pending for record in records)
+        return cls(min(MOST_SLOTS, most, *(record.room for record in records)),
                    max(record.longest for record in records), wanting[0] if wanting else 0, number % 2)
 
     @property

@@ -30,7 +30,8 @@ class ReplayReceiver(wiring.Component):
     Parameters
     ----------
     segments : int
-        Packets that can be held; 2 to 15.
+        Packets that can be held; 2 to 15, or 0 on a link that has control words alone: then there is no ``o``, and
+        none of the outputs that tell of packets.
     packet_words : int
         Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
 
@@ -49,19 +50,18 @@ class ReplayReceiver(wiring.Component):
 
     latency = 4
 
-    def __init__(self, *, segments, packet_words):
-        if not isinstance(segments, int) or not 2 <= segments <= 15:
+    def __init__(self, *, segments, packet_words=0):
+        if segments != 0 and (not isinstance(segments, int) or not 2 <= segments <= 15):
             raise ValueError(f"Segment count must be an integer from 2 to 15, not {segments!r}")
-        check_sizes(segments, packet_words, "Packet length")
+        if segments:
+            check_sizes(segments, packet_words, "Packet length")
         self._segments = segments
         self._packet_words = packet_words
         super().__init__({
             "ring_i": In(ReplayLinkSignature()),
-            "o": Out(stream.Signature(word_layout())),
-            **levels(segments, packet_words),
+            **({"o": Out(stream.Signature(word_layout())), **levels(segments, packet_words), "arrived": Out(1),
+                "ended": Out(1)} if segments else {}),
             "control": Out(stream.Signature(unsigned(32))),
-            "arrived": Out(1),
-            "ended": Out(1),
             "failed": Out(1),
             "reset_link": In(1),
         })
@@ -76,7 +76,9 @@ class ReplayReceiver(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.ingress = ingress = Ingress(segments=self._segments, packet_words=self._packet_words)
+        ingress = None
+        if self._segments:
+            m.submodules.ingress = ingress = Ingress(segments=self._segments, packet_words=self._packet_words)
         m.submodules.speaker = speaker = Speaker()
         ring = self.ring_i
 
@@ -113,23 +115,21 @@ class ReplayReceiver(wiring.Component):
             follows.eq(valid & ~recover & ~(kind & word.last) & (found == number)
                        & ~(kind & due & self.control.valid & ~self.control.ready)),
             delivered.eq(follows & due),
-            ingress.i.valid.eq(delivered & ~kind),
-            ingress.i.payload.eq(word),
+            *([ingress.i.valid.eq(delivered & ~kind), ingress.i.payload.eq(word)] if ingress else []),
             # A START that comes twice, which a wrong `valid` makes of any, is answered once.
             speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
                 Cat(expect, given, id, recover)),
             ring.line.eq(speaker.line),
-            self.level.eq(ingress.level),
-            self.packets.eq(ingress.packets),
-            self.overrun.eq(ingress.overrun),
         ]
-        connect_stream(m, ingress.o, self.o)
+        if ingress:
+            m.d.comb += [self.level.eq(ingress.level), self.packets.eq(ingress.packets),
+                         self.overrun.eq(ingress.overrun)]
+            connect_stream(m, ingress.o, self.o)
         m.d.sync += [
             expect.eq(expect + delivered),
-            given.eq(given + ingress.leaves),
-            self.arrived.eq(ingress.i.valid),
-            self.ended.eq(ingress.i.valid & word.last),
+            *([given.eq(given + ingress.leaves), self.arrived.eq(ingress.i.valid),
+               self.ended.eq(ingress.i.valid & word.last)] if ingress else []),
             self.failed.eq(valid & ~recover & ~restarts & ~follows),
         ]
         with m.If(self.control.ready):

@@ -38,6 +38,8 @@ class SlotSender(wiring.Component):
         Pulse, while nothing is being sent: send a packet.
     whole : Out(range(depth // 2 + 1))
         Packets that are there as a whole.
+    left : Out(1)
+        A packet begins to be sent.
     """
 
     def __init__(self, *, depth):
@@ -46,14 +48,14 @@ class SlotSender(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(word_layout())),
             "o": Out(stream.Signature(word_layout(), always_ready=True)),
-            "start": In(1), "whole": Out(range(depth // 2 + 1)),
+            "start": In(1), "whole": Out(range(depth // 2 + 1)), "left": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=word_layout(), depth=self._depth, block=True)
         connect_stream(m, self.i, queue.i)
-        sending, goes, entered = Signal(), Signal(), Signal()
+        sending, entered, goes = Signal(), Signal(), self.left
         m.d.comb += [
             goes.eq(self.start & (self.whole != 0) & ~sending),
             entered.eq(self.i.valid & self.i.ready & self.i.payload.last),
@@ -102,6 +104,8 @@ class SlotPath(wiring.Component):
     rank : In(4)
     whole, message_whole : Out
         Packets and messages that are there as a whole.
+    left : Out(1)
+        A packet of this node begins to be sent.
     lost : Out(1)
         Pulse: a word that had to pass met an own one.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
@@ -120,7 +124,8 @@ class SlotPath(wiring.Component):
         super().__init__({
             "i": In(words), "message_i": In(words), "word": Out(word_layout()), "arrived": Out(1), "heard": Out(1),
             "starts": In(1), "mode": In(mode_layout()), "rank": In(4),
-            "whole": Out(range(depth // 2 + 1)), "message_whole": Out(range(message_depth // 2 + 1)), "lost": Out(1),
+            "whole": Out(range(depth // 2 + 1)), "message_whole": Out(range(message_depth // 2 + 1)),
+            "left": Out(1), "lost": Out(1),
             "ring_i": In(ReplayLinkSignature()), "ring_o": Out(ReplayLinkSignature()),
             "transmitter": In(ReplayLinkSignature()), "receiver": Out(ReplayLinkSignature()),
         })
@@ -135,7 +140,7 @@ class SlotPath(wiring.Component):
         due = Signal(len(senders))
         m.d.sync += due.eq(Mux(self.starts & self.mode.drives, Mux(self.mode.message, 2, 1), 0))
         m.d.comb += [Cat(sender.start for sender in senders).eq(due),
-                     self.whole.eq(packets.whole), self.message_whole.eq(messages.whole)]
+                     self.whole.eq(packets.whole), self.message_whole.eq(messages.whole), self.left.eq(packets.left)]
 
         # Words that come: of a packet, its first decides.
         word, header = Signal(), data.View(message_header_layout(), came.data)

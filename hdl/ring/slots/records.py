@@ -42,7 +42,8 @@ class RecordLaps(wiring.Component):
     way : In(15)
         TIME of the :class:`~hdl.ring.slots.clock.Clock`, and what that says of it; 0 for the way at rank 0.
     slots : Out(table_layout())
-        Right with ``granted``.
+        Right with ``granted``. There are as many slots as the node with most packets needs, and no more than any node
+        has room for: one without packets lets its slots pass.
     target : Out(16)
         With ``granted``: low bits of the TIME at which slots of this node begin. They begin later from node to node
         by the latency of the wires, and so by what the error of TIMEs differs by.
@@ -126,11 +127,12 @@ class RecordLaps(wiring.Component):
                 m.d.sync += mine.eq(mine - 1)
 
         # From the predecessor. The table is that of the records which go round for the second time.
-        least = Signal.like(came.pending)
-        m.d.comb += least.eq(Mux(came.pending < came.room, came.pending, came.room))
+        most = Signal.like(came.pending)
+        with m.If(checks & (most < table.slots)):
+            m.d.sync += table.slots.eq(most)
         with m.If(taken & word.first):
             m.d.sync += [collects.eq(collect), grants.eq(grant), index.eq(0), table.slots.eq(MOST_SLOTS),
-                         table.longest.eq(0), table.other.eq(0), table.odd.eq(head.tag[0])]
+                         most.eq(0), table.longest.eq(0), table.other.eq(0), table.odd.eq(head.tag[0])]
             with m.If(collect):
                 m.d.sync += asked.eq(0)
         with m.Elif(taken):
@@ -139,8 +141,10 @@ class RecordLaps(wiring.Component):
                 m.d.sync += [collects.eq(0), grants.eq(0), checks.eq(Mux(master, collects, grants)),
                              begins.eq(Mux(master, start, word.data) + self.way)]
             with m.Else():
-                with m.If(least < table.slots):
-                    m.d.sync += table.slots.eq(least)
+                with m.If(came.room < table.slots):
+                    m.d.sync += table.slots.eq(came.room)
+                with m.If(came.pending > most):
+                    m.d.sync += most.eq(came.pending)
                 with m.If(came.longest > table.longest):
                     m.d.sync += table.longest.eq(came.longest)
                 with m.If(came.wants & (table.other == 0)):

@@ -68,8 +68,9 @@ def test_layouts():
 
 def test_plan():
     """Slots by hand."""
-    assert Table.of([Record(20, 30, 10), Record(16, 16, 268, 1), Record(17, 20, 9, 1)], 6) == Table(16, 268, 1, 0)
+    assert Table.of([Record(20, 30, 10), Record(0, 16, 268, 1), Record(17, 20, 9, 1)], 6) == Table(16, 268, 1, 0)
     assert Table.of([Record(20, 3, 10, 1), Record(16, 16, 268)], 7) == Table(3, 268, 0, 1)
+    assert Table.of([Record(2, 16, 10), Record(0, 5, 268), Record(1, 3, 9)], 6) == Table(2, 268, 0, 0)
     packet, first, other = Slot(272), Slot(72, 0), Slot(72, 3)
     assert plan(Table(6, 268, 3, 0)) == [*[packet] * 4, first, packet, packet, other]
     assert plan(Table(4, 268, 3, 1)) == [*[packet] * 4, other]

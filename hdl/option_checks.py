@@ -1,0 +1,32 @@
+"""Checks of options of a node that depend on others."""
+
+from hdl.compression.registry import RAW, ZERO_VALUE
+
+__all__ = ["check_one_owner", "check_slots"]
+
+
+def check_one_owner(config):
+    """Raise ValueError if one node cannot own all groups."""
+    if not config.one_owner or config.reduced:
+        return
+    if config.rounds:
+        raise ValueError("Node with one_owner must have no rounds")
+    if config.weight_codec != RAW or not config.adds_compressed or config.in_relay:
+        raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role node, "
+                         f"not {config.weight_codec!r}, {config.gradient_codec!r} and {config.role!r}")
+
+
+def check_slots(config):
+    """Raise ValueError if a node with slots lacks what they need, or has links that are not for them."""
+    if not config.slots or config.reduced:
+        return
+    if not config.has_signals:
+        raise ValueError("Node with slots must have two queues and replay, which have control words")
+    refused = {
+        "a second port": config.ring_ports > 1, "tenants": config.tenants > 1,
+        f"the role of a {config.role}": config.in_relay, "one_owner": config.one_owner,
+        "throttles": config.throttles,
+    }
+    for name, there in refused.items():
+        if there:
+            raise ValueError(f"Node with slots must not have {name}")

@@ -1,0 +1,219 @@
+"""Both ends of the links of a node that sends in slots of TIME, in place of on credit."""
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.sequencer import place_layout
+from hdl.ring.header import packet_words
+from hdl.ring.link import Ingress
+from hdl.ring.link_ends import moves_layout, repairs_layout
+from hdl.ring.ports import port_members
+from hdl.ring.replay.receiver import ReplayReceiver
+from hdl.ring.replay.transmitter import ReplayTransmitter
+from hdl.ring.replay.unit_words import unit_words_signature
+from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
+from hdl.ring.slots.path import SlotPath
+from hdl.ring.slots.records import RecordLaps
+from hdl.ring.slots.table import SlotTable
+from hdl.streams.stream import Queue, connect_stream, word_layout
+
+__all__ = ["PERIOD", "SlotLink", "egress_words", "state_layout", "test_layout"]
+
+#: Cycles from one SYNC of rank 0 to the next.
+PERIOD = 2048
+
+#: Control words that are on their way and not acknowledged: as many as laps of 16 nodes have, and a SYNC with FOLLOW.
+_WINDOW = 31
+
+_SHIFT_BITS = 16
+
+
+def test_layout():
+    """Register TIME_TEST: drift of TIME, and what it is shifted by when ``move`` rises."""
+    return data.StructLayout({"drift": DRIFT_BITS, "shift": _SHIFT_BITS, "move": 1, "free": 7})
+
+
+def state_layout():
+    """Register TIME_STATUS: whether TIME is valid, words lost in the path, and the error of rank 0."""
+    return data.StructLayout({"valid": 1, "free": 7, "lost": 8, "error": 16})
+
+
+def egress_words(config):
+    """Words of packets that wait for their slots: three of the longest, and a part of a fourth."""
+    return 1 << (3 * packet_words(config.segment)).bit_length()
+
+
+class SlotLink(wiring.Component):
+    """Ends of links that send packets in slots, and control words between superframes.
+
+    All units of slots are here: the clock, the laps of records, the slots of a table, and the path, with the ends of
+    replay for control words alone. A packet waits at ``i`` until it is whole, and then for a slot that is long enough
+    for it. The record of the node is filled in here: it has as many packets as wait and one that is coming in, which
+    counts as long as one can be; it has room for packets that its receiver does not hold. At rank 0, whose record
+    leaves before all packets of its predecessor's slots have come, slots that were granted and did not bring one yet
+    count as taken.
+
+    Rank 0 sends COLLECT when its TIME is valid and there are no slots. Without a valid table nothing is driven but
+    control words.
+
+    Packets that come are kept as :class:`~hdl.ring.link.Ingress` does, and are as long or damaged as they come: the
+    depacketizer's CRC finds that.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of a node with slots.
+
+    Members
+    -------
+    ring_i, ring_o, i, o, may_start, overrun, reset_link, sent, received, repairs, control_i, control_o, delay
+        As those of :class:`~hdl.ring.link_ends.LinkEnds`. A packet may be started while no more of them wait than a
+        receiver holds.
+    clock_words, record_words : Out(unit_words_signature())
+        Control words of two units.
+    place : In(place_layout())
+        Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven.
+    test : In(test_layout())
+    time : Out(32)
+    state : Out(state_layout())
+    superframes : Out(16)
+        Superframes that the node had a table for, modulo 65,536.
+    message_i : In(stream of word_layout())
+        Messages of this node, whose first word is :func:`~hdl.ring.slots.layouts.message_header_layout`.
+    message : Out(word_layout())
+        Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
+    heard : Out(1)
+    """
+
+    def __init__(self, *, config):
+        if not config.slots:
+            raise ValueError("Node with ends of links in slots must have slots")
+        self._config = config
+        words = stream.Signature(word_layout())
+        super().__init__({
+            **port_members(config),
+            "i": In(words), "o": Out(words), "may_start": Out(1), "overrun": Out(1), "reset_link": In(1),
+            "sent": Out(moves_layout()), "received": Out(moves_layout()), "repairs": Out(repairs_layout()),
+            "control_i": In(stream.Signature(unsigned(32))), "control_o": Out(stream.Signature(unsigned(32))),
+            "delay": Out(32),
+            "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
+            "place": In(place_layout()), "test": In(test_layout()), "time": Out(32), "state": Out(state_layout()),
+            "superframes": Out(16),
+            "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, reset = self._config, self.reset_link
+        segments, longest = config.ingress_segments, packet_words(config.segment)
+        m.submodules.clock = clock = Clock(period=PERIOD, arrival=ReplayReceiver.latency - 2)
+        m.submodules.laps = laps = RecordLaps()
+        m.submodules.table = table = SlotTable()
+        m.submodules.departures = departures = Departures()
+        path = SlotPath(depth=egress_words(config))
+        m.submodules.path = ResetInserter(reset)(path)
+        ingress = Ingress(segments=segments, packet_words=longest)
+        m.submodules.ingress = ResetInserter(reset)(ingress)
+        m.submodules.transmitter = transmitter = ReplayTransmitter(
+            segments=2, egress_words=_WINDOW + 1, window=_WINDOW, throttled=True, timed=True)
+        m.submodules.receiver = receiver = ReplayReceiver(segments=0)
+
+        # Wires, and control words.
+        wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
+        wiring.connect(m, node=wiring.flipped(self.ring_o), path=path.ring_o)
+        wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
+        wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+        connect_stream(m, self.control_i, transmitter.control)
+        connect_stream(m, receiver.control, self.control_o)
+        for words, unit in ((self.clock_words, clock), (self.record_words, laps)):
+            connect_stream(m, words.i, unit.i)
+            connect_stream(m, unit.o, words.o)
+            m.d.comb += unit.place.eq(self.place)
+        for unit in (clock, laps, table, departures, transmitter, receiver):
+            m.d.comb += unit.reset_link.eq(reset)
+
+        # TIME, its slots, and what is for tests.
+        state, link, master = clock.clock, clock.clock.link, self.place.rank == 0
+        moved, lost = Signal(), Signal(8)
+        m.d.sync += [moved.eq(self.test.move), lost.eq(lost + path.lost),
+                     self.superframes.eq(self.superframes + laps.granted)]
+        m.d.comb += [
+            departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
+            departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
+            link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
+            link.round.eq(transmitter.round),
+            state.drift.eq(self.test.drift), state.shift.eq(self.test.shift.as_signed()),
+            state.shifts.eq(self.test.move & ~moved),
+            laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
+            table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
+            table.rank.eq(self.place.rank), table.now.eq(state.time),
+            path.mode.eq(table.mode), path.rank.eq(self.place.rank),
+            transmitter.enable.eq(table.mode.as_value() == 0),
+            self.time.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
+            self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
+        ]
+        # The next lap begins when there are no slots, or the last one has not come back for two SYNCs.
+        waits, late = Signal(), Signal()
+        m.d.comb += laps.ask.eq(master & state.valid & ~table.active & ~laps.granted & ~waits)
+        with m.If(laps.ask):
+            m.d.sync += [waits.eq(1), late.eq(0)]
+        with m.Elif(laps.granted | reset | (state.looped & late)):
+            m.d.sync += waits.eq(0)
+        with m.Elif(state.looped):
+            m.d.sync += late.eq(1)
+
+        # Packets for the successor, with their lengths.
+        enters, inside, follows, length = Signal(), Signal(), Signal(), Signal(range(longest + 1))
+        most = Signal.like(length)
+        m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
+        fits = lengths.o.valid & (lengths.o.payload <= laps.slots.longest)
+        connect_stream(m, self.i, path.i)
+        with m.If(reset):
+            m.d.comb += [path.i.valid.eq(0), self.i.ready.eq(1)]
+        m.d.comb += [
+            enters.eq(path.i.valid & path.i.ready),
+            self.may_start.eq((path.whole <= segments) & ~reset),
+            lengths.i.valid.eq(enters & self.i.payload.last), lengths.i.payload.eq(length + 1),
+            lengths.o.ready.eq(path.left),
+            path.starts.eq(table.starts & (table.mode.message | fits)),
+            follows.eq(inside | (ingress.packets != 0)),
+            laps.record.pending.eq(path.whole[:5] + follows),
+            laps.record.longest.eq(Mux(follows, longest, most)),
+            self.sent.word.eq(enters), self.sent.packet.eq(enters & self.i.payload.last),
+        ]
+        with m.If(enters):
+            m.d.sync += [inside.eq(~self.i.payload.last), length.eq(Mux(self.i.payload.last, 0, length + 1))]
+        with m.If(lengths.i.valid & (length >= most)):
+            m.d.sync += most.eq(length + 1)
+        with m.Elif((path.whole == 0) & ~inside):
+            m.d.sync += most.eq(0)
+        with m.If(reset):
+            m.d.sync += [inside.eq(0), length.eq(0), most.eq(0)]
+
+        # Packets of the predecessor.
+        coming, owed = Signal(), Signal.like(laps.slots.slots)
+        connect_stream(m, ingress.o, self.o)
+        m.d.comb += [
+            ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), self.overrun.eq(ingress.overrun),
+            laps.record.room.eq(segments - ingress.packets - Mux(master, owed, 0)),
+        ]
+        m.d.sync += [self.received.word.eq(path.arrived), self.received.packet.eq(path.arrived & path.word.last)]
+        with m.If(path.arrived):
+            m.d.sync += coming.eq(~path.word.last)
+        with m.If(laps.granted):
+            m.d.sync += owed.eq(laps.slots.slots)
+        with m.Elif(path.arrived & ~coming & (owed != 0)):
+            m.d.sync += owed.eq(owed - 1)
+        with m.If(reset):
+            m.d.sync += [coming.eq(0), owed.eq(0)]
+
+        # Messages.
+        connect_stream(m, self.message_i, path.message_i)
+        m.d.comb += [
+            self.message.eq(path.word), self.heard.eq(path.heard), laps.record.wants.eq(path.message_whole != 0),
+            self.repairs.link_restarts.eq(transmitter.restarted),
+            self.repairs.words_repeated.eq(transmitter.repeated),
+            self.repairs.checks_failed.eq(receiver.failed),
+        ]
+        return m

@@ -1,0 +1,184 @@
+"""Rings whose nodes send in slots of a common TIME: every bit is right, and faults end a command."""
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation
+from host.driver.diagnosis import RingError
+from host.driver.optimizer_settings import Rule, Settings
+from sim.golden import ring as golden
+from tests.host import rings
+from tests.host.rings import Reference, random
+
+#: Little memories, as little room for packets as there can be, and a rule with state.
+CONFIG = NodeConfig(lanes=2, segment=32, gradient_words=1024, weight_words=1024, state_words=512, state_planes=1,
+                    ingress_segments=2, update_interval=4, multiplier_dsps=1, masking=False, error_feedback=False,
+                    queues=2, program_depth=2, nodes_max=4, replay=True, slots=True)
+SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.5, first_decay=0.9)
+
+
+def open_nodes(nodes, **options):
+    return rings.open_nodes(nodes, config=CONFIG, **{"host_port": False, **options})
+
+
+def states(ring):
+    return [device.read_fields("TIME_STATUS") for device in ring.devices]
+
+
+def check_sum(ring, generator, length, *, density=1.0):
+    """An all-reduce, compared bit by bit with the golden model."""
+    gradients = random(generator, (ring.nodes, length), density=density)
+    ring.write_gradients(list(gradients))
+    ring.all_reduce(length)
+    expected = golden.all_reduce(golden.bits(gradients))[0]
+    assert (ring.read_gradients(length).view(np.uint32) == expected).all(), (length, density)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_collectives(nodes):
+    """All-reduces and fused updates, dense and sparse, of lengths that end in empty segments too; broadcasts, in
+    which nodes do not send alike; TIMEs that are the same."""
+    generator = np.random.default_rng(nodes)
+    with open_nodes(nodes, latency=5) as (ring, simulation):
+        assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
+        for length, density in ((1024, 1.0), (700, 0.1), (32 * nodes + 32, 1.0), (32, 1.0), (5, 0.5)):
+            check_sum(ring, generator, length, density=density)
+            weights = random(generator, length)
+            ring.distribute(weights)
+            ring.clear_state(length)
+            ring.write_settings(SETTINGS)
+            reference = Reference(ring, weights, planes=1)
+            for _ in range(2):
+                gradients = random(generator, (nodes, length), density=density)
+                ring.write_gradients(list(gradients))
+                ring.clear_counters()
+                ring.fused_update(length)
+                traffic = reference.step(gradients, SETTINGS)
+                reference.compare(f"{length} elements")
+                assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist()
+        weights = [random(generator, 1024) for _ in range(nodes)]
+        for root in range(nodes):
+            for device, values in zip(ring.devices, weights, strict=True):
+                device.write_memory(1, 0, values.view(np.uint32))
+            ring.broadcast(1000, root=root)
+            assert (ring.read_weights(1000) == weights[root][:1000]).all()
+        assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
+
+
+def test_pairs():
+    """Commands queued behind each other, of which nodes get each at another time."""
+    generator = np.random.default_rng(7)
+    with open_nodes(4) as (ring, simulation):
+        gradients = random(generator, (4, 256))
+        ring.write_gradients(list(gradients))
+        sums = golden.bits(gradients)
+        pending = []
+        for _ in range(4):
+            pending.append(ring.submit(Operation.ALL_REDUCE, 256))
+            simulation.run(int(generator.integers(2000)))
+            sums = np.broadcast_to(golden.all_reduce(sums)[0], sums.shape)
+        ring.wait(*pending)
+        assert (ring.read_gradients(256).view(np.uint32) == sums[0]).all()
+
+
+def await_packet(simulation, link):
+    """Run until words of a packet are on a link; returns the number of a word of its middle."""
+    carried = link.status().words_carried
+    for _ in range(2000):
+        simulation.run(18)
+        before, carried = carried, link.status().words_carried
+        if carried - before > 16:
+            return link.status().words_sent + 6
+    raise AssertionError("no packet came")
+
+
+def test_faults():
+    """A damaged packet ends a command as on other links, a reset in the middle does, and after both the ring is
+    right: a retry gives the golden bits."""
+    generator = np.random.default_rng(11)
+    with open_nodes(4) as (ring, simulation):
+        gradients = random(generator, (4, 1024))
+        for number in range(3):
+            ring.write_gradients(list(gradients))
+            link = simulation.links[number]
+            pending = ring.submit(Operation.ALL_REDUCE, 1024)
+            if number < 2:
+                link.corrupt(word=await_packet(simulation, link), bit=number)
+                with pytest.raises(RingError, match=rf"node {number + 1}: .* ended with BAD_CRC") as caught:
+                    pending.result()
+                assert caught.value.transient
+                statuses = [event.status for event in caught.value.events]
+                assert sorted(statuses) == sorted([EventStatus.BAD_CRC] + [EventStatus.PEER_ABORT] * 3)
+                check_sum(ring, generator, 300)  # without a reset
+            else:
+                await_packet(simulation, link)
+                ring.recover()
+                with pytest.raises(RingError, match="brought in order"):
+                    pending.result()
+            ring.write_gradients(list(gradients))
+            ring.all_reduce(1024)
+            expected = golden.all_reduce(golden.bits(gradients))[0]
+            assert (ring.read_gradients(1024).view(np.uint32) == expected).all()
+
+
+def test_damage():
+    """Words of packets and control words damaged at random: a command is right, or fails and is right when tried
+    again."""
+    generator = np.random.default_rng(5)
+    failed = 0
+    with open_nodes(3, timeout=3000) as (ring, simulation):
+        for _ in range(12):
+            gradients = random(generator, (3, 500), density=0.5)
+            ring.write_gradients(list(gradients))
+            link = simulation.links[int(generator.integers(3))]
+            link.corrupt(word=link.status().words_sent + int(generator.integers(400)), bit=int(generator.integers(33)))
+            try:
+                ring.all_reduce(500)
+            except RingError as error:
+                assert error.transient
+                failed += 1
+                ring.recover()
+                ring.write_gradients(list(gradients))
+                ring.all_reduce(500)
+            expected = golden.all_reduce(golden.bits(gradients))[0]
+            assert (ring.read_gradients(500).view(np.uint32) == expected).all()
+    assert 0 < failed < 12
+
+
+def test_no_table():
+    """Nodes without a place, and with a TIME of their own, drive no packet."""
+    with open_nodes(2, timeout=3000) as (ring, simulation):
+        frames = [device.read_register("SUPERFRAMES") for device in ring.devices]
+        simulation.run(2000)
+        assert [device.read_register("SUPERFRAMES") for device in ring.devices] > frames
+        for device in ring.devices:
+            device.write_register("CONTROL", 1)
+            device.write_register("SLOT_PLACE", 0)
+        for device in ring.devices:
+            device.write_register("CONTROL", 0)
+        ring.clear_counters()
+        carried = [link.status().words_carried for link in simulation.links]
+        with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
+            ring.all_reduce(100)
+        # START alone.
+        assert all(link.status().words_carried - before <= 2
+                   for link, before in zip(simulation.links, carried, strict=True))
+        assert not any(state["valid"] for state in states(ring))
+        ring.recover()
+        check_sum(ring, np.random.default_rng(2), 100)
+
+
+def test_time():
+    """TIME is the same to a cycle, a drift is corrected, and a node that is off by far is set right by the next SYNC."""
+    with open_nodes(3) as (ring, simulation):
+        ring.devices[1].write_register("TIME_TEST", 105)
+        ring.devices[2].write_register("TIME_TEST", 1 << 24 | (1 << 16) - 900 << 8)
+        simulation.run(5000)
+        times = []
+        for device in ring.devices:
+            before = simulation.cycle
+            times.append(device.read_register("TIME") - before)
+        assert max(times) - min(times) < 200  # what a read takes
+        check_sum(ring, np.random.default_rng(3), 500)
+        assert all(state["valid"] and not state["lost"] for state in states(ring))
