@@ -29,7 +29,7 @@ NODES, LONGEST = 8, packet_words(256)
 #: Elements of each node's memory, and configuration of its host port.
 MEMORY, CONFIG = 1024, NodeConfig(gradient_words=1024, weight_words=1024, state_planes=0)
 #: Cycles without slots after which records are asked for again.
-_PATIENCE = 2048
+_PATIENCE = 1024
 
 
 class Node(wiring.Component):
@@ -62,15 +62,17 @@ class Node(wiring.Component):
             m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
         connect_stream(m, packets.o, path.i)
         state, link = clock.clock, clock.clock.link
-        # Records go round when the last slot has ended, and again if they are lost.
-        waited, was_active = Signal(range(_PATIENCE)), Signal()
-        m.d.sync += [was_active.eq(table.active), waited.eq(Mux(table.active | laps.ask, 0, waited + state.valid))]
+        # Records go round when the last slot has ended, so far behind a SYNC that they do not overtake it on the
+        # ring, and again if they are lost.
+        waited, due = Signal(range(_PATIENCE)), Signal()
+        m.d.sync += waited.eq(Mux(table.active | laps.granted | (waited == _PATIENCE - 1), 0, waited + state.valid))
+        m.d.sync += due.eq(waited == 8)
         m.d.comb += [
             departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
             departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
             link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
             link.round.eq(transmitter.round),
-            laps.ask.eq((was_active & ~table.active) | (waited == _PATIENCE - 1)),
+            laps.ask.eq(due),
             laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
             # The source has packets as fast as they leave.
             laps.record.pending.eq(Mux(self.stalls, 0, MOST_SLOTS)),
@@ -122,16 +124,33 @@ class Node(wiring.Component):
 
 
 class Ring(wiring.Component):
-    """Eight nodes on wires of 16 cycles, and the host at rank 0."""
+    """Eight nodes on wires of 16 cycles, and the host at rank 0.
+
+    Members
+    -------
+    host_i, host_o : In, Out(stream of word_layout())
+    stalls : In(8)
+        Nodes that neither send packets nor take them.
+    now, granted, slots, target : Out
+        TIME and tables of rank 0.
+    heard, word : Out
+        Words of messages at the last rank.
+    bad : Out(8)
+        Nodes to which packets did not come whole and in order.
+    count : Out(24)
+        Words of packets that have come to the last rank.
+    damage : In(1)
+        Invert a bit of words of packets and messages that rank 2 sends.
+    """
 
     wire = 16
 
     def __init__(self):
         words = stream.Signature(word_layout())
         super().__init__({
-            "host_i": In(words), "host_o": Out(words), "stalls": In(NODES), "time": Out(32), "granted": Out(1),
-            "slots": Out(22), "target": Out(16), "heard": Out(NODES), "last": Out(NODES), "answered": Out(NODES),
-            "bad": Out(NODES), "count": Out(24), "whole": Out(4), "laps": Out(NODES), "damage": In(1)})
+            "host_i": In(words), "host_o": Out(words), "stalls": In(NODES), "now": Out(32), "granted": Out(1),
+            "slots": Out(22), "target": Out(16), "heard": Out(1), "word": Out(word_layout()), "bad": Out(NODES),
+            "count": Out(24), "damage": In(1)})
 
     def elaborate(self, platform):
         m = Module()
@@ -142,21 +161,19 @@ class Ring(wiring.Component):
         connect_stream(m, wiring.flipped(self.host_i), first.host_i)
         connect_stream(m, first.host_o, wiring.flipped(self.host_o))
         m.d.comb += [
-            self.time.eq(first.clock.clock.time), self.granted.eq(first.laps.granted),
+            self.now.eq(first.clock.clock.time), self.granted.eq(first.laps.granted),
             self.slots.eq(first.laps.slots), self.target.eq(first.laps.target), self.count.eq(last.count),
-            self.whole.eq(first.path.message_whole)]
+            self.heard.eq(last.path.heard), self.word.eq(last.path.word)]
         for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
             m.submodules += [node, forward, back]
             sends, receives = node.path.ring_o, node.path.ring_i
+            damage = self.damage & sends.valid & ~sends.kind
             m.d.comb += [
-                forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ (self.damage << 9 if n == 2 else 0)),
+                forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ (damage << 9 if n == 2 else 0)),
                 forward.delay.eq(self.wire), back.delay.eq(self.wire),
                 back.i.eq(nodes[(n + 1) % NODES].path.ring_i.line), sends.line.eq(back.o),
                 Cat(getattr(receives, name) for name in FORWARD).eq(ways[n - 1][0].o),
-                node.stalls.eq(self.stalls[n]), self.heard[n].eq(node.path.heard),
-                self.last[n].eq(node.path.word.last),
-                self.answered[n].eq(node.gate.message_o.valid & node.gate.message_o.payload.last),
-                self.bad[n].eq(node.bad), self.laps[n].eq(node.laps.i.valid),
+                node.stalls.eq(self.stalls[n]), self.bad[n].eq(node.bad),
             ]
             if n:
                 m.d.comb += node.host_o.ready.eq(1)

@@ -51,8 +51,9 @@ class RecordLaps(wiring.Component):
         Pulse: there is a table.
     reset_link : In(1)
         Level: forget all that is under way.
-    index : Signal
-        Records that are in the table, while a message is handed on. No port: for proofs.
+    index, most : Signal
+        Records that are in the table, while a message is handed on, and packets of the node among them that has most.
+        No ports: for proofs.
     """
 
     latency = 1
@@ -73,7 +74,7 @@ class RecordLaps(wiring.Component):
 
     def __init__(self):
         super().__init__()
-        self.index = Signal(range(16 + 1))
+        self.index, self.most = Signal(range(16 + 1)), Signal(5)
 
     def elaborate(self, platform):
         m = Module()
@@ -83,7 +84,7 @@ class RecordLaps(wiring.Component):
         number, asked = Signal(_NUMBER_BITS), Signal()
         mine = Signal(range(2 + 16 + 1))  # words of an own COLLECT that are to be offered
         collects, grants = Signal(), Signal()
-        index = self.index  # of the record that comes
+        index, most = self.index, self.most  # of the record that comes
         checks, begins, ahead = Signal(), Signal(32), Signal(32)
         free, taken, collect, grant, at_end = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
@@ -127,7 +128,6 @@ class RecordLaps(wiring.Component):
                 m.d.sync += mine.eq(mine - 1)
 
         # From the predecessor. The table is that of the records which go round for the second time.
-        most = Signal.like(came.pending)
         with m.If(checks & (most < table.slots)):
             m.d.sync += table.slots.eq(most)
         with m.If(taken & word.first):

@@ -1,7 +1,7 @@
 """Proofs about tables: equal records, equal tables."""
 
 import pytest
-from amaranth.hdl import Array, Assert, Assume, Module, Mux, ResetSignal, Signal
+from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
@@ -11,16 +11,21 @@ from hdl.ring.slots.records import RecordLaps
 from sim.formal import RefutedError, prove
 
 
-def folded(m, table, record, index, *, wrong=False):
-    """Table after one more record."""
-    result = Signal(table_layout())
-    least = Mux(record.pending < record.room, record.pending, record.room)
+def state_layout():
+    """A table, and packets of the node that has most of them."""
+    return data.StructLayout({"table": table_layout(), "most": 5})
+
+
+def folded(m, state, record, index, *, wrong=False):
+    """State after one more record."""
+    result, table = Signal(table_layout()), state.table
+    most = Mux(record.pending > state.most, record.pending, state.most)
     m.d.comb += [
-        result.slots.eq(Mux(least < table.slots, least, table.slots)),
+        result.slots.eq(Mux(record.room < table.slots, record.room, table.slots)),
         result.longest.eq(Mux((record.longest > table.longest) ^ wrong, record.longest, table.longest)),
         result.other.eq(Mux(record.wants & (table.other == 0), index, table.other)), result.odd.eq(table.odd),
     ]
-    return result
+    return Cat(result, most)
 
 
 class FoldedRecords(wiring.Component):
@@ -28,7 +33,7 @@ class FoldedRecords(wiring.Component):
     of any other messages. If it has a table of that message, it is the one that follows from the records and the
     number alone: so nodes with the same records have the same table. Rank 0 gives out the records of its own table.
 
-    The solver chooses ring size and rank, and holds the records and the tables that follow from the first of them.
+    The solver chooses ring size and rank, and holds the records and what follows from the first of them.
 
     Parameters
     ----------
@@ -43,7 +48,7 @@ class FoldedRecords(wiring.Component):
         self.dut = RecordLaps()
         super().__init__({
             "records": In(data.ArrayLayout(record_layout(), most)),
-            "tables": In(data.ArrayLayout(table_layout(), most + 1)), "tag": In(16), "size": In(4), "rank": In(4),
+            "states": In(data.ArrayLayout(state_layout(), most + 1)), "tag": In(16), "size": In(4), "rank": In(4),
             "valid": In(1), "begins": In(1), "any": In(message_layout()), "start": In(32), "ready": In(1),
             "now": In(32), "tells": In(1), "ask": In(1), "record": In(record_layout()), "way": In(15),
             "reset_link": In(1)})
@@ -51,7 +56,7 @@ class FoldedRecords(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.dut = dut = self.dut
-        held = [self.records, self.tables, self.tag, self.size, self.rank]
+        held = [self.records, self.states, self.tag, self.size, self.rank]
         begun = Signal()
         m.d.sync += begun.eq(1)
         for number, value in enumerate(held):
@@ -61,12 +66,12 @@ class FoldedRecords(wiring.Component):
             m.d.comb += Assume(~begun | (before == bits))
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
                      Assume(self.rank < self.size)]
-        empty = Signal(table_layout())
-        m.d.comb += [empty.slots.eq(MOST_SLOTS), empty.odd.eq(self.tag[0]),
-                     Assume(self.tables[0].as_value() == empty.as_value())]
+        empty = Signal(state_layout())
+        m.d.comb += [empty.table.slots.eq(MOST_SLOTS), empty.table.odd.eq(self.tag[0]),
+                     Assume(self.states[0].as_value() == empty.as_value())]
         for k in range(self._most):
-            following = folded(m, self.tables[k], self.records[k], k, wrong=self._wrong and k == 1)
-            m.d.comb += Assume(self.tables[k + 1].as_value() == following.as_value())
+            following = folded(m, self.states[k], self.records[k], k, wrong=self._wrong and k == 1)
+            m.d.comb += Assume(self.states[k + 1].as_value() == following)
 
         # Words at the node: those of GRANT in order, or any.
         place, done = Signal(range(self._most + 3)), Signal(2)  # of a word of GRANT; all have been taken
@@ -100,12 +105,16 @@ class FoldedRecords(wiring.Component):
             m.d.sync += [place.eq(0), done.eq(0)]
 
         # What is folded so far, which holds from cycle to cycle, and the table that follows.
-        table, tables = dut.slots.as_value(), Array([self.tables[k].as_value() for k in range(self._most + 1)])
+        states, final = Array([self.states[k].as_value() for k in range(self._most + 1)]), Signal(state_layout())
+        state, table = Cat(dut.slots, dut.most), Signal(table_layout())
         m.d.comb += [
-            Assert((place == 0) | ((dut.index == place - 1) & (table == tables[place - 1]))),
+            final.eq(states[self.size]), table.eq(final.table),
+            table.slots.eq(Mux(final.most < final.table.slots, final.most, final.table.slots)),
+            Assert((place == 0) | ((dut.index == place - 1) & (state == states[place - 1]))),
             Assert(place <= self.size + 1),
+            Assert(~done[0] | (state == final.as_value())),
+            Assert(~(done[1] & dut.granted) | (dut.slots.as_value() == table.as_value())),
             Assert(~(gives & dut.o.valid) | (dut.o.payload.data == given)),
-            Assert(~(done[0] | (done[1] & dut.granted)) | (table == tables[self.size])),
         ]
         return m
 
