@@ -73,7 +73,7 @@ def measure(unit, *, count, seed, stall=True):
     """Send messages of 64 words to the last rank at random times, and check each word and the cycle of each; one node
     stalls for 5,000 cycles. The last rank drops them, as they are of no request: so no answers take slots."""
     generator = np.random.default_rng(seed)
-    begins = 6000 + np.cumsum(generator.integers(MOST + 200, MOST + 1600, count))
+    begins = 6000 + np.cumsum(generator.integers(MOST, MOST + 200, count))
     cycles = int(begins[-1]) + 6000
     willing, beats, due = np.zeros(cycles, np.uint8), [], []
     for number, begin in enumerate(begins):

@@ -32,6 +32,7 @@ def opened():
     start(unit)
     transport = RingTransport(unit)
     transport.inputs = {"stalls": (1 << NODES) - 1}
+    transport.run(5000)
     hub = MessageHub(transport, nodes=NODES + 1)
     yield transport, [Device(one, CONFIG, name=f"node {rank}", timeout=6000)
                       for rank, one in enumerate(hub.transports)]
@@ -69,7 +70,7 @@ def test_damage(opened, rank):
     elements = np.arange(150, dtype=np.uint32)
     pending = devices[rank].submit_write_memory(Space.GRADIENT, 0, elements)
     transport.inputs["damage"] = 1
-    transport.run(700)
+    transport.run(4000)
     transport.inputs["damage"] = 0
     with pytest.raises(NoAnswerError):
         pending.result()
