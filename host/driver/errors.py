@@ -5,26 +5,10 @@ import enum
 from hdl.control.protocol import Status
 
 __all__ = [
-    "REFUSALS",
-    "BadAddressError",
-    "BadLengthError",
-    "ConfigurationError",
-    "DeviceError",
-    "DeviceTimeoutError",
-    "ForeignTenantError",
-    "NoAnswerError",
-    "OldEditError",
-    "OutOfWindowError",
-    "ProgramNotLoadedError",
-    "ProgramRunningError",
-    "ProgramTooLongError",
-    "ProtocolError",
-    "QueueFullError",
-    "ReadOnlyError",
-    "TransportStatus",
-    "UnknownOpcodeError",
-    "WrongProgramError",
-    "WrongSetError",
+    "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
+    "ForeignTenantError", "NoAnswerError", "OldEditError", "OutOfWindowError", "ProgramNotLoadedError",
+    "ProgramRunningError", "ProgramTooLongError", "ProtocolError", "QueueFullError", "ReadOnlyError",
+    "TransportStatus", "UnknownOpcodeError", "WrongProgramError", "WrongSetError",
 ]
 
 
