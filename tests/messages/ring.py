@@ -58,15 +58,23 @@ class Node(wiring.Component):
         connect_stream(m, hub.o, transmitter.control)
         for number, unit in enumerate((clock, laps)):
             connect_stream(m, hub.take[number], unit.i)
-            connect_stream(m, unit.o, hub.give[number])
+            if unit is laps or self._rank:
+                connect_stream(m, unit.o, hub.give[number])
             m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
         connect_stream(m, packets.o, path.i)
         state, link = clock.clock, clock.clock.link
-        # Records go round when the last slot has ended, so far behind a SYNC that they do not overtake it on the
-        # ring, and again if they are lost.
+        # Records go round when the last slot has ended, so far behind SYNC and FOLLOW that they do not overtake them
+        # on the ring, which would restart a link; and again if they are lost. Rank 0 begins none of these meanwhile.
         waited, due = Signal(range(_PATIENCE)), Signal()
         m.d.sync += waited.eq(Mux(table.active | laps.granted | (waited == _PATIENCE - 1), 0, waited + state.valid))
-        m.d.sync += due.eq(waited == 8)
+        m.d.sync += due.eq(waited == 40)
+        if not self._rank:
+            inside = Signal()  # a message, which goes as a whole
+            free = table.active | ~state.valid | inside
+            with m.If(clock.o.valid & clock.o.ready):
+                m.d.sync += inside.eq(~clock.o.payload.last)
+            m.d.comb += [hub.give[0].valid.eq(clock.o.valid & free), hub.give[0].payload.eq(clock.o.payload),
+                         clock.o.ready.eq(hub.give[0].ready & free)]
         m.d.comb += [
             departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
             departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),

@@ -27,14 +27,12 @@ def test_cycles():
 
 @pytest.fixture
 def opened():
-    """A ring whose slots are for messages alone, and the drivers of its nodes and of one that it lacks."""
+    """A ring whose slots are full of packets, and the drivers of its nodes and of one that it lacks."""
     unit = ring()
     start(unit)
     transport = RingTransport(unit)
-    transport.inputs = {"stalls": (1 << NODES) - 1}
-    transport.run(5000)
     hub = MessageHub(transport, nodes=NODES + 1)
-    yield transport, [Device(one, CONFIG, name=f"node {rank}", timeout=6000)
+    yield transport, [Device(one, CONFIG, name=f"node {rank}", timeout=30_000)
                       for rank, one in enumerate(hub.transports)]
     hub.close()
 
@@ -70,7 +68,7 @@ def test_damage(opened, rank):
     elements = np.arange(150, dtype=np.uint32)
     pending = devices[rank].submit_write_memory(Space.GRADIENT, 0, elements)
     transport.inputs["damage"] = 1
-    transport.run(4000)
+    transport.run(20_000)
     transport.inputs["damage"] = 0
     with pytest.raises(NoAnswerError):
         pending.result()
