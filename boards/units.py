@@ -317,6 +317,7 @@ UNITS = {
     "ring.slots.departures": Unit("hdl.ring.slots.clock:Departures", {}),
     "ring.slots.records": Unit("hdl.ring.slots.records:RecordLaps", {}),
     "ring.slots.table": Unit("hdl.ring.slots.table:SlotTable", {}),
+    "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
     "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),

@@ -1,13 +1,21 @@
 """Exceptions of the driver."""
 
+import enum
+
 from hdl.control.protocol import Status
 
 __all__ = [
     "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
-    "ForeignTenantError", "OldEditError", "OutOfWindowError", "ProgramNotLoadedError", "ProgramRunningError",
-    "ProgramTooLongError", "ProtocolError", "QueueFullError", "ReadOnlyError", "UnknownOpcodeError",
-    "WrongProgramError", "WrongSetError",
+    "ForeignTenantError", "NoAnswerError", "OldEditError", "OutOfWindowError", "ProgramNotLoadedError",
+    "ProgramRunningError", "ProgramTooLongError", "ProtocolError", "QueueFullError", "ReadOnlyError",
+    "TransportStatus", "UnknownOpcodeError", "WrongProgramError", "WrongSetError",
 ]
+
+
+class TransportStatus(enum.IntEnum):
+    """Status of a response that a transport has made, beside those of nodes."""
+
+    NO_ANSWER = 1 << 16
 
 
 class DeviceError(Exception):
@@ -66,6 +74,10 @@ class ForeignTenantError(DeviceError):
     """The request is not for this tenant."""
 
 
+class NoAnswerError(DeviceError):
+    """The node, which is reached through another one, has not answered in time, and the request was given up."""
+
+
 class ProtocolError(DeviceError):
     """The response does not answer the request."""
 
@@ -78,7 +90,7 @@ class DeviceTimeoutError(DeviceError, TimeoutError):
     """No response in time."""
 
 
-REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
+REFUSALS: dict[Status | TransportStatus, tuple[type[DeviceError], str]] = {
     Status.UNKNOWN_OPCODE: (UnknownOpcodeError, "check that driver and node are of the same version"),
     Status.BAD_LENGTH: (BadLengthError, "check that the transport keeps packets whole"),
     Status.BAD_ADDRESS: (BadAddressError, "check the range against the node's configuration"),
@@ -94,5 +106,7 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.OUT_OF_WINDOW: (OutOfWindowError, "name addresses from the window's base on, up to its length"),
     Status.FOREIGN_TENANT: (ForeignTenantError, "ask when the node executes this tenant's commands, and for what is "
                                                 "its own; docs/tenants.md lists it"),
+    TransportStatus.NO_ANSWER: (NoAnswerError, "check that the ring has a node of this rank, and that its slots go "
+                                               "on, then ask again"),
 }
 """Exception and advice for each status of a response."""

@@ -8,7 +8,7 @@ import numpy as np
 from hdl.config import NodeConfig
 from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
 from hdl.control.windows import PRIVILEGED
-from host.driver.errors import REFUSALS, DeviceError, DeviceTimeoutError, ProtocolError
+from host.driver.errors import REFUSALS, DeviceError, DeviceTimeoutError, ProtocolError, TransportStatus
 from host.driver.transport import Request, Transport
 from host.driver.words import Words, fields, places
 
@@ -123,7 +123,7 @@ class Requests:
         elif count != payload.size:
             request.error = mismatch(f"must have the {count} payload words of its header, not {payload.size}")
         elif response[1] in REFUSALS:
-            request.error = self._refusal(request, Status(response[1]), payload)
+            request.error = self._refusal(request, next(one for one in REFUSALS if one == response[1]), payload)
         elif response[1] == Status.EMPTY and opcode == Opcode.POP_EVENT | RESPONSE:
             request.payload = payload
         elif response[1] != Status.OK:
@@ -133,7 +133,7 @@ class Requests:
         else:
             request.payload = payload
 
-    def _refusal(self, request: Request, status: Status, payload: Words) -> DeviceError:
+    def _refusal(self, request: Request, status: Status | TransportStatus, payload: Words) -> DeviceError:
         kind, advice = REFUSALS[status]
         written = f" after {payload[0]} words were written" if payload.size else ""
         return kind(f"{self._name}: {request.asked} was refused with {status.name}{written}; {advice}")

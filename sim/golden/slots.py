@@ -16,8 +16,7 @@ _COLLECT, _GRANT = 7, 8
 #: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
 MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
-_MARGIN = 16
-_LAPS = 1 << 12
+_HOP, _MARGIN = 8, 16
 _NUMBERS = 16
 
 
@@ -136,28 +135,28 @@ class RecordLaps:
         """Forget what is under way."""
         self.o: Message | None = None
         self.granted = 0
-        self._number = self._lap = 0
+        self._number = 0
         self._asked = False
         self._mine: list[Message] = []  # words of this node that are to be offered
         self._passing: int | None = None  # type of the message that comes
         self._records: list[Record] = []
         self._tag = 0
-        self._checks: bool | None = None  # whether there may be a table
+        self._begins: int | None = None  # time at which slots begin, if there may be a table
 
     def ready(self, ready: int) -> int:
         """Whether a word is taken."""
-        return int((self.o is None or bool(ready)) and not self._mine and self._checks is None)
+        return int((self.o is None or bool(ready)) and not self._mine and self._begins is None)
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              record: Record = Record(), ask: int = 0, time: int = 0, valid: int = 0, way: int = 0,
              reset_link: int = 0) -> None:
         """One cycle, with the word on offer, the willingness of the one that takes words, and the clock."""
-        self.granted = int(bool(self._checks) and bool(valid))
+        self.granted = int(self._begins is not None and 4 <= (self._begins - time) % (1 << 32) < 1 << 15
+                           and bool(valid))
         takes = word is not None and self.ready(ready)
-        self._checks = None
+        self._begins = None
         asks = ask and rank == 0 and size > 1 and self._passing is None and not self._mine and not takes
-        start = time + self._lap + _MARGIN
-        self._lap = min(self._lap + 1, _LAPS - 1)
+        start = time + size * _HOP + _MARGIN
         if self.o is None or ready:
             self.o = None
             if self._mine:
@@ -168,7 +167,7 @@ class RecordLaps:
                 self._take(word, rank, size, record, time, start, way)
         if asks:
             self._number = (self._number + 1) % _NUMBERS
-            self._asked, self._lap = True, 0
+            self._asked = True
             self._mine = [Message(_COLLECT | size + 1 << 4 | self._number << 12, 1, 0)]
             self._mine += [Message(0, 0, int(n == size)) for n in range(size + 1)]
         if reset_link:
@@ -196,9 +195,8 @@ class RecordLaps:
         if not rank:
             self.o = dataclasses.replace(word, data=start % (1 << 32))
         if self._passing == _GRANT or not rank:
-            begins = self.o.data
-            self.table, self.target = Table.of(self._records, self._tag), begins + way & 0xFFFF
-            self._checks = not rank or 4 <= (begins - time) % (1 << 32) < 1 << 15
+            self._begins = self.o.data + way
+            self.table, self.target = Table.of(self._records, self._tag), self._begins & 0xFFFF
         self._passing = None
 
 

@@ -2,19 +2,21 @@
 
 from amaranth.lib import data
 
-__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MESSAGE_TYPE", "MOST_SLOTS", "TARGET_BITS", "message_header_layout",
-           "mode_layout", "record_layout", "table_layout"]
+__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
+           "TARGET_BITS", "message_header_layout", "mode_layout", "record_layout", "table_layout"]
 
 #: Slots for packets in a superframe, and those between two for messages.
 MOST_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest, and cycles of a slot for messages: 64 words, a header
-#: and a CRC, and as many cycles beyond.
-GAP, MESSAGE_CYCLES = 4, 72
+#: and a check, and as many cycles beyond.
+GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
 #: Low bits of TIME that tell where slots begin.
 TARGET_BITS = 16
 
 #: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
 MESSAGE_TYPE = 3
+#: Opcode of the packets in which a host has messages: none of a request.
+MESSAGE_OPCODE = 0x40
 
 _LENGTH_BITS = 12
 
@@ -37,5 +39,8 @@ def mode_layout():
 
 
 def message_header_layout():
-    """First word of a message: its type, and the rank that it is for."""
-    return data.StructLayout({"type": 4, "destination": 4, "free": 24})
+    """First word of a message: its type, the ranks that it is for and that it is from, its words, the number of the
+    message in a request, whether it is the first one and the last one of a request or of an answer, and an opcode,
+    with the bit of responses if it is from a node. A node knows neither the words of its message nor the last one."""
+    return data.StructLayout({"type": 4, "destination": 4, "source": 4, "count": 7, "number": 3, "begin": 1, "end": 1,
+                              "opcode": 8})

@@ -10,7 +10,6 @@ from hdl.ring.slots.layouts import MOST_SLOTS, TARGET_BITS, record_layout, table
 
 __all__ = ["RecordLaps"]
 
-_LAP_BITS = 12
 #: Bits of the number of a COLLECT.
 _NUMBER_BITS = 4
 
@@ -20,8 +19,10 @@ class RecordLaps(wiring.Component):
 
     Rank 0 sends COLLECT, with a place for the record of each rank and for a time. Each node puts its own record in.
     What comes back to rank 0 it hands on as GRANT, word by word, with the TIME at which its slots begin behind the
-    records: a lap from then, as long as that of COLLECT, and :attr:`margin` cycles. A node has a table if its TIME is
-    valid, and GRANT has come at least 4 cycles before that time; else it has none until the next GRANT.
+    records: :attr:`hop` cycles for each node and :attr:`margin` cycles from then. A control word takes 8 cycles and
+    the wires to the next node, and a slot 1 cycle and the wires, so GRANT comes before the slots on wires of any
+    latency. A node has a table if its TIME is valid, and GRANT has come at least 4 cycles before its slots begin;
+    else it has none until the next GRANT.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle.
     ``o`` and all other outputs are registers but for ``i.ready``, which depends combinationally on ``o.ready``. Words
@@ -50,10 +51,13 @@ class RecordLaps(wiring.Component):
         Pulse: there is a table.
     reset_link : In(1)
         Level: forget all that is under way.
+    index, most : Signal
+        Records that are in the table, while a message is handed on, and packets of the node among them that has most.
+        No ports: for proofs.
     """
 
     latency = 1
-    margin = 16
+    hop, margin = 8, 16
 
     i: In(stream.Signature(message_layout()))
     o: Out(stream.Signature(message_layout()))
@@ -68,16 +72,20 @@ class RecordLaps(wiring.Component):
     granted: Out(1)
     reset_link: In(1)
 
+    def __init__(self):
+        super().__init__()
+        self.index, self.most = Signal(range(16 + 1)), Signal(5)
+
     def elaborate(self, platform):
         m = Module()
         word, out, size, table = self.i.payload, self.o.payload, self.place.size, self.slots
         head, came = data.View(control_layout(), word.data), data.View(record_layout(), word.data)
         master = self.place.rank == 0
-        number, asked, lap = Signal(_NUMBER_BITS), Signal(), Signal(_LAP_BITS)
+        number, asked = Signal(_NUMBER_BITS), Signal()
         mine = Signal(range(2 + 16 + 1))  # words of an own COLLECT that are to be offered
         collects, grants = Signal(), Signal()
-        index = Signal(range(16 + 1))  # of the record that comes
-        checks, late, ahead = Signal(), Signal(), Signal(32)
+        index, most = self.index, self.most  # of the record that comes
+        checks, begins, ahead = Signal(), Signal(32), Signal(32)
         free, taken, collect, grant, at_end = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             free.eq(self.o.ready | ~self.o.valid),
@@ -88,17 +96,15 @@ class RecordLaps(wiring.Component):
                 Cat((head.type == ControlType.COLLECT) & (~master | (asked & (head.tag[:_NUMBER_BITS] == number))),
                     (head.type == ControlType.GRANT) & ~master), 0)),
             at_end.eq(index == size),
-            ahead.eq(word.data - self.now),
+            ahead.eq(begins - self.now), self.target.eq(begins),
         ]
-        m.d.sync += [self.granted.eq(checks & self.valid & (master | ~late)), checks.eq(0)]
-        with m.If(~lap.all()):
-            m.d.sync += lap.eq(lap + 1)
+        m.d.sync += [self.granted.eq(checks & self.valid & (ahead[15:] == 0) & (ahead[2:15] != 0)), checks.eq(0)]
 
         # To the successor: an own COLLECT, with this record in the place of all; or what comes.
         start = Signal(32)
         first = Signal(control_layout())
         m.d.comb += [
-            start.eq(self.now + lap + self.margin),
+            start.eq(self.now + (size * self.hop + self.margin)),
             first.type.eq(ControlType.COLLECT), first.words.eq(size + 1), first.tag.eq(number),
         ]
         gives = master & ~word.first & at_end
@@ -122,7 +128,6 @@ class RecordLaps(wiring.Component):
                 m.d.sync += mine.eq(mine - 1)
 
         # From the predecessor. The table is that of the records which go round for the second time.
-        most = Signal.like(came.pending)
         with m.If(checks & (most < table.slots)):
             m.d.sync += table.slots.eq(most)
         with m.If(taken & word.first):
@@ -134,8 +139,7 @@ class RecordLaps(wiring.Component):
             m.d.sync += index.eq(index + 1)
             with m.If(at_end):
                 m.d.sync += [collects.eq(0), grants.eq(0), checks.eq(Mux(master, collects, grants)),
-                             late.eq((ahead[15:] != 0) | (ahead[2:15] == 0)),
-                             self.target.eq(Mux(master, start[:TARGET_BITS], word.data[:TARGET_BITS]) + self.way)]
+                             begins.eq(Mux(master, start, word.data) + self.way)]
             with m.Else():
                 with m.If(came.room < table.slots):
                     m.d.sync += table.slots.eq(came.room)
@@ -146,9 +150,9 @@ class RecordLaps(wiring.Component):
                 with m.If(came.wants & (table.other == 0)):
                     m.d.sync += table.other.eq(index)
         with m.If(self.ask & master & (size > 1) & (mine == 0) & ~collects & ~taken):
-            m.d.sync += [number.eq(number + 1), asked.eq(1), lap.eq(0), mine.eq(size + 2)]
+            m.d.sync += [number.eq(number + 1), asked.eq(1), mine.eq(size + 2)]
 
         with m.If(self.reset_link):
-            m.d.sync += [signal.eq(0) for signal in (self.o.valid, self.granted, number, asked, lap, mine, collects,
+            m.d.sync += [signal.eq(0) for signal in (self.o.valid, self.granted, number, asked, mine, collects,
                                                      grants, checks)]
         return m

@@ -1,0 +1,1 @@
+"""Messages on a ring whose slots are full of packets: ``make messages``."""
