@@ -7,6 +7,7 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.compute.operands import FP32 as OPERANDS_FP32
 from hdl.compute.operands import MOST_BLOCK_UNITS, operands_of
 from hdl.memory_map import memory_map
+from hdl.option_checks import check_interleaved, check_one_owner
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES, SMALL_RING
 
@@ -25,13 +26,15 @@ _REDUCED = {
     "ring_ports": ("Ring port count", 1), "tenants": ("Tenant count", 1), "weight_codec": ("Weight codec", RAW),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
     **{name: (name, False) for name in (
-        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable")},
+        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable",
+        "interleaved")},
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
-                  "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1}, object()
+                  "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1,
+                  "interleaved": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -147,6 +150,9 @@ class NodeConfig:
     one_owner : bool
         Whether one node may own all groups of a command, so that a slow link is crossed by what it has made alone:
         docs/ring/one_owner.md. Such a node has weights as ``raw``, gradients as ``zero_value``, and no rounds.
+    interleaved : bool
+        Whether two segments of a collective are on their way in turn: docs/ring/interleaved.md. Such a node has an
+        ingress of 3 segments or more, is no part of a relay, and has no ``one_owner``.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
     restorable : bool
@@ -195,6 +201,7 @@ class NodeConfig:
     role: str = NODE
     fetch_formats: bool = False
     one_owner: bool = False
+    interleaved: bool = False
     throttles: bool = False
     restorable: bool = False
     tenants: int = 1
@@ -224,7 +231,7 @@ class NodeConfig:
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
                      "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner",
-                     "restorable"):
+                     "restorable", "interleaved"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -273,7 +280,8 @@ class NodeConfig:
         self._check_blocks()
         self._check_large_ring()
         self._check_rounds()
-        self._check_one_owner()
+        check_one_owner(self)
+        check_interleaved(self)
         self._check_tenants()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
@@ -332,16 +340,6 @@ class NodeConfig:
         if self.has_residual:
             raise ValueError(f"Gradient codec of a node with rounds must be {RAW} or {ZERO_VALUE}, since a residual "
                              f"would be added to the zeros of an absent node, not {self.gradient_codec!r}")
-
-    def _check_one_owner(self):
-        """Raise ValueError if one node cannot own all groups."""
-        if not self.one_owner or self.reduced:
-            return
-        if self.rounds:
-            raise ValueError("Node with one_owner must have no rounds")
-        if self.weight_codec != RAW or not self.adds_compressed or self.in_relay:
-            raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role "
-                             f"{NODE}, not {self.weight_codec!r}, {self.gradient_codec!r} and {self.role!r}")
 
     def _check_tenants(self):
         """Raise ValueError if a node of several tenants has what no guard is for."""

@@ -1,0 +1,28 @@
+"""Checks of single options of a :class:`~hdl.config.NodeConfig`, which calls them."""
+
+from hdl.compression.registry import RAW, ZERO_VALUE
+
+__all__ = ["check_interleaved", "check_one_owner"]
+
+
+def check_one_owner(config):
+    """Raise ValueError if one node cannot own all groups."""
+    if not config.one_owner or config.reduced:
+        return
+    if config.rounds:
+        raise ValueError("Node with one_owner must have no rounds")
+    if config.weight_codec != RAW or not config.adds_compressed or config.in_relay:
+        raise ValueError(f"Node with one_owner must have weights as {RAW}, gradients as {ZERO_VALUE}, and role node, "
+                         f"not {config.weight_codec!r}, {config.gradient_codec!r} and {config.role!r}")
+
+
+def check_interleaved(config):
+    """Raise ValueError if two segments of a collective cannot be on their way in turn."""
+    if not config.interleaved or config.reduced:
+        return
+    if config.one_owner or config.in_relay:
+        raise ValueError(f"Node with interleaved must have no one_owner, and role node, not {config.one_owner!r} and "
+                         f"{config.role!r}")
+    if config.ingress_segments < 3:
+        raise ValueError("Ingress of a node with interleaved must hold at least 3 segments, not "
+                         f"{config.ingress_segments!r}")
