@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from sim.golden import one_owner
 from sim.golden.one_owner import GATHER, SCATTER
 
-__all__ = ["LAG", "order", "waits"]
+__all__ = ["LAG", "blockwise", "order", "waits"]
 
 #: Segments by which the gather lags behind.
 LAG = 2
@@ -46,6 +46,11 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
     pairs = [phases[first:first + width] for first in range(0, len(phases), width)]
     return [(phase, segment, step) for pair in pairs for step in range(max(steps.values()))
             for phase, segment in pair if step < steps[phase]]
+
+
+def blockwise(segments: int, steps: int) -> list[Packet]:
+    """Order of the packets of an update on nodes without the option: all steps of a segment before the next one."""
+    return [(phase, segment, step) for phase, segment in one_owner.order(segments, lag=1) for step in range(steps)]
 
 
 def waits(nodes: int, segments: int, *, credits: int, room: int,
