@@ -22,8 +22,9 @@ INTERLEAVED_LAG = 2
 class InterleavedWalk(Walk):
     """Go through the interleaved order and emit one record per step.
 
-    A record is offered two cycles after the one before was taken, or the first of two segments up to seven after it.
-    ``o`` is a register, and of all registers ``o.valid`` alone depends on ``o.ready``.
+    A record is offered :attr:`pause` cycles after the one before was taken, or :attr:`pair_pause` where two segments
+    begin, or at most :attr:`longest_pause` where the walk has no steps in a phase that the collective has. ``o`` is a
+    register, and of all registers ``o.valid`` alone depends on ``o.ready``.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ class InterleavedWalk(Walk):
     both : In(1)
         The collective has both phases; otherwise it has the one that this walk has steps in. Held as ``plan`` is.
     """
+
+    pause, pair_pause, longest_pause = 2, 3, 5
 
     def __init__(self, *, elements, segment, nodes_max=SMALL_RING):
         super().__init__(elements=elements, segment=segment, nodes_max=nodes_max, members={"both": In(1)})
