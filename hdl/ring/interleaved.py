@@ -104,7 +104,7 @@ class InterleavedWalk(Walk):
         m.d.sync += settled.eq(0)
         with m.FSM():
             with m.State("Idle"):
-                m.d.sync += [behind.eq(0), *(entered[one].eq(0) for one in Phase), *(climbs[one].eq(0) for one in Phase)]
+                m.d.sync += [behind.eq(0), *(count[one].eq(0) for one in Phase for count in (entered, climbs))]
                 with m.If(self.start & (self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0)):
                     m.d.sync += active.eq(1)
                     m.next = "First"

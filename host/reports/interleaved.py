@@ -4,6 +4,7 @@ Run as a program, ``python -m host.reports.interleaved``, it prints the tables o
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -78,17 +79,18 @@ def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] 
 def modelled(case: Case) -> dict[str, int]:
     """Cycles in slots by the model; packets have the words of dense ones, since slots are as long for all."""
     form = MX9 if case.codec == "mx9" else DENSE
-    return {name: slot_cycles(case.length, case.nodes, latency=LATENCY, form=form, **options).cycles
-            for name, options in {"one lap": {"laps": 1}, "two laps": {}, "with messages": {"messages": True},
-                                  "other order": {"interleaves": False}}.items()}
+    update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
+    return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
+            "with messages": update(messages=True).cycles, "other order": update(interleaves=False).cycles}
 
 
 def main() -> None:
     for case, other, interleaved in measure():
         slots = modelled(case)
         kind = case.codec if case.density == 1 else f"{case.density:.0%} not zero"
-        print(f"| {case.nodes} | {case.length:,} | {kind} | {other:,} | {interleaved:,} | {interleaved / other:.3f} | "
-              + " | ".join(f"{cycles / other:.3f}" for cycles in slots.values()) + " |", flush=True)
+        columns = [str(case.nodes), f"{case.length:,}", kind, f"{other:,}", f"{interleaved:,}",
+                   *(f"{cycles / other:.3f}" for cycles in (interleaved, *slots.values()))]
+        print("| " + " | ".join(columns) + " |", flush=True)
 
 
 if __name__ == "__main__":

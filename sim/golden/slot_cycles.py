@@ -2,9 +2,10 @@
 
 In slots (docs/ring/slots.md), superframes follow each other: a lap that collects records, one that grants S slots of
 the longest packet and a gap, and these. S is the least of 16, the room of each node, and the most packets that one
-has left: were it the fewest, a node that has lost a slot could not send its last packets. In each slot a node sends its next packet, if that is there as a whole; if
-not, the slot is lost. Before the first packet a node has none to send unless it will be whole when slots begin. Constants of a hop are those of :mod:`sim.golden.ring_cycles`, which are those of the gateware;
-of laps and slots those of hdl/ring/slots/.
+has left: were it the fewest, a node that has lost a slot could not send its last packets. In each slot a node sends
+its next packet, if that is there as a whole; if not, the slot is lost. Before the first packet a node has none to
+send unless it will be whole when slots begin. Constants of a hop are those of :mod:`sim.golden.ring_cycles`, which
+are those of the gateware; of laps and slots those of hdl/ring/slots/.
 """
 
 import dataclasses
@@ -49,7 +50,8 @@ class Form:
         return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
 
 
-#: Dense gradients in zero-value form and weights as they are; both in blocks of mx9, whose codecs take longer.
+#: Dense gradients in zero-value form and weights as they are; both in blocks of mx9, whose codecs take about as long
+#: as a round trip of theirs (docs/ring/collective/figures.md), and the adder.
 DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 
