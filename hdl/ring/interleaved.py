@@ -64,9 +64,13 @@ class InterleavedWalk(Walk):
                           Phase.SCATTER, Phase.GATHER)),
         ]
 
-        # The two segments that are on their way, that of the current step first.
-        lane, other = (self._lane(name) for name in ("lane", "other"))
-        climbs = self._climbs(lane["place"])
+        # The two segments that are on their way, in turn: one has the current step.
+        turn = Signal()
+        lanes = [self._lane(f"lane_{number}") for number in range(2)]
+        lane = {name: Mux(turn, *(one[name] for one in reversed(lanes))) for name in lanes[0]}
+        idle = Signal()  # the other one has no step left
+        m.d.comb += idle.eq(Mux(turn, lanes[0]["steps"], lanes[1]["steps"]) == 0)
+        climbs = self._climbs(lanes[0]["place"])
         chosen = onward == Phase.GATHER
         steps = Mux(chosen, self.gather.steps, self.scatter.steps)
         first = {name: Mux(chosen, self.gather.first[name], self.scatter.first[name]) for name in ("group", "place")}
@@ -88,16 +92,16 @@ class InterleavedWalk(Walk):
                                  behind.eq(behind + 1 if one == Phase.SCATTER else behind - 1)]
 
         active, settled = Signal(), Signal()  # the lane has had a cycle to reach the record
-        wraps = Signal()
-        m.d.comb += [wraps.eq(lane["group"] == 0), self.busy.eq(active | self.o.valid)]
-        block, place, length = self._record(m, lane["group"], lane["place"], lane["segment"], lane["climb"])
-        after = {
-            **lane,
-            "opening": 0,
-            "steps": (lane["steps"] - 1)[:len(lane["steps"])],
-            "group": self._next_group(lane["group"], wraps),
-            "place": self._next_place(lane["place"], wraps),
-        }
+        wraps, at_end = Signal(), Signal()
+        group, at, segment = (Signal.like(lanes[0][name], name=name) for name in ("group", "place", "segment"))
+        left = Signal.like(lanes[0]["steps"])
+        m.d.comb += [
+            group.eq(lane["group"]), at.eq(lane["place"]), segment.eq(lane["segment"]), left.eq(lane["steps"]),
+            wraps.eq(group == 0), at_end.eq(left == 1), self.busy.eq(active | self.o.valid),
+        ]
+        block, place, length = self._record(m, group, at, segment, lane["climb"])
+        after = {"opening": 0, "steps": left - 1, "group": self._next_group(group, wraps),
+                 "place": self._next_place(at, wraps)}
 
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
@@ -109,7 +113,8 @@ class InterleavedWalk(Walk):
                     m.d.sync += active.eq(1)
                     m.next = "First"
             with m.State("First"):
-                enter(lane)
+                enter(lanes[0])
+                m.d.sync += turn.eq(0)
                 with m.If(more):
                     m.next = "Second"
                 with m.Else():
@@ -117,37 +122,36 @@ class InterleavedWalk(Walk):
                     m.next = "Idle"
             with m.State("Second"):
                 with m.If(self.both & (plan.segments == 1)):
-                    m.d.sync += other["steps"].eq(0)
+                    m.d.sync += lanes[1]["steps"].eq(0)
                 with m.Else():
-                    enter(other)
+                    enter(lanes[1])
                 m.d.sync += settled.eq(1)
                 m.next = "Steps"
             with m.State("Steps"):
                 m.d.sync += settled.eq(1)
-                with m.If(lane["steps"] == 0):
+                with m.If(left == 0):
                     # A segment that this walk has no steps in.
-                    m.d.sync += [settled.eq(0), *(lane[name].eq(other[name]) for name in lane), other["steps"].eq(0)]
-                    with m.If(other["steps"] == 0):
+                    m.d.sync += [settled.eq(0), turn.eq(~turn)]
+                    with m.If(idle):
                         m.next = "First"
                 with m.Elif(settled & ~self.o.valid):
                     m.d.sync += [
                         settled.eq(0),
+                        turn.eq(turn ^ ~idle),
                         self.o.valid.eq(1),
                         record.phase.eq(lane["phase"]),
-                        record.segment.eq(lane["segment"]),
+                        record.segment.eq(segment),
                         record.block.eq(block),
                         record.place.eq(place),
                         record.length.eq(length),
                         record.first.eq(lane["opening"]),
-                        record.last.eq(lane["steps"] == 1),
+                        record.last.eq(at_end),
                     ]
-                    with m.If(other["steps"] != 0):
-                        m.d.sync += [*(lane[name].eq(other[name]) for name in lane),
-                                     *(other[name].eq(after[name]) for name in lane)]
-                    with m.Else():
-                        m.d.sync += [lane[name].eq(after[name]) for name in lane]
-                        with m.If(lane["steps"] == 1):
-                            m.next = "First"
+                    for number, one in enumerate(lanes):
+                        with m.If(turn == number):
+                            m.d.sync += [one[name].eq(value) for name, value in after.items()]
+                    with m.If(at_end & idle):
+                        m.next = "First"
         return m
 
     def _lane(self, name):
