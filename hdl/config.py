@@ -7,7 +7,7 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.compute.operands import FP32 as OPERANDS_FP32
 from hdl.compute.operands import MOST_BLOCK_UNITS, operands_of
 from hdl.memory_map import memory_map
-from hdl.option_checks import check_one_owner, check_slots
+from hdl.option_checks import check_interleaved, check_one_owner, check_slots
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES, SMALL_RING
 
@@ -26,14 +26,15 @@ _REDUCED = {
     "ring_ports": ("Ring port count", 1), "tenants": ("Tenant count", 1), "weight_codec": ("Weight codec", RAW),
     "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
     **{name: (name, False) for name in (
-        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable", "slots")},
+        "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable", "slots",
+        "interleaved")},
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
                   "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1,
-                  "slots": False}, object()
+                  "slots": False, "interleaved": False}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -149,6 +150,9 @@ class NodeConfig:
     one_owner : bool
         Whether one node may own all groups of a command, so that a slow link is crossed by what it has made alone:
         docs/ring/one_owner.md. Such a node has weights as ``raw``, gradients as ``zero_value``, and no rounds.
+    interleaved : bool
+        Whether two segments of a collective are on their way in turn: docs/ring/interleaved.md. Such a node has an
+        ingress of 3 segments or more, is no part of a relay, and has no ``one_owner``.
     throttles : bool
         Whether links, memories, arithmetic and the host port can be slowed by registers: docs/estimate.md.
     restorable : bool
@@ -199,6 +203,7 @@ class NodeConfig:
     role: str = NODE
     fetch_formats: bool = False
     one_owner: bool = False
+    interleaved: bool = False
     throttles: bool = False
     restorable: bool = False
     tenants: int = 1
@@ -229,7 +234,7 @@ class NodeConfig:
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
                      "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner",
-                     "restorable", "slots"):
+                     "restorable", "slots", "interleaved"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -279,6 +284,7 @@ class NodeConfig:
         self._check_large_ring()
         self._check_rounds()
         check_one_owner(self)
+        check_interleaved(self)
         self._check_tenants()
         check_slots(self)
         if self.element not in (FP32, INT16):

@@ -1,8 +1,8 @@
-"""Checks of options of a node that depend on others."""
+"""Checks of single options of a :class:`~hdl.config.NodeConfig`, which calls them."""
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 
-__all__ = ["check_one_owner", "check_slots"]
+__all__ = ["check_interleaved", "check_one_owner", "check_slots"]
 
 
 def check_one_owner(config):
@@ -30,3 +30,15 @@ def check_slots(config):
     for name, there in refused.items():
         if there:
             raise ValueError(f"Node with slots must not have {name}")
+
+
+def check_interleaved(config):
+    """Raise ValueError if two segments of a collective cannot be on their way in turn."""
+    if not config.interleaved or config.reduced:
+        return
+    if config.one_owner or config.in_relay:
+        raise ValueError(f"Node with interleaved must have no one_owner, and role node, not {config.one_owner!r} and "
+                         f"{config.role!r}")
+    if config.ingress_segments < 3:
+        raise ValueError("Ingress of a node with interleaved must hold at least 3 segments, not "
+                         f"{config.ingress_segments!r}")

@@ -312,6 +312,9 @@ class CollectiveEngine(wiring.Component):
                 setup.relay.eq(is_passed & ~is_root),
                 setup.pass_on.eq(is_passed & now.passes_on),
             ]
+            if config.interleaved:
+                # Where sums are decoded, the last ones of a reduce-scatter are in place of a gather.
+                m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in tours(config).items():
                 tour = make(now)
                 m.d.sync += [setup[name].steps.eq(tour.steps), setup[name].first.eq(tour.first)]

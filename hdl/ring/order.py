@@ -247,6 +247,8 @@ class Walk(wiring.Component):
         Whether a scatter-reduce may be a chain, of which a node has one link.
     lags : bool
         Whether a walk may be late.
+    members : mapping, optional
+        Further members of a walk of another order.
 
     Members
     -------
@@ -265,7 +267,7 @@ class Walk(wiring.Component):
         High from the cycle after ``start`` until the last record has been taken.
     """
 
-    def __init__(self, *, elements, segment, nodes_max=SMALL_RING, chained=False, lags=False):
+    def __init__(self, *, elements, segment, nodes_max=SMALL_RING, chained=False, lags=False, members=None):
         self._elements = elements
         self._segment = segment
         self._nodes_max = nodes_max
@@ -277,6 +279,7 @@ class Walk(wiring.Component):
                 "plan": In(plan_layout(elements, nodes_max)),
                 **({"opens": In(1), "closes": In(1)} if chained else {}),
                 **({"late": In(1)} if lags else {}),
+                **(members or {}),
                 "scatter": In(tour_layout(elements, nodes_max)),
                 "gather": In(tour_layout(elements, nodes_max)),
                 "o": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
@@ -287,8 +290,6 @@ class Walk(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         plan = self.plan
-        per_segment = self._segment // GROUP
-
         active = Signal()
         phase = Signal(Phase)
         segment = Signal.like(self.o.payload.segment)
@@ -314,33 +315,9 @@ class Walk(wiring.Component):
             tour.eq(Mux(onward == Phase.GATHER, self.gather.as_value(), self.scatter.as_value())),
         ]
 
-        # The record of the current step, in two cycles.
-        offset = Signal.like(place)  # place of the segment
-        block = Signal(ranks(self._nodes_max))
-        left = Signal.like(plan.quotient)  # groups of the block from there on, apart from an odd one
-        odd, final = Signal(), Signal()  # the block has an odd group; it has the last group of the vector
-        inside = Signal(range(per_segment + 1))  # groups of the segment
-        ends = Signal()  # the block ends with it, or before
-        partial = Signal()  # the last one of them is the vector's, and has but some elements
-        shift = per_segment.bit_length() - 1
-        # How far the segments of each phase are behind the first ones, in places but for the lowest bits, which are
-        # zero. A sum for each phase needs no multiplier.
-        climbs = {one: Signal(max(len(place) - shift, 1), name=f"climb_{one.name.lower()}") for one in Phase}
-        climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
-        dealt = Signal(range(2 * len(ranks(self._nodes_max))))
-        m.d.comb += dealt.eq(group + plan.turn)
-        m.d.sync += [
-            offset.eq(place + Cat(Const(0, shift), climb)),
-            block.eq(Mux(dealt >= plan.size, dealt - plan.size, dealt)),
-            left.eq(plan.quotient - (segment << shift)),
-            odd.eq(group < plan.remainder),
-            final.eq(group == plan.final),
-        ]
-        m.d.comb += [
-            inside.eq(Mux(left < per_segment, left[:len(inside)] + odd, per_segment)),
-            ends.eq((left < per_segment) | ((left == per_segment) & ~odd)),
-            partial.eq(final & ends & (inside != 0) & (plan.rest != 0)),
-        ]
+        climbs = self._climbs(place)
+        block, offset, length = self._record(
+            m, group, place, segment, Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER]))
 
         first, last = opening, steps == 1
         if self._chained:
@@ -364,15 +341,13 @@ class Walk(wiring.Component):
                     self.o.payload.segment.eq(segment),
                     self.o.payload.block.eq(block),
                     self.o.payload.place.eq(offset),
-                    self.o.payload.length.eq(Cat(Mux(partial, plan.rest, 0), inside - partial)),
+                    self.o.payload.length.eq(length),
                     self.o.payload.first.eq(first),
                     self.o.payload.last.eq(last),
                     opening.eq(0),
                     steps.eq(steps - 1),
-                    # Down by one block, from that of group 0 to that of the last group before it comes again. One
-                    # carry chain: what subtracts is a bit below the others.
-                    group.eq(Mux(wraps, plan.size, group) - 1),
-                    place.eq((Cat(Const(1), place) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1),
+                    group.eq(self._next_group(group, wraps)),
+                    place.eq(self._next_place(place, wraps)),
                 ]
                 m.d.comb += enters.eq(steps == 1)
 
@@ -419,3 +394,47 @@ class Walk(wiring.Component):
             with m.Else():
                 m.d.comb += onward.eq(Mux(near_end, Phase.GATHER, Phase.SCATTER))
         return m
+
+    def _climbs(self, place):
+        """How far the segments of each phase are behind the first ones, in places but for the lowest bits, which are
+        zero. A sum for each phase needs no multiplier."""
+        shift = (self._segment // GROUP).bit_length() - 1
+        return {one: Signal(max(len(place) - shift, 1), name=f"climb_{one.name.lower()}") for one in Phase}
+
+    def _record(self, m, group, place, segment, climb):
+        """Block, place and length of the current step's record, a cycle after the block's first group, the place of
+        that, the segment, and how far this is behind the first one."""
+        plan = self.plan
+        per_segment = self._segment // GROUP
+        shift = per_segment.bit_length() - 1
+        offset = Signal.like(place)  # place of the segment
+        block = Signal(ranks(self._nodes_max))
+        left = Signal.like(plan.quotient)  # groups of the block from there on, apart from an odd one
+        odd, final = Signal(), Signal()  # the block has an odd group; it has the last group of the vector
+        inside = Signal(range(per_segment + 1))  # groups of the segment
+        ends = Signal()  # the block ends with it, or before
+        partial = Signal()  # the last one of them is the vector's, and has but some elements
+        dealt = Signal(range(2 * len(ranks(self._nodes_max))))
+        m.d.comb += dealt.eq(group + plan.turn)
+        m.d.sync += [
+            offset.eq(place + Cat(Const(0, shift), climb)),
+            block.eq(Mux(dealt >= plan.size, dealt - plan.size, dealt)),
+            left.eq(plan.quotient - (segment << shift)),
+            odd.eq(group < plan.remainder),
+            final.eq(group == plan.final),
+        ]
+        m.d.comb += [
+            inside.eq(Mux(left < per_segment, left[:len(inside)] + odd, per_segment)),
+            ends.eq((left < per_segment) | ((left == per_segment) & ~odd)),
+            partial.eq(final & ends & (inside != 0) & (plan.rest != 0)),
+        ]
+        return block, offset, Cat(Mux(partial, plan.rest, 0), inside - partial)
+
+    def _next_group(self, group, wraps):
+        """First group of the block below, from that of group 0 to that of the last group before it comes again."""
+        return Mux(wraps, self.plan.size, group) - 1
+
+    def _next_place(self, place, wraps):
+        """Place of that group. One carry chain: what subtracts is a bit below the others."""
+        plan = self.plan
+        return (Cat(Const(1), place) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1

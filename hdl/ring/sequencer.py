@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
 from hdl.ring.header import PacketType, expected_layout, header_layout
+from hdl.ring.interleaved import InterleavedWalk
 from hdl.ring.order import Phase, Walk, record_layout
 from hdl.ring.parts.chosen import parts as chosen_parts
 from hdl.ring.parts.part import Step, sinks_of
@@ -110,10 +111,12 @@ class Sequencer(wiring.Component):
     def _walk(self, m, description):
         """Make the walk of a participant, with nobody who follows it yet."""
         config, chained, lags = self._config, self._config.has_chains, self._config.one_owner
-        walk = Walk(elements=self._elements, segment=config.segment, nodes_max=config.nodes_max, chained=chained,
-                    lags=lags)
+        shape = {"elements": self._elements, "segment": config.segment, "nodes_max": config.nodes_max}
+        walk = InterleavedWalk(**shape) if config.interleaved else Walk(**shape, chained=chained, lags=lags)
         m.submodules[f"{description.name}_walk"] = walk
         m.d.comb += [walk.start.eq(self.start), walk.plan.eq(self.setup.plan)]
+        if config.interleaved:
+            m.d.comb += walk.both.eq(self.setup.both)
         if chained:
             m.d.comb += [walk.opens.eq(self.setup.opens), walk.closes.eq(self.setup.closes)]
         if lags:

@@ -52,6 +52,8 @@ def setup_layout(config, parts=None):
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
             # The format of a BROADCAST, and where a server counts.
             **fetch_setup(config),
+            # Segments of both phases are interleaved.
+            **({"both": 1} if config.interleaved else {}),
             # Numbers of nodes.
             "rank": 8,
             "predecessor": 8,

@@ -12,7 +12,7 @@ docs/ring/one_owner.md.
 import dataclasses
 from collections.abc import Sequence
 
-from sim.golden import one_owner
+from sim.golden import interleaved, one_owner
 from sim.golden.one_owner import GATHER, SCATTER
 from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
 
@@ -35,11 +35,13 @@ class _Link:
 
     rate: float
     free: float = 0.0
-    left: list[float] = dataclasses.field(default_factory=list)  # times at which packets have left the ingress
+    sent: int = 0  # packets
+    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times at which they have left the ingress
 
     def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
         """Times of the first and the last word on the link, of a packet whose words come from begin to end."""
-        place = len(self.left) - credits
+        place = self.sent - credits
+        self.sent += 1
         begin = max(begin, self.free, self.left[place] + back if place >= 0 else 0.0)
         self.free = max(begin + words / self.rate, end)
         return begin, self.free
@@ -47,7 +49,7 @@ class _Link:
 
 def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = None, owner: int | None = None,
                   latency: int = 16, segment: int = 256, credits: int = 4, update_rate: float = 1.0,
-                  lag: int = one_owner.LAG) -> float:
+                  lag: int = one_owner.LAG, interleaves: bool = False) -> float:
     """Cycles of a fused update.
 
     Parameters
@@ -64,6 +66,8 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         Elements per cycle of the optimizer.
     lag : int
         Segments by which the gather of an owner lags.
+    interleaves : bool
+        Whether segments are interleaved, of which ``credits`` must then be 3 or more; no owner has them so.
     """
     rates = [1.0] * nodes if rates is None else list(rates)
     if nodes < 2 or len(rates) != nodes or not all(0 < rate <= 1 for rate in rates):
@@ -82,10 +86,11 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         first, final = links[rank].send(begin, end, words, credits, back)
         return first + way, final + way
 
-    def leave(rank: int, time: float) -> None:
-        """A packet on the link from a rank has left the ingress at the end of the link."""
+    def leave(rank: int, time: float, number: int | None = None) -> None:
+        """A packet on the link from a rank has left the ingress at the end of the link: by default the next one."""
         nonlocal last
-        links[rank].left.append(time)
+        left = links[rank].left
+        left[len(left) if number is None else number] = time
         last = max(last, time)
 
     def update(rank: int, block: int, number: int, end: float, elements: int) -> None:
@@ -110,24 +115,29 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         return last + END
 
     blocks = [[len(index) for index in one] for one in segment_indices(length, nodes, segment)]
-    for phase, number in one_owner.order(len(blocks[0]), lag=1):
+    steps = nodes - 1
+    packets = interleaved.order(len(blocks[0]), steps, steps) if interleaves else (
+        interleaved.blockwise(len(blocks[0]), steps))
+    coming: dict[tuple[str, int], list[tuple[float, float]]] = {}  # of a segment, at each rank
+    places = {packet: place for place, packet in enumerate(packets)}
+    for place, (phase, number, hop) in enumerate(packets):
         shift = 0 if phase == SCATTER else 1
-        coming: list[tuple[float, float]] = [(0.0, 0.0)] * nodes
-        for hop in range(nodes - 1):
-            arrived = []
-            for rank in range(nodes):
-                block = (rank + shift - hop) % nodes
-                begin, end = coming[rank] if hop else ready[block, number] if shift else (BEGIN, BEGIN)
-                arrived.append(cross(rank, phase, begin, end, blocks[block][number], ends=hop == nodes - 2))
-            for rank in range(nodes):
-                if hop:
-                    leave((rank - 1) % nodes, links[rank].free)
-                coming[(rank + 1) % nodes] = arrived[rank]
+        arrived = []
         for rank in range(nodes):
-            leave((rank - 1) % nodes, coming[rank][1])
+            block = (rank + shift - hop) % nodes
+            begin, end = coming[phase, number][rank] if hop else ready[block, number] if shift else (BEGIN, BEGIN)
+            arrived.append(cross(rank, phase, begin, end, blocks[block][number], ends=hop == nodes - 2))
+        coming[phase, number] = arrived[-1:] + arrived[:-1]
+        for rank in range(nodes):
+            if hop:
+                leave((rank - 1) % nodes, links[rank].free, places[phase, number, hop - 1])
+            if hop < nodes - 2:
+                continue
+            end = coming[phase, number][rank][1]
+            leave((rank - 1) % nodes, end, place)
             if phase == SCATTER:
                 block = (rank + 1) % nodes
-                update(rank, block, number, coming[rank][1], blocks[block][number])
+                update(rank, block, number, end, blocks[block][number])
     return last + END
 
 

@@ -71,6 +71,13 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"row_owners": 1}, r"^row_owners must be True or False, not 1$"),
         ({"throttles": 1}, r"^throttles must be True or False, not 1$"),
         ({"one_owner": None}, r"^one_owner must be True or False, not None$"),
+        ({"interleaved": 1}, r"^interleaved must be True or False, not 1$"),
+        ({"interleaved": True, "one_owner": True},
+         r"^Node with interleaved must have no one_owner, and role node, not True and 'node'$"),
+        ({"interleaved": True, "role": "worker"},
+         r"^Node with interleaved must have no one_owner, and role node, not False and 'worker'$"),
+        ({"interleaved": True, "ingress_segments": 2},
+         r"^Ingress of a node with interleaved must hold at least 3 segments, not 2$"),
         ({"one_owner": True, "rounds": True, "queues": 2, "replay": True, "stand_in": True},
          r"^Node with one_owner must have no rounds$"),
         ({"one_owner": True, "gradient_codec": "raw"},
@@ -109,6 +116,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
          r"^throttles of an int16 node must be False, not True$"),
         (INT16 | ALONE | {"state_planes": 0, "one_owner": True},
          r"^one_owner of an int16 node must be False, not True$"),
+        (INT16 | ALONE | {"state_planes": 0, "interleaved": True},
+         r"^interleaved of an int16 node must be False, not True$"),
         (INT16 | ALONE | {"state_planes": 0, "restorable": True},
          r"^restorable of an int16 node must be False, not True$"),
         (INT16 | ALONE | {"state_planes": 0, "tenants": 2}, r"^Tenant count of an int16 node must be 1, not 2$"),
@@ -159,7 +168,7 @@ def test_hash_covers_every_parameter():
                "activation_words": 64, "operands": "bf16", "scale_mask": True, "ring_ports": 2, "replay": True,
                "masters": True, "versions": True, "centroids": 16, "sequences": True, "row_owners": True,
                "role": "worker", "throttles": True, "one_owner": True, "restorable": True, "program_banks": 2,
-               "tenants": 2}
+               "tenants": 2, "interleaved": True}
     far = NodeConfig(compute=1)
     assert far.hash != dataclasses.replace(far, far_words=64).hash
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
@@ -175,7 +184,7 @@ def test_hash_covers_every_parameter():
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(
         centroids=0, operands="fp32", sequences=False, row_owners=False, throttles=False,
-        one_owner=False, restorable=False, program_banks=1, tenants=1).hash
+        one_owner=False, restorable=False, program_banks=1, tenants=1, interleaved=False).hash
     assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before these options
     assert 0 <= NodeConfig().hash < 1 << 32
 

@@ -33,10 +33,10 @@ with mx5.registered():
         # a count of updates that can be set.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
                           stand_in=True, queues=2, ring_ports=2, restorable=True),
-        # A codebook beside residuals, rows of eight elements, and programs.
+        # A codebook beside residuals, rows of eight elements, programs, and interleaved segments.
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
-                            error_feedback=False, stand_in=True, queues=2, program_depth=32),
+                            error_feedback=False, stand_in=True, queues=2, program_depth=32, interleaved=True),
         # A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, an engine with
         # products of indices, and programs of three queues, with a far memory.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
@@ -45,12 +45,12 @@ with mx5.registered():
                                far_words=4096, compute=1, operands="bf16", activation_words=2048, centroids=16,
                                ring_ports=2, row_owners=True),
         # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
-        # repeat words, rounds, and tenants.
+        # repeat words, rounds, tenants, and interleaved segments.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
                            program_depth=32, versions=True, replay=True, rounds=True, restorable=True,
-                           tenants=2),
+                           tenants=2, interleaved=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
         # COMPUTE in the only queue; two ports whose links repeat words.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,

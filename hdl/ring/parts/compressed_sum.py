@@ -190,7 +190,7 @@ class CompressedSum(Part):
         connect_stream(m, self.to_decoder, to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
         onward = self.onward
-        if config.one_owner:
+        if config.one_owner or config.interleaved:
             # A sum leaves the adder a group and some cycles behind what comes in. Where what is passed on comes
             # behind every sum, it waits here, so that the next sum is at the adder meanwhile.
             m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)

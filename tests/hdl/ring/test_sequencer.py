@@ -68,10 +68,11 @@ class IdleAfterReset(wiring.Component):
         return m
 
 
-@pytest.mark.parametrize("one_owner", [False, True])
-def test_idle_after_reset(one_owner):
+@pytest.mark.parametrize("option", [None, "one_owner", "interleaved"])
+def test_idle_after_reset(option):
     """Proof by induction, from every state; the engine resets its sequencer whenever no command runs."""
-    formal.prove(IdleAfterReset(dataclasses.replace(CONFIG, one_owner=one_owner)), depth=2)
+    options = {option: True} if option else {}
+    formal.prove(IdleAfterReset(dataclasses.replace(CONFIG, **options)), depth=2)
 
 
 # --- a part that only tests have

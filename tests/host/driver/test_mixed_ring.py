@@ -180,7 +180,7 @@ def test_room_is_that_of_the_smallest():
 OTHERS = {"segment": {"segment": 128}, "weight_codec": {"weight_codec": "mx9"},
           "gradient_codec": {"gradient_codec": "raw"}, "masters": {"masters": True},
           "ingress_segments": {"ingress_segments": 2}, "replay": {"replay": True}, "queues": {"queues": 2},
-          "one_owner": {"one_owner": True}}
+          "one_owner": {"one_owner": True}, "interleaved": {"interleaved": True}}
 
 
 @pytest.mark.parametrize("name", OTHERS)
