@@ -38,4 +38,4 @@ def with_links(links: str, node: NodeConfig, *, transport: TransportName, **othe
     if transport not in (TransportName.VERILATED, TransportName.PYSIM):
         raise ValueError(f"Option --links {SLOTS} is for transports verilated and pysim, not {transport.value}: "
                          f"leave it out")
-    return dataclasses.replace(node, slots=True, replay=True, queues=2)
+    return dataclasses.replace(node, slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15)

@@ -78,8 +78,10 @@ class Slot:
         return self.owner is not None and self.owner < rank
 
 
-def plan(table: Table) -> list[Slot]:
-    """Slots of a superframe: behind every four for packets, and behind the last, comes one for messages."""
+def plan(table: Table, *, messages: bool = True) -> list[Slot]:
+    """Slots of a superframe: behind every four for packets, and behind the last, comes one for messages, if any."""
+    if not messages:
+        return [Slot(table.longest + GAP)] * table.slots
     slots, odd = [], table.odd
     for first in range(0, max(table.slots, 1), _GROUP):
         slots += [Slot(table.longest + GAP)] * min(_GROUP, table.slots - first)
@@ -91,7 +93,8 @@ def plan(table: Table) -> list[Slot]:
 class SlotTable:
     """The slots of a node by its TIME: ``slot`` is on from ``begin`` to the next one, and None without."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, messages: bool = True) -> None:
+        self._messages = messages
         self.reset()
 
     def reset(self) -> None:
@@ -112,7 +115,7 @@ class SlotTable:
         self.begin = 0
         if self._left is None:
             if granted:
-                self._left, self._boundary = plan(table), target
+                self._left, self._boundary = plan(table, messages=self._messages), target
         elif not (time - self._boundary) & 0x8000:
             if self._left:
                 self.slot = self._left.pop(0)

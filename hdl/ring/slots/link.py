@@ -13,6 +13,7 @@ from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.replay.unit_words import unit_words_signature
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
+from hdl.ring.slots.layouts import MOST_SLOTS
 from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
@@ -49,10 +50,10 @@ class SlotLink(wiring.Component):
 
     All units of slots are here: the clock, the laps of records, the slots of a table, and the path, with the ends of
     replay for control words alone. A packet waits at ``i`` until it is whole, and then for a slot that is long enough
-    for it. The record of the node is filled in here: it has as many packets as wait and one that is coming in, which
-    counts as long as one can be; it has room for packets that its receiver does not hold. At rank 0, whose record
-    leaves before all packets of its predecessor's slots have come, slots that were granted and did not bring one yet
-    count as taken.
+    for it. The record of the node is filled in here: it has as many packets as there can be slots, of the longest
+    that can be, if there has been one since the superframe before; it has room for packets that its receiver does not
+    hold. At rank 0, whose record leaves before all packets of its predecessor's slots have come, slots that were
+    granted and did not bring one yet count as taken.
 
     Rank 0 sends COLLECT when its TIME is valid and there are no slots. Without a valid table nothing is driven but
     control words.
@@ -64,6 +65,8 @@ class SlotLink(wiring.Component):
     ----------
     config : NodeConfig
         Of a node with slots.
+    messages : bool
+        Whether there are slots for messages.
 
     Members
     -------
@@ -86,10 +89,10 @@ class SlotLink(wiring.Component):
     heard : Out(1)
     """
 
-    def __init__(self, *, config):
+    def __init__(self, *, config, messages=False):
         if not config.slots:
             raise ValueError("Node with ends of links in slots must have slots")
-        self._config = config
+        self._config, self._messages = config, messages
         words = stream.Signature(word_layout())
         super().__init__({
             **port_members(config),
@@ -109,7 +112,7 @@ class SlotLink(wiring.Component):
         segments, longest = config.ingress_segments, packet_words(config.segment)
         m.submodules.clock = clock = Clock(period=PERIOD, arrival=ReplayReceiver.latency - 2)
         m.submodules.laps = laps = RecordLaps()
-        m.submodules.table = table = SlotTable()
+        m.submodules.table = table = SlotTable(messages=self._messages)
         m.submodules.departures = departures = Departures()
         path = SlotPath(depth=egress_words(config))
         m.submodules.path = ResetInserter(reset)(path)
@@ -165,7 +168,7 @@ class SlotLink(wiring.Component):
 
         # Packets for the successor, with their lengths.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
-        most = Signal.like(length)
+        recent = Signal()
         m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
         fits = lengths.o.valid & (lengths.o.payload <= laps.slots.longest)
         connect_stream(m, self.i, path.i)
@@ -177,18 +180,17 @@ class SlotLink(wiring.Component):
             lengths.i.valid.eq(enters & self.i.payload.last), lengths.i.payload.eq(length + 1),
             lengths.o.ready.eq(path.left),
             path.starts.eq(table.starts & (table.mode.message | fits)),
-            laps.record.pending.eq(path.whole[:5] + inside),
-            laps.record.longest.eq(Mux(inside, longest, most)),
+            laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)), laps.record.longest.eq(Mux(recent, longest, 0)),
             self.sent.word.eq(enters), self.sent.packet.eq(enters & self.i.payload.last),
         ]
         with m.If(enters):
             m.d.sync += [inside.eq(~self.i.payload.last), length.eq(Mux(self.i.payload.last, 0, length + 1))]
-        with m.If(lengths.i.valid & (length >= most)):
-            m.d.sync += most.eq(length + 1)
-        with m.Elif((path.whole == 0) & ~inside):
-            m.d.sync += most.eq(0)
+        with m.If(self.i.valid | inside | (path.whole != 0)):
+            m.d.sync += recent.eq(1)
+        with m.Elif(laps.granted):
+            m.d.sync += recent.eq(0)
         with m.If(reset):
-            m.d.sync += [inside.eq(0), length.eq(0), most.eq(0)]
+            m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0)]
 
         # Packets of the predecessor.
         coming, owed = Signal(), Signal.like(laps.slots.slots)

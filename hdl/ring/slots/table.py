@@ -19,6 +19,11 @@ class SlotTable(wiring.Component):
     ``starts`` and ``mode`` are registers, :attr:`latency` cycle behind TIME. A TIME that is set back makes the slot
     that it falls in longer, and one that is set forward makes it shorter.
 
+    Parameters
+    ----------
+    messages : bool
+        Whether there are slots for messages.
+
     Members
     -------
     slots : In(table_layout())
@@ -51,6 +56,10 @@ class SlotTable(wiring.Component):
     active: Out(1)
     reset_link: In(1)
 
+    def __init__(self, *, messages=True):
+        self._messages = messages
+        super().__init__()
+
     def elaborate(self, platform):
         m = Module()
         mode = self.mode
@@ -62,10 +71,11 @@ class SlotTable(wiring.Component):
             passed.eq(self.now[:TARGET_BITS] - boundary),
             owner.eq(Mux(kept.odd, kept.other, 0)),
         ]
+        empty, last = self.slots.slots == 0, kept.slots == 1
         m.d.sync += self.starts.eq(0)
         with m.If(~self.active):
             m.d.sync += [kept.eq(self.slots), boundary.eq(self.target), self.active.eq(self.granted), group.eq(0),
-                         message_next.eq(self.slots.slots == 0), ends.eq(0)]
+                         message_next.eq(empty & int(self._messages)), ends.eq(empty & int(not self._messages))]
         with m.Elif(~passed[-1]):
             with m.If(ends):
                 m.d.sync += [self.active.eq(0), mode.eq(0)]
@@ -80,7 +90,8 @@ class SlotTable(wiring.Component):
                     m.d.sync += [message_next.eq(0), kept.odd.eq(~kept.odd), ends.eq(kept.slots == 0)]
                 with m.Else():
                     m.d.sync += [kept.slots.eq(kept.slots - 1), group.eq(group + 1),
-                                 message_next.eq((group == GROUP - 1) | (kept.slots == 1))]
+                                 message_next.eq(((group == GROUP - 1) | last) & int(self._messages)),
+                                 ends.eq(last & int(not self._messages))]
         with m.If(self.reset_link):
             m.d.sync += [self.starts.eq(0), mode.eq(0), self.active.eq(0)]
         return m

@@ -22,8 +22,8 @@ def laps_unit():
 
 
 @pytest.fixture(scope="module")
-def table_unit():
-    return Unit(SlotTable())
+def table_units():
+    return [Unit(SlotTable(messages=messages)) for messages in (False, True)]
 
 
 class Node:
@@ -172,8 +172,8 @@ def test_words():
 class Player:
     """The model of a node's slots, with a record of its ports."""
 
-    def __init__(self, rank):
-        self.model, self.columns = golden.SlotTable(), Columns()
+    def __init__(self, rank, messages):
+        self.model, self.columns = golden.SlotTable(messages=messages), Columns()
         self.rank = rank
 
     def step(self, *, time, table=Table(), target=0, granted=0, reset_link=0):  # noqa: B008
@@ -186,10 +186,11 @@ class Player:
         model.step(time=time % (1 << 32), table=table, target=target, granted=granted, reset_link=reset_link)
 
 
+@pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
-def test_slots(table_unit, slots):
+def test_slots(table_units, slots, messages):
     """Slots begin in the cycles that the table names, a cycle behind TIME, and end the same way."""
-    node = Player(2)
+    node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)
     begins, first = [], start - 100
@@ -198,18 +199,19 @@ def test_slots(table_unit, slots):
         if node.model.begin:
             begins.append(time)
     due, at = [], start
-    for slot in plan(table):
+    for slot in plan(table, messages=messages):
         due.append(at)
         at += slot.cycles
     assert begins == due
     assert not node.model.active
-    node.columns.compare(table_unit)
+    node.columns.compare(table_units[messages])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_slots_lockstep(table_unit, seed):
+def test_slots_lockstep(table_units, seed):
     generator = random.Random(seed)
-    node, time = Player(seed), 0
+    messages = seed != 3
+    node, time = Player(seed, messages), 0
     for _ in range(20_000):
         time += generator.choice([1, 1, 1, 1, 0, 2]) + (generator.randrange(-300, 300)
                                                        if generator.random() < .0005 else 0)
@@ -217,4 +219,4 @@ def test_slots_lockstep(table_unit, seed):
                                          generator.randrange(2)),
                   target=(time + generator.randrange(-3, 50)) & 0xFFFF, granted=generator.random() < .05,
                   reset_link=generator.random() < .0005)
-    node.columns.compare(table_unit)
+    node.columns.compare(table_units[messages])
