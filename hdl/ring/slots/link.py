@@ -4,8 +4,9 @@ from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.registry import CODECS
 from hdl.control.sequencer import place_layout
-from hdl.ring.header import packet_words
+from hdl.ring.header import OVERHEAD_WORDS, packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.link_ends import moves_layout, repairs_layout
 from hdl.ring.ports import port_members
@@ -19,7 +20,8 @@ from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["PERIOD", "SlotLink", "egress_words", "state_layout", "test_layout"]
+__all__ = ["PERIOD", "SlotLink", "egress_words", "state_layout", "test_layout",
+           "usual_words"]
 
 #: Cycles from one SYNC of rank 0 to the next.
 PERIOD = 2048
@@ -43,6 +45,13 @@ def state_layout():
 def egress_words(config):
     """Words of packets that wait for their slots: three of the longest, and a part of a fourth."""
     return 1 << (3 * packet_words(config.segment)).bit_length()
+
+
+def usual_words(config):
+    """Words of the longest packet of gradients, and of new weights. One of a broadcast, with words as they are, may be
+    longer."""
+    return OVERHEAD_WORDS + max(CODECS[name].most_words(config.segment)
+                                for name in (config.gradient_codec, config.weight_codec))
 
 
 class SlotLink(wiring.Component):
@@ -168,7 +177,7 @@ class SlotLink(wiring.Component):
 
         # Packets for the successor, with their lengths.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
-        recent = Signal()
+        recent, most, usual = Signal(), Signal.like(length), usual_words(config)
         m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
         fits = lengths.o.valid & (lengths.o.payload <= laps.slots.longest)
         connect_stream(m, self.i, path.i)
@@ -180,7 +189,8 @@ class SlotLink(wiring.Component):
             lengths.i.valid.eq(enters & self.i.payload.last), lengths.i.payload.eq(length + 1),
             lengths.o.ready.eq(path.left),
             path.starts.eq(table.starts & (table.mode.message | fits)),
-            laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)), laps.record.longest.eq(Mux(recent, longest, 0)),
+            laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)),
+            laps.record.longest.eq(Mux(recent, Mux(most > usual, most, usual), 0)),
             self.sent.word.eq(enters), self.sent.packet.eq(enters & self.i.payload.last),
         ]
         with m.If(enters):
@@ -189,8 +199,12 @@ class SlotLink(wiring.Component):
             m.d.sync += recent.eq(1)
         with m.Elif(laps.granted):
             m.d.sync += recent.eq(0)
+        with m.If(lengths.i.valid & (length >= most)):
+            m.d.sync += most.eq(length + 1)
+        with m.Elif((path.whole == 0) & ~inside):
+            m.d.sync += most.eq(0)
         with m.If(reset):
-            m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0)]
+            m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(0)]
 
         # Packets of the predecessor.
         coming, owed = Signal(), Signal.like(laps.slots.slots)
