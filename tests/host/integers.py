@@ -35,6 +35,7 @@ class GoldenDevice:
     """
 
     name = "node 0"
+    acts_for, privileged = 0, True
 
     def __init__(self, config, *, fault=lambda device: None):
         self.config = config

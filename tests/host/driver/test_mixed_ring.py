@@ -191,8 +191,8 @@ def test_what_must_be_alike(name):
         ring_of(NodeConfig(), NodeConfig(), other)
 
 
-def test_elements_and_rounds_must_be_alike():
-    assert set(ALIKE) == {*OTHERS, "element", "rounds"}
+def test_elements_rounds_and_slots_must_be_alike():
+    assert set(ALIKE) == {*OTHERS, "element", "rounds", "slots"}
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same element, not 'fp32' and 'int16'$"):
         ring_of(NodeConfig(), BOARDS["icebreaker"].node)
     rounds = NodeConfig(queues=2, replay=True, stand_in=True, rounds=True)
