@@ -137,7 +137,8 @@ class RecordLaps:
     def reset(self) -> None:
         """Forget what is under way."""
         self.o: Message | None = None
-        self.granted = 0
+        self.granted = self.home = 0
+        self._returns = False  # what comes is a GRANT that has gone all the way round
         self._number = 0
         self._asked = False
         self._mine: list[Message] = []  # words of this node that are to be offered
@@ -157,6 +158,9 @@ class RecordLaps:
         self.granted = int(self._begins is not None and 4 <= (self._begins - time) % (1 << 32) < 1 << 15
                            and bool(valid))
         takes = word is not None and self.ready(ready)
+        self.home = int(word is not None and bool(takes) and self._returns and not word.first and bool(word.last))
+        if word is not None and takes and word.first:
+            self._returns = rank == 0 and word.data & 15 == _GRANT
         self._begins = None
         asks = ask and rank == 0 and size > 1 and self._passing is None and not self._mine and not takes
         start = time + size * _HOP + _MARGIN

@@ -48,7 +48,7 @@ def egress_words(config):
 
 
 def usual_words(config):
-    """Words of the longest packet of gradients, and of new weights. One of a broadcast, with words as they are, may be
+    """Words of the longest packet of gradients and of new weights; one of a broadcast, with words as they are, may be
     longer."""
     return OVERHEAD_WORDS + max(CODECS[name].most_words(config.segment)
                                 for name in (config.gradient_codec, config.weight_codec))
@@ -165,12 +165,12 @@ class SlotLink(wiring.Component):
             self.time.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
             self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
         ]
-        # The next lap begins when there are no slots, or the last one has not come back for two SYNCs.
+        # The next lap begins when there are no slots and the one before is over, or has not come back for two SYNCs.
         waits, late = Signal(), Signal()
         m.d.comb += laps.ask.eq(master & state.valid & ~table.active & ~laps.granted & ~waits)
         with m.If(laps.ask):
             m.d.sync += [waits.eq(1), late.eq(0)]
-        with m.Elif(laps.granted | reset | (state.looped & late)):
+        with m.Elif(laps.home | reset | (state.looped & late)):
             m.d.sync += waits.eq(0)
         with m.Elif(state.looped):
             m.d.sync += late.eq(1)
@@ -179,7 +179,10 @@ class SlotLink(wiring.Component):
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         recent, most, usual = Signal(), Signal.like(length), usual_words(config)
         m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
-        fits = lengths.o.valid & (lengths.o.payload <= laps.slots.longest)
+        granted = Signal.like(laps.slots.longest)  # which the next lap does not change
+        fits = lengths.o.valid & (lengths.o.payload <= granted)
+        with m.If(laps.granted):
+            m.d.sync += granted.eq(laps.slots.longest)
         connect_stream(m, self.i, path.i)
         with m.If(reset):
             m.d.comb += [path.i.valid.eq(0), self.i.ready.eq(1)]

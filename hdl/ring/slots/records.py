@@ -49,6 +49,8 @@ class RecordLaps(wiring.Component):
         by the latency of the wires, and so by what the error of TIMEs differs by.
     granted : Out(1)
         Pulse: there is a table.
+    home : Out(1)
+        Pulse, at rank 0: GRANT has come back. A COLLECT before that would keep it waiting.
     reset_link : In(1)
         Level: forget all that is under way.
     index, most : Signal
@@ -70,6 +72,7 @@ class RecordLaps(wiring.Component):
     slots: Out(table_layout())
     target: Out(TARGET_BITS)
     granted: Out(1)
+    home: Out(1)
     reset_link: In(1)
 
     def __init__(self):
@@ -85,6 +88,7 @@ class RecordLaps(wiring.Component):
         mine = Signal(range(2 + 16 + 1))  # words of an own COLLECT that are to be offered
         collects, grants = Signal(), Signal()
         index, most = self.index, self.most  # of the record that comes
+        returns = Signal()  # what comes is a GRANT that has gone all the way round
         checks, begins, ahead = Signal(), Signal(32), Signal(32)
         free, taken, collect, grant, at_end = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
@@ -98,6 +102,7 @@ class RecordLaps(wiring.Component):
             at_end.eq(index == size),
             ahead.eq(begins - self.now), self.target.eq(begins),
         ]
+        m.d.sync += self.home.eq(taken & ~word.first & word.last & returns)
         m.d.sync += [self.granted.eq(checks & self.valid & (ahead[15:] == 0) & (ahead[2:15] != 0)), checks.eq(0)]
 
         # To the successor: an own COLLECT, with this record in the place of all; or what comes.
@@ -131,6 +136,7 @@ class RecordLaps(wiring.Component):
         with m.If(checks & (most < table.slots)):
             m.d.sync += table.slots.eq(most)
         with m.If(taken & word.first):
+            m.d.sync += returns.eq(master & (head.type == ControlType.GRANT))
             m.d.sync += [collects.eq(collect), grants.eq(grant), index.eq(0), table.slots.eq(MOST_SLOTS),
                          most.eq(0), table.longest.eq(0), table.other.eq(0), table.odd.eq(head.tag[0])]
             with m.If(collect):
@@ -153,6 +159,6 @@ class RecordLaps(wiring.Component):
             m.d.sync += [number.eq(number + 1), asked.eq(1), mine.eq(size + 2)]
 
         with m.If(self.reset_link):
-            m.d.sync += [signal.eq(0) for signal in (self.o.valid, self.granted, number, asked, mine, collects,
-                                                     grants, checks)]
+            m.d.sync += [signal.eq(0) for signal in (
+                self.o.valid, self.granted, self.home, returns, number, asked, mine, collects, grants, checks)]
         return m

@@ -125,8 +125,8 @@ def test_killed_at_each_stage(cache, begin):
     assert complete(path.parent)
     assert not (path.parent / "obj").exists()
     assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # nothing was built there any more
-    # One entry each: the design, Verilator's runtime, the ring.
-    assert sorted(one.kind for one in cache_content.entries()) == ["verilated", "verilated", "verilog"]
+    # One entry each: the component, its design, Verilator's runtime, the ring.
+    assert sorted(one.kind for one in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
     assert cache_content.prune(most=1 << 60).gone == ()
     assert left(cache) == []
 
@@ -190,7 +190,7 @@ def test_a_cache_that_is_cleared_breaks_no_build(begin):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert complete(Path(out.split()[-1]).parent)
-    assert len(cache_content.prune(most=-1).gone) == 3
+    assert len(cache_content.prune(most=-1).gone) == 4
     assert cache_content.entries() == []
 
 

@@ -41,7 +41,8 @@ class Node:
         columns.note(i__valid=word is not None, i__payload=0 if word is None else _bits(word), i__ready=takes)
         columns.stream("o", None if model.o is None else _bits(model.o), ready)
         columns.note(place=self.rank | self.size << 4, record=record.word, ask=ask, now=time, valid=valid,
-                     way=way, reset_link=reset_link, granted=model.granted)
+                     way=way, reset_link=reset_link, granted=model.granted,
+                     home=model.home)
         columns.value("slots", model.table.bits if model.granted else None)
         columns.value("target", model.target if model.granted else None)
         model.step(word=word, ready=ready, rank=self.rank, size=self.size, record=record, ask=ask, time=time,
