@@ -91,13 +91,13 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until words of a packet are on a link; returns the number of a word of its middle."""
+    """Run until words of a packet, of which it has 38, are on a link; returns the number of the next but one."""
     carried = link.status().words_carried
     for _ in range(2000):
         simulation.run(18)
         before, carried = carried, link.status().words_carried
         if carried - before > 16:
-            return link.status().words_sent + 6
+            return link.status().words_sent + 2
     raise AssertionError("no packet came")
 
 
