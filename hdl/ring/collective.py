@@ -409,7 +409,7 @@ class CollectiveEngine(wiring.Component):
         wiring.connect(m, words=words.signals, queues=wiring.flipped(self.signals))
         if self._config.slots:
             m.d.comb += [
-                link.place.eq(self.slot_place), link.test.eq(self.time_test), self.time.eq(link.time),
+                link.place.eq(self.slot_place), link.test.eq(self.time_test), self.time.eq(link.now),
                 self.time_status.eq(link.state), self.superframes.eq(link.superframes),
             ]
             for name in ("clock_words", "record_words"):

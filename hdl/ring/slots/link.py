@@ -87,7 +87,7 @@ class SlotLink(wiring.Component):
     place : In(place_layout())
         Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven.
     test : In(test_layout())
-    time : Out(32)
+    now : Out(32)
     state : Out(state_layout())
     superframes : Out(16)
         Superframes that the node had a table for, modulo 65,536.
@@ -110,7 +110,7 @@ class SlotLink(wiring.Component):
             "control_i": In(stream.Signature(unsigned(32))), "control_o": Out(stream.Signature(unsigned(32))),
             "delay": Out(32),
             "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
-            "place": In(place_layout()), "test": In(test_layout()), "time": Out(32), "state": Out(state_layout()),
+            "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
             "superframes": Out(16),
             "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
         })
@@ -162,7 +162,7 @@ class SlotLink(wiring.Component):
             table.rank.eq(self.place.rank), table.now.eq(state.time),
             path.mode.eq(table.mode), path.rank.eq(self.place.rank),
             transmitter.enable.eq(table.mode.as_value() == 0),
-            self.time.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
+            self.now.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
             self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
         ]
         # The next lap begins when there are no slots and the one before is over, or has not come back for two SYNCs.
