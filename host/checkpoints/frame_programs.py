@@ -128,7 +128,8 @@ def forget_programs(ring: Ring) -> None:
         for rank, queues in enumerate(programs):
             device = ring.devices[rank]
             for queue, mine in enumerate(queues if device.config.queues > 1 else []):
-                device.load_program(queue, [Command(operation=Operation.QUIESCE)] * len(mine), idle=other)
+                device.load_program(queue, [device.named(Command(operation=Operation.QUIESCE))] * len(mine),
+                                    idle=other)
     if idle:
         ring.drop_staged()
     if ring.loaded[1]:

@@ -158,7 +158,6 @@ class RingPrograms(LocalCommands):
         """
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
-        programs = [[[self._named(one) for one in queue] for queue in program] for program in programs]
         queues = self._config.queues
         if queues > 1:
             most = max(map(len, programs))
@@ -175,7 +174,7 @@ class RingPrograms(LocalCommands):
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
             for queue in range(self._config.queues):
-                pending = [device.submit_load_program(queue, _commands(program, queue), model=model)
+                pending = [device.submit_load_program(queue, _named(device, program, queue), model=model)
                            for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
                            if not known or _commands(known[rank], queue) != _commands(program, queue)]
                 for one in pending:
@@ -193,13 +192,13 @@ class RingPrograms(LocalCommands):
         ProgramTooLongError
             A queue has no room for all of its commands.
         """
-        staged = _Staged(programs=[[[self._named(one) for one in queue] for queue in program]
-                                   for program in programs],
+        staged = _Staged(programs=[[list(commands) for commands in program] for program in programs],
                          model=(self._model + 1) % 256 if model is None else model)
         self._staged = staged
         for queue in range(self._config.queues):
-            pending = [device.submit_load_program(queue, _commands(program, queue), model=staged.model, idle=True)
-                       for device, program in zip(self._devices, staged.programs, strict=True)]
+            pending = [device.submit_load_program(queue, _named(device, program, queue), model=staged.model,
+                                                  idle=True)
+                       for device, program in zip(self._devices, programs, strict=True)]
             for one in pending:
                 one.result()
             yield
@@ -221,7 +220,8 @@ class RingPrograms(LocalCommands):
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
-        digests = [_digest(program, self._config.queues, staged.model) for program in staged.programs]
+        digests = [_digest(device, program, staged.model)
+                   for device, program in zip(self._devices, staged.programs, strict=True)]
         pending = [device.submit_edit(number=number, set=set, digest=digest)
                    for device, digest in zip(self._devices, digests, strict=True)]
         refused: DeviceError | None = None
@@ -402,12 +402,17 @@ def _commands(program: NodeProgram, queue: int) -> list[Command]:
     return list(program[queue]) if queue < len(program) else []
 
 
-def _digest(program: NodeProgram, queues: int, model: int) -> int:
-    """Digest of loads of all queues for the idle bank."""
+def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
+    """Commands of a queue in the name of the tenant that asks."""
+    return [device.named(command) for command in _commands(program, queue)]
+
+
+def _digest(device: Device, program: NodeProgram, model: int) -> int:
+    """Digest of loads of all queues for the idle bank of a node."""
     found = 0
-    for queue in range(queues):
+    for queue in range(device.config.queues):
         found = zlib.crc32(pack(_HEADER, {"queue": queue, "idle": 1, "model": model}, "Program's").tobytes(), found)
-        for command in _commands(program, queue):
+        for command in _named(device, program, queue):
             found = zlib.crc32(command.words().tobytes(), found)
     return found
 

@@ -1,5 +1,6 @@
 """Requests to one node, and its responses in their order."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 
@@ -8,6 +9,7 @@ import numpy as np
 from hdl.config import NodeConfig
 from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
 from hdl.control.windows import PRIVILEGED
+from host.driver.command import Command
 from host.driver.errors import REFUSALS, DeviceError, DeviceTimeoutError, ProtocolError, TransportStatus
 from host.driver.transport import Request, Transport
 from host.driver.words import Words, fields, places
@@ -49,7 +51,7 @@ class Requests:
         asks = config.tenants > 1 and tenant is not None
         self._asks = [np.array([tenant], np.uint32)] if asks else []
         self._privileged = config.tenants < 2 or tenant == int(PRIVILEGED)
-        self._acts_for = tenant or int(PRIVILEGED)
+        self._tenant = tenant if asks and tenant else int(PRIVILEGED)
         self._outstanding: deque[Request] = deque()
         self._tag = 0
 
@@ -70,10 +72,9 @@ class Requests:
         """Whether it may write privileged registers."""
         return self._privileged
 
-    @property
-    def acts_for(self) -> int:
-        """Tenant that commands of a ring of this device name; 0 for the host."""
-        return self._acts_for
+    def named(self, command: Command) -> Command:
+        """The command in the name of the tenant that asks, unless it names one itself."""
+        return dataclasses.replace(command, tenant=self._tenant) if self._tenant and not command.tenant else command
 
     @property
     def transport(self) -> Transport:

@@ -112,7 +112,6 @@ class RingCommands(RingVectors):
 
     def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
-        self._acts_for = self._devices[0].acts_for
         self._privileged = all(device.privileged for device in devices)
         self._epoch = 0
         self._latest = 0
@@ -243,20 +242,15 @@ class RingCommands(RingVectors):
 
         Two queues of a node do not wait for each other, so a command for the other one waits until this one is empty.
         """
-        commands = {rank: self._named(command) for rank, command in commands.items()}
         queue = self._queues.get(operation)
         while self._queued and (len(self._queued) >= QUEUE_DEPTH
                                 or self._queues.get(self._queued[0].operation) != queue):
             self._collect()
-        self._all(lambda rank, device: device.submit_push(commands[rank]), commands)
+        self._all(lambda rank, device: device.submit_push(device.named(commands[rank])), commands)
         pending = PendingCommand(self, operation, commands, patience=patience, on_ring=on_ring,
                                  conclude=conclude)
         self._queued.append(pending)
         return pending
-
-    def _named(self, command: Command) -> Command:
-        """The command as one of the tenant that this ring acts for."""
-        return dataclasses.replace(command, tenant=self._acts_for) if self._acts_for else command
 
     def _collect(self) -> None:
         """Take the events of the oldest command. A collective may take any time while words move on the ring.
