@@ -21,7 +21,6 @@ from host.checkpoints.device_frame import (
     scrub,
     verify,
 )
-from host.checkpoints.far_contents import far_words_of
 from host.checkpoints.frame_programs import commands
 from host.checkpoints.manifest import FAR, canonical
 from host.checkpoints.rejections import (
@@ -35,6 +34,7 @@ from host.checkpoints.rejections import (
 )
 from host.checkpoints.watermark import check_watermark, watermark
 from host.driver.errors import DeviceError
+from host.driver.far_contents import far_words_of
 from host.driver.ring import Ring
 
 __all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "examine", "given_back", "make", "restore"]

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from hdl.config import NodeConfig
 from hdl.control.protocol import Operation
 from hdl.control.registers import REGISTERS, Access, register
-from host.checkpoints.far_contents import far_words_of, read_far, write_far
 from host.checkpoints.frame_programs import (
     forget_programs,
     load_programs,
@@ -28,6 +27,7 @@ from host.checkpoints.manifest import FAR, canonical, device_region
 from host.checkpoints.rejections import ReadBackError
 from host.driver.command import Command
 from host.driver.device import Device
+from host.driver.far_contents import clear_far, far_words_of, read_far, write_far
 from host.driver.ring import Ring
 
 __all__ = ["CARRIED", "DeviceFrame", "Windows", "contract_of", "digest", "load", "read", "scrub", "verify", "whole"]
@@ -212,9 +212,8 @@ def scrub(ring: Ring) -> None:
     """Leave nothing of a job on the nodes: zeros in all memories, registers as after reset, no program."""
     ring.recover()
     _take_flags(ring)
-    far = {(rank, 0): np.zeros(words, np.uint32) for rank, device in enumerate(ring.devices)
-           if (words := far_words_of(device.config))}
-    write_far(ring.devices, far)
+    clear_far(ring.devices, {rank: [(0, words)] for rank, device in enumerate(ring.devices)
+                             if (words := far_words_of(device.config))})
     pending = []
     for device in ring.devices:
         for space, windows in whole(device).items():
@@ -248,8 +247,9 @@ def _take_flags(ring: Ring) -> None:
     flags = {rank: int(device.read_register("FLAGS")) for rank, device in enumerate(ring.devices)}
     for rank, bits in flags.items():
         if bits:
-            ring.devices[rank].push(Command(operation=Operation.QUIESCE, wait=bits))
-            event = ring.devices[rank].pop_event(timeout=10_000)
+            device = ring.devices[rank]
+            device.push(device.named(Command(operation=Operation.QUIESCE, wait=bits)))
+            event = device.pop_event(timeout=10_000)
             assert event is not None, "flags that are set are taken at once"
 
 

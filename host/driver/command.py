@@ -233,10 +233,12 @@ class CollectiveError(DeviceError):
     Members
     -------
     event : Event
+    name : str
+        Name of the node.
     """
 
     def __init__(self, event: "Event", name: str = "node") -> None:
-        self.event = event
+        self.event, self.name = event, name
         super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: "
                          f"{_MEANINGS[event.status].format(event=event)}")
 

@@ -25,11 +25,12 @@ from hdl.control.windows import MOST_TENANTS, windowed
 from hdl.control.windows import PRIVILEGED as PRIVILEGED_HOST
 from hdl.group import GROUP
 from hdl.memory_map import MemorySpace
-from host.driver.command import Command
+from host.driver.command import CollectiveError, Command
 from host.driver.device import Device
 from host.driver.errors import DeviceError, ProgramRunningError
+from host.driver.far_contents import clear_far
 from host.driver.register_values import from_bits
-from host.driver.transport import Pending, Request
+from host.driver.transport import Request
 from host.driver.words import Words
 
 __all__ = ["SAVED", "NotAtRestError", "TenantDevice", "TenantHost"]
@@ -41,14 +42,11 @@ _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
-#: Cycles that a node has for a QUIESCE, and for a move of zeros.
+#: Cycles that a node has for a QUIESCE.
 _PATIENCE = 100_000
 
 #: Requests until what a far memory owes must have come.
 _TRIES = 1_000
-
-#: Elements of a move of zeros, at most.
-_PIECE = 4096
 
 
 class NotAtRestError(DeviceError):
@@ -66,9 +64,8 @@ class _Kept:
 class TenantDevice(Device):
     """Node as its privileged host uses it for the job of a tenant.
 
-    Requests are those of the tenant, apart from writes of privileged registers, and commands, in programs too, name
-    the tenant. So a ring of such devices can be used like one of nodes of one's own, while the nodes execute the
-    tenant's commands; addresses are in its windows.
+    Requests are those of the tenant, apart from writes of privileged registers. So a ring of such devices can be used
+    like one of nodes of one's own, while the nodes execute the tenant's commands; addresses are in its windows.
 
     Parameters
     ----------
@@ -81,7 +78,7 @@ class TenantDevice(Device):
 
     def __init__(self, device: Device, *, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
         super().__init__(device.transport, device.config, name=device.name, tenant=tenant)
-        self._tenant, self._windows = tenant, dict(windows)
+        self._windows = dict(windows)
 
     @property
     def privileged(self) -> bool:
@@ -95,17 +92,6 @@ class TenantDevice(Device):
         privileged = opcode is Opcode.WRITE_REGISTER and int(words[0][0]) in _PRIVILEGED
         self._asks[0][0] = PRIVILEGED_HOST if privileged else self._tenant
         return super()._submit(opcode, asked, count=count, words=words, answer=answer, patience=patience)
-
-    def submit_push(self, command: Command) -> Pending[None]:
-        return super().submit_push(self._mine(command))
-
-    def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
-                            idle: bool = False) -> Pending[None]:
-        return super().submit_load_program(queue, [self._mine(command) for command in commands], slot=slot,
-                                           model=model, idle=idle)
-
-    def _mine(self, command: Command) -> Command:
-        return dataclasses.replace(command, tenant=self._tenant)
 
 
 class TenantHost:
@@ -292,9 +278,12 @@ class TenantHost:
         base, length = windows.get(FAR, (0, 0))
         if length:
             with self._privileged():
-                for device in self._devices:
-                    if FAR in _spaces(device):
-                        _scrub_far(device, base, length)
+                devices = [device for device in self._devices if FAR in _spaces(device)]
+                try:
+                    clear_far(devices, {number: [(base, length)] for number in range(len(devices))})
+                except CollectiveError as error:
+                    raise DeviceError(f"{error.name}: a move of zeros to the far memory ended with "
+                                      f"{error.event.status.name}") from None
 
     @staticmethod
     def _forget_programs(device: Device) -> None:
@@ -324,17 +313,3 @@ def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None
 def _spaces(device: Device) -> dict[str, MemorySpace]:
     """Memory spaces of a node that have windows."""
     return {space.name: space for space in windowed(device.config)}
-
-
-def _scrub_far(device: Device, base: int, length: int) -> None:
-    """Move zeros to a part of the far memory, by way of activations, which are kept."""
-    near = device.config.memories["activations"]
-    piece = min(length, near.words, _PIECE)
-    kept = device.read_memory(near.number, 0, piece)
-    device.write_memory(near.number, 0, np.zeros(piece, np.uint32))
-    for first in range(base, base + length, piece):
-        device.push(Command(operation=Operation.MOVE_OUT, state_base=first, length=min(piece, base + length - first)))
-        event = device.pop_event(_PATIENCE)
-        if event is None or event.status is not EventStatus.OK:
-            raise DeviceError(f"{device.name}: a move of zeros to the far memory ended with {event}")
-    device.write_memory(near.number, 0, kept)

@@ -17,7 +17,7 @@ from host.driver.device import Device
 from host.driver.errors import DeviceTimeoutError
 from host.driver.words import Words
 
-__all__ = ["far_words_of", "read_far", "write_far"]
+__all__ = ["clear_far", "far_words_of", "read_far", "write_far"]
 
 #: Cycles of a look for the event of a move, which ends in any case: the far memory moves words, or is silent.
 _LOOK = 100_000
@@ -65,20 +65,32 @@ def write_far(devices: Sequence[Device], contents: Mapping[tuple[int, int], Word
             _move(devices, Operation.MOVE_OUT, step)
 
 
+def clear_far(devices: Sequence[Device], windows: _Windows) -> None:
+    """Fill windows of far memories with zeros; see :func:`read_far`."""
+    with _staged(devices, windows) as used:
+        pending = [devices[rank].submit_write_memory(_near(devices[rank]), 0, np.zeros(count, np.uint32))
+                   for rank, count in used.items()]
+        for one in pending:
+            one.result()
+        for step in _steps(devices, windows):
+            _move(devices, Operation.MOVE_OUT, step)
+
+
 def _near(device: Device) -> int:
     return int(device.config.memories["activations"].number)
 
 
 @contextlib.contextmanager
-def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[None]:
-    """The activation memories, from their beginning on, as a place for parts of these windows."""
+def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, int]]:
+    """The activation memories, from their beginning on, as a place for parts of these windows: so many words of
+    each node, by rank."""
     used = {rank: min(max((count for _, count in mine), default=0), int(devices[rank].config.activation_words))
             for rank, mine in windows.items()}
     reading = {rank: devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
                for rank, count in used.items()}
     before = {rank: one.result() for rank, one in reading.items()}
     try:
-        yield
+        yield used
     finally:
         writing = [devices[rank].submit_write_memory(_near(devices[rank]), 0, words)
                    for rank, words in before.items()]
@@ -99,7 +111,8 @@ def _steps(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, t
 def _move(devices: Sequence[Device], operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
     """Move a part between the beginning of the activation memory and the far memory, on each node that has one."""
     for rank, (_, first, count) in step.items():
-        devices[rank].push(Command(operation=operation, weight_base=0, state_base=first, length=count))
+        device = devices[rank]
+        device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))
     events = {rank: _event(devices[rank]) for rank in step}  # of all, whatever one of them says
     for rank, event in events.items():
         event.check(devices[rank].name)
