@@ -16,6 +16,7 @@ from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS
+from hdl.ring.slots.link import connect_units
 from hdl.ring.slots.messages import MessageGate
 from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.records import RecordLaps
@@ -52,8 +53,8 @@ class Node(wiring.Component):
         hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.COLLECT, ControlType.GRANT)])
         departures, packets = Departures(), Source(type=PACKET)
         m.submodules += [path, clock, laps, table, ingress, transmitter, receiver, hub, departures, packets]
-        wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
-        wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+        connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
+                      transmitter=transmitter, receiver=receiver, rank=self._rank)
         connect_stream(m, receiver.control, hub.i)
         connect_stream(m, hub.o, transmitter.control)
         for number, unit in enumerate((clock, laps)):
@@ -62,7 +63,7 @@ class Node(wiring.Component):
                 connect_stream(m, unit.o, hub.give[number])
             m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
         connect_stream(m, packets.o, path.i)
-        state, link = clock.clock, clock.clock.link
+        state = clock.clock
         # Records go round when the last slot has ended, so far behind SYNC and FOLLOW that they do not overtake them
         # on the ring, which would restart a link; and again if they are lost. Rank 0 begins none of these meanwhile.
         waited, due = Signal(range(_PATIENCE)), Signal()
@@ -76,20 +77,12 @@ class Node(wiring.Component):
             m.d.comb += [hub.give[0].valid.eq(clock.o.valid & free), hub.give[0].payload.eq(clock.o.payload),
                          clock.o.ready.eq(hub.give[0].ready & free)]
         m.d.comb += [
-            departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
-            departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
-            link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
-            link.round.eq(transmitter.round),
             laps.ask.eq(due),
-            laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
             # The source has packets as fast as they leave.
             laps.record.pending.eq(Mux(self.stalls, 0, MOST_SLOTS)),
             laps.record.room.eq(MOST_SLOTS + 4 - ingress.packets), laps.record.longest.eq(LONGEST),
             laps.record.wants.eq(path.message_whole != 0),
-            table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
-            table.rank.eq(self._rank), table.now.eq(state.time),
-            path.starts.eq(table.starts), path.mode.eq(table.mode), path.rank.eq(self._rank),
-            transmitter.enable.eq(table.mode.as_value() == 0),
+            path.starts.eq(table.starts),
             packets.on.eq(1), packets.words.eq(LONGEST),
             ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), ingress.o.ready.eq(~self.stalls),
         ]

@@ -20,7 +20,7 @@ from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["PERIOD", "SlotLink", "egress_words", "state_layout", "test_layout",
+__all__ = ["PERIOD", "SlotLink", "connect_units", "egress_words", "state_layout", "test_layout",
            "usual_words"]
 
 #: Cycles from one SYNC of rank 0 to the next.
@@ -45,6 +45,26 @@ def state_layout():
 def egress_words(config):
     """Words of packets that wait for their slots: three of the longest, and a part of a fourth."""
     return 1 << (3 * packet_words(config.segment)).bit_length()
+
+
+def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
+    """Connect the units of slots of a node with each other, apart from what asks for laps and fills in the record.
+
+    Control words leave between superframes.
+    """
+    wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
+    wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+    state, link = clock.clock, clock.clock.link
+    m.d.comb += [
+        departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
+        departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
+        link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
+        link.round.eq(transmitter.round),
+        laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
+        table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
+        table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),
+        transmitter.enable.eq(table.mode.as_value() == 0),
+    ]
 
 
 def usual_words(config):
@@ -134,8 +154,8 @@ class SlotLink(wiring.Component):
         # Wires, and control words.
         wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
         wiring.connect(m, node=wiring.flipped(self.ring_o), path=path.ring_o)
-        wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
-        wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+        connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
+                      transmitter=transmitter, receiver=receiver, rank=self.place.rank)
         connect_stream(m, self.control_i, transmitter.control)
         connect_stream(m, receiver.control, self.control_o)
         for words, unit in ((self.clock_words, clock), (self.record_words, laps)):
@@ -146,22 +166,13 @@ class SlotLink(wiring.Component):
             m.d.comb += unit.reset_link.eq(reset)
 
         # TIME, its slots, and what is for tests.
-        state, link, master = clock.clock, clock.clock.link, self.place.rank == 0
+        state, master = clock.clock, self.place.rank == 0
         moved, lost = Signal(), Signal(8)
         m.d.sync += [moved.eq(self.test.move), lost.eq(lost + path.lost),
                      self.superframes.eq(self.superframes + laps.granted)]
         m.d.comb += [
-            departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
-            departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
-            link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
-            link.round.eq(transmitter.round),
             state.drift.eq(self.test.drift), state.shift.eq(self.test.shift.as_signed()),
             state.shifts.eq(self.test.move & ~moved),
-            laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
-            table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
-            table.rank.eq(self.place.rank), table.now.eq(state.time),
-            path.mode.eq(table.mode), path.rank.eq(self.place.rank),
-            transmitter.enable.eq(table.mode.as_value() == 0),
             self.now.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
             self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
         ]

@@ -14,6 +14,7 @@ from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.ring.slots.layouts import MESSAGE_TYPE
+from hdl.ring.slots.link import connect_units
 from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
@@ -44,8 +45,8 @@ class Node(wiring.Component):
         departures = Departures()
         packets, messages = Source(type=PACKET), Source(type=MESSAGE_TYPE)
         m.submodules += [path, clock, laps, table, ingress, transmitter, receiver, hub, departures, packets, messages]
-        wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
-        wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+        connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
+                      transmitter=transmitter, receiver=receiver, rank=self._rank)
         connect_stream(m, receiver.control, hub.i)
         connect_stream(m, hub.o, transmitter.control)
         for number, unit in enumerate((clock, laps)):
@@ -54,21 +55,12 @@ class Node(wiring.Component):
             m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
         connect_stream(m, packets.o, path.i)
         connect_stream(m, messages.o, path.message_i)
-        state, link = clock.clock, clock.clock.link
         m.d.comb += [
-            departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
-            departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
-            link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
-            link.round.eq(transmitter.round),
             # Records go round when TIMEs are set.
-            laps.ask.eq(state.looped), laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
+            laps.ask.eq(clock.clock.looped),
             laps.record.pending.eq(path.whole + SLOTS), laps.record.room.eq(SLOTS - ingress.packets),
             laps.record.longest.eq(LONGEST), laps.record.wants.eq(self.wants),
-            table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
-            table.rank.eq(self._rank), table.now.eq(state.time),
-            path.starts.eq(table.starts), path.mode.eq(table.mode), path.rank.eq(self._rank),
-            # Control words leave between superframes.
-            transmitter.enable.eq(table.mode.as_value() == 0),
+            path.starts.eq(table.starts),
             packets.on.eq(1), packets.words.eq(LONGEST), messages.words.eq(MESSAGE),
             messages.on.eq((self._rank == 0) | self.wants), messages.to.eq(0 if self._rank else NODES - 1),
             ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), ingress.o.ready.eq(1),
