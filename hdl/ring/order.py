@@ -396,7 +396,7 @@ class Walk(wiring.Component):
         return m
 
     def _climbs(self, place):
-        """How far the segments of each phase are behind the first ones, in places but for the lowest bits, which are
+        """Distance of the segments of each phase from the first ones, in places but for the lowest bits, which are
         zero. A sum for each phase needs no multiplier."""
         shift = (self._segment // GROUP).bit_length() - 1
         return {one: Signal(max(len(place) - shift, 1), name=f"climb_{one.name.lower()}") for one in Phase}

@@ -57,7 +57,7 @@ def test_statuses(taken):
 
 
 def test_strays_of_a_gate():
-    """What a gate reads outside for the command that it holds back counts, and what was before that does not."""
+    """Reads of a gate outside count for the command that it holds back, and those before that do not."""
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):

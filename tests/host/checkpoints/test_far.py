@@ -37,7 +37,7 @@ def filled(opened, seed):
 
 
 def test_there_and_back(rings):
-    """What is in the windows is restored, on a far memory of another pace; all around them stays, near and far."""
+    """Contents of windows are restored, on a far memory of another pace; all around them stays, near and far."""
     (source, simulation), (target, other) = rings
     given, before = filled(rings[0], 1), filled(rings[1], 2)
     near = [device.read_memory(device.config.memories["activations"].number, 0, 2048) for device in target.devices]

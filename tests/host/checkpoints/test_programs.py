@@ -150,7 +150,7 @@ def test_other_words(source, target, monkeypatch, bank):
 
 
 def test_number(source, target):
-    """Of nodes' programs the number is compared, and that there is one."""
+    """Numbers of programs are compared, and that nodes have one."""
     frame = read(source, LIVE)
     load(target, frame)
     for device in target.devices:

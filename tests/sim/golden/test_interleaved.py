@@ -34,7 +34,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """What is passed on has come two packets before, and new weights have three slots, wherever there are two
+    """Packets that are passed on have come two before, and new weights have three slots, wherever there are two
     segments to take in turn."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):

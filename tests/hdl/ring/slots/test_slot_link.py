@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What ends of links in slots are made of: hdl/ring/slots/link.py."""
+"""Sizes and units of ends of links in slots (hdl/ring/slots/link.py)."""
 
 import re
 
