@@ -15,13 +15,13 @@ from host.checkpoints.contents import pack_state, unpack_state
 from host.checkpoints.device_frame import (
     CARRIED,
     DeviceFrame,
-    contract_of,
+    contracts_of,
     load,
     read,
-    scrub,
     verify,
+    windows_of,
 )
-from host.checkpoints.frame_programs import commands
+from host.checkpoints.frame_programs import commands, forget_programs
 from host.checkpoints.manifest import FAR, canonical
 from host.checkpoints.rejections import (
     ForeignTenantError,
@@ -189,8 +189,9 @@ def admit(archive: Archive, ring: Ring, *,
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
     _check_room(archive.manifest, ring)
-    for rank, one in enumerate(ring.devices):
-        mine, contract = contract_of(one.config), device["contract"]
+    contracts = contracts_of([one.config for one in ring.devices])
+    for rank, (mine, node) in enumerate(zip(contracts, device["nodes"], strict=False)):
+        contract = node["contract"]
         if mine != contract:
             differ = ", ".join(f"{name} {contract.get(name)!r}, not {mine.get(name)!r}"
                                for name in sorted({*mine, *contract}) if mine.get(name) != contract.get(name))
@@ -236,7 +237,7 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
     frame = admit(archive, ring, watermarked=None if owner is None else lambda manifest: check_watermark(
         manifest, owner))
     state = unpack_state(archive.regions) if archive.manifest["process"] is not None else None
-    before = read(ring)
+    before = read(ring, windows_of(frame))
     with given_back(ring, before):
         load(ring, frame)
         verify(ring, frame)
@@ -245,7 +246,7 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """Give nodes back the frame that they had ``before`` if they are found not to hold what was loaded.
+    """Give nodes back the frame that they had ``before``, with all that is loaded, if they are found not to hold that.
 
     Raises
     ------
@@ -254,7 +255,8 @@ def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
     try:
         yield
     except ReadBackError:
-        scrub(ring)
+        ring.recover()
+        forget_programs(ring)
         load(ring, before)
         raise
 

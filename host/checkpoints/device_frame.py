@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
+from hdl.config import WORKER, NodeConfig
 from hdl.control.protocol import Operation
 from hdl.control.registers import REGISTERS, Access, register
 from host.checkpoints.frame_programs import (
@@ -30,10 +30,14 @@ from host.driver.device import Device
 from host.driver.far_contents import clear_far, far_words_of, read_far, write_far
 from host.driver.ring import Ring
 
-__all__ = ["CARRIED", "DeviceFrame", "Windows", "contract_of", "digest", "load", "read", "scrub", "verify", "whole"]
+__all__ = ["CARRIED", "DeviceFrame", "Live", "Windows", "contracts_of", "digest", "load", "read", "scrub", "verify",
+           "whole", "windows_of"]
 
 #: Ranges of each memory space that are live: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
+
+#: Windows of all nodes alike, or of each node.
+Live: TypeAlias = Windows | Sequence[Windows]
 
 #: Settings of the fabric, which a target keeps, and one that acts when it is written.
 _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
@@ -74,11 +78,18 @@ class DeviceFrame:
         return hashlib.sha256(canonical(self.fields) + parts).hexdigest()
 
 
-def contract_of(config: NodeConfig) -> dict[str, bool | str]:
-    """Properties of a node that decide the bits of results.
+def contracts_of(configs: Sequence[NodeConfig]) -> list[dict[str, bool | str]]:
+    """Properties of each node of a ring that decide the bits of results.
 
-    Lanes, segments, intervals and latencies are not among them: no sum depends on those.
+    Lanes, segments, intervals and latencies are not among them: no sum depends on those. Roles, and formats that
+    weights can be fetched in, are among them where there are workers: in other rings a server does what any node does.
     """
+    relay = any(config.role == WORKER for config in configs)
+    return [{**_contract_of(config), **({"role": config.role, "fetch_formats": config.fetch_formats} if relay else {})}
+            for config in configs]
+
+
+def _contract_of(config: NodeConfig) -> dict[str, bool | str]:
     return {"element": config.element, "weight_codec": config.weight_codec, "gradient_codec": config.gradient_codec,
             "masters": bool(config.has_master), "residuals": bool(config.has_residual), "rounds": config.rounds,
             "operands": config.operands if config.compute else "none", "order": "ring, from the rank of each block"}
@@ -92,14 +103,20 @@ def whole(device: Device) -> Windows:
     return {name: [(0, words)] for name, words in spaces.items() if words}
 
 
-def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
+def windows_of(frame: DeviceFrame) -> list[Windows]:
+    """Windows of each node of a frame."""
+    return [{space: [(base, count) for base, count in found] for space, found in node["windows"].items()}
+            for node in frame.fields["nodes"]]
+
+
+def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
     """Read the nodes of a ring, behind all commands that were queued before.
 
     Parameters
     ----------
     ring : Ring
-    live : mapping, optional
-        Windows of each node; by default all memories.
+    live : mapping or sequence of mapping, optional
+        Windows of all nodes, or of each; by default all memories.
 
     Raises
     ------
@@ -114,7 +131,12 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
     peers = [[ring.topology.predecessor(rank), ring.topology.successor(rank)] for rank in range(ring.nodes)]
     devices, nodes = ring.devices, []
     regions, programs = program_regions(ring), program_fields(ring)
-    windows = [whole(device) if live is None else live for device in devices]
+    windows: Sequence[Windows]
+    if live is None:
+        windows = [whole(device) for device in devices]
+    else:
+        windows = [live] * ring.nodes if isinstance(live, Mapping) else live
+    contracts = contracts_of([device.config for device in devices])
     pending = [(device.submit_read_bits("STATUS", "SLOT_1"),
                 [(device_region(rank, space, base),
                   device.submit_read_memory(device.config.memories[space].number, base, count))
@@ -127,7 +149,7 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
             raise RuntimeError(f"{devices[rank].name} must have ended its program and its rounds before it is read")
         regions |= {name: _bytes(words.result()) for name, words in contents}
         nodes.append({
-            "rank": rank, "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], **programs.nodes[rank],
+            "rank": rank, "contract": contracts[rank], "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], **programs.nodes[rank],
             "registers": {name: bits[name] for name in CARRIED},
             "slots": [slot if slot & _PENDING else 0 for slot in slots],
             "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})
@@ -135,7 +157,7 @@ def read(ring: Ring, live: Windows | None = None) -> DeviceFrame:
     regions |= {device_region(rank, FAR, base): _bytes(words)
                 for (rank, base), words in read_far(devices, far).items()}
     return DeviceFrame({
-        "contract": contract_of(devices[0].config), "nodes": nodes,
+        "nodes": nodes,
         "ring": {"size": ring.nodes, "topology": "ring", "epoch": epoch, "collective": collective, "peers": peers},
         **programs.ring,
     }, regions)
@@ -192,8 +214,7 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
         A node holds something else.
     """
     numbers = ring.numbers
-    found = read(ring, {space: [(base, count) for base, count in windows]
-                        for space, windows in frame.fields["nodes"][0]["windows"].items()})
+    found = read(ring, windows_of(frame))
     ring.go_on_from(*numbers)
     for node, expected in zip(found.fields["nodes"], frame.fields["nodes"], strict=True):
         rank = node["rank"]
@@ -231,7 +252,7 @@ def scrub(ring: Ring) -> None:
     forget_programs(ring)
 
 
-def digest(ring: Ring, live: Windows | None = None) -> str:
+def digest(ring: Ring, live: Live | None = None) -> str:
     """SHA-256 of everything that a frame has, by default of the whole nodes, but for numbers, which go on."""
     numbers = ring.numbers
     found = read(ring, live)

@@ -6,9 +6,10 @@ loads each program into the idle bank, has the node compare the digest by an EDI
 which makes the banks change.
 """
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def program_fields(ring: Ring) -> ProgramFields:
 
 
 def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
-    """Load the programs of a frame; nodes with two banks compare them with their digests.
+    """Load the programs of a frame; nodes with two banks compare both with their digests.
 
     Raises
     ------
@@ -82,27 +83,33 @@ def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, b
     if not any(programs) and not any(idle):
         return
     banks = fields.get("banks", {"set": 0, "latest": 0, "model": 0, "due": None})
-    if not _banked(ring) or not all(map(any, programs)):
+    runs = all(map(any, programs))
+    if not _banked(ring) or not (runs or any(idle)):
         ring.load_programs(programs, model=model)
-        if any(idle):
-            _stage(ring, idle, model=banks["model"])
         return
     first, due = banks["set"], banks["due"]
     # Later edits have numbers above those of the source, and of the target.
-    number = max(_latest(ring), banks["latest"] - (1 if due is None else 2)) + 1
-    ring.load_programs(programs, model=(model - 1) % 256)  # so that the two banks have different numbers
-    _stage(ring, programs, model=model)  # which takes back an edit that waits
+    number = max(_latest(ring), banks["latest"] - 2) + 1
+    given = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
+    ring.load_programs(given, model=(model - 1) % 256)  # so that the two banks have different numbers
+    _stage(ring, given, model=model)  # which takes back an edit that waits
     ring.begin_set(first)
     _edit(ring, number=number, first=first, region="program")
     ring.begin_set(first)
+    if not runs:
+        ring.load_programs(programs, model=model)
     if any(idle):
         _stage(ring, idle, model=banks["model"])
-        if due is not None:
-            if due != first:
-                ring.begin_set(due)
-            _edit(ring, number=number + 1, first=due, region="idle")
-            if due != first:  # the set is over, and the edit waits until it is run again
-                ring.begin_set(first)
+        if due is None:
+            if all(map(any, idle)):  # an EDIT is for programs of all nodes
+                with _compared(ring, "idle"):
+                    ring.compare_staged(number=number + 1)
+            return
+        if due != first:
+            ring.begin_set(due)
+        _edit(ring, number=number + 1, first=due, region="idle")
+        if due != first:  # the set is over, and the edit waits until it is run again
+            ring.begin_set(first)
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
@@ -152,8 +159,15 @@ def _stage(ring: Ring, programs: _Programs, *, model: int) -> None:
 
 
 def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
-    try:
+    with _compared(ring, region):
         ring.edit_programs(number=number, set=first)
+
+
+@contextlib.contextmanager
+def _compared(ring: Ring, region: str) -> Iterator[None]:
+    """Digests that nodes compare; one that differs is told with its node and region."""
+    try:
+        yield
     except WrongProgramError as error:
         rank = next(rank for rank, device in enumerate(ring.devices) if str(error).startswith(f"{device.name}:"))
         raise ReadBackError(rank, region, "must have the CRC-32 of what was sent to it") from None

@@ -101,6 +101,7 @@ _NODE = _record(
     {"idle": _programs}, rank=_rank, version=_number, flags=_integer(0, 0xFFFF),
     registers=_mapping(_text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
     slots=_several(_integer(0, (1 << 19) - 1), 2, 2), model=_integer(0, 255),
+    contract=_mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=_mapping(_name, _windows, MOST_SPACES))
 
 #: Banks of programs: the next set, the number of the latest edit, and number and set of the program that waits.
@@ -109,7 +110,6 @@ _BANKS = _record(set=_integer(0, 0xFFFF), latest=_integer(0, 0xFFFF), model=_int
 
 _DEVICE = _record(
     {"banks": _BANKS},
-    contract=_mapping(_name, lambda value: isinstance(value, bool | str), 32),
     ring=_record(size=_integer(1, _MOST_NODES), topology=_name, epoch=_integer(0, 255),
                  collective=_integer(0, 0xFFFF), peers=_several(_pair(_rank, _rank), 1, _MOST_NODES)),
     nodes=_several(_NODE, 1, _MOST_NODES))
@@ -151,6 +151,9 @@ def parse(data: bytes) -> dict[str, Any]:
         raise MalformedError("manifest must have a schema and the number of its format")
     if (schema, number) != (SCHEMA, FORMAT):
         raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
+    device = value.get("device")
+    if isinstance(device, dict) and "contract" in device:
+        raise BadVersionError("file must have a contract for each node, not one for all, as files had before")
     for name, check in _MANIFEST.items():
         if name not in value or not check(value[name]):
             raise MalformedError(f"manifest must have a {name} as docs/checkpoints.md says")

@@ -20,14 +20,14 @@ _SPACES = ("weights", "masters", "codebook")
 def watermark(manifest: dict[str, Any], key: bytes) -> str:
     """The watermark of the model that a manifest describes, in hexadecimal digits.
 
-    The structure is the contract and the windows of the nodes; the weights are the digests of the regions that have
+    The structure is the contracts and the windows of the nodes; the weights are the digests of the regions that have
     them. A checkpoint without device frame is marked as a whole.
     """
     device, regions = manifest["device"], manifest["regions"]
     if device is None:
         structure, marked = None, regions
     else:
-        structure = [device["contract"], [node["windows"] for node in device["nodes"]]]
+        structure = [[node["contract"], node["windows"]] for node in device["nodes"]]
         marked = [one for one in regions if one["name"].startswith("device/")
                   and one["name"].split("/")[2] in _SPACES]
     return hmac.new(key, canonical([structure, marked]), hashlib.sha256).hexdigest()

@@ -52,6 +52,7 @@ class _Staged:
     programs: list[list[list[Command]]]
     model: int
     set: int | None = None
+    comparisons: int = 0  # that were made without an edit that stays
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,6 +209,22 @@ class RingPrograms(LocalCommands):
         self._staged = None
         self._all(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
+    def compare_staged(self, *, number: int) -> None:
+        """Have nodes compare the idle banks with the digests of the programs that were staged, and no edit wait: one
+        with this number is taken back by a load of no commands, which leaves the program as it is.
+
+        Raises
+        ------
+        DeviceError
+            A node has received something else, or is in another set; its idle bank is empty then.
+        """
+        self.edit_programs(number=number, set=self._next_set or 0)
+        staged = self._staged
+        assert staged is not None
+        staged.set, staged.comparisons = None, staged.comparisons + 1
+        self._all(lambda rank, device: device.submit_load_program(
+            self._config.queues - 1, [], slot=_behind(device, staged.programs[rank]), model=staged.model, idle=True))
+
     def edit_programs(self, *, number: int, set: int) -> None:
         """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
         acknowledgements of all nodes.
@@ -220,7 +237,7 @@ class RingPrograms(LocalCommands):
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
-        digests = [_digest(device, program, staged.model)
+        digests = [_digest(device, program, staged)
                    for device, program in zip(self._devices, staged.programs, strict=True)]
         pending = [device.submit_edit(number=number, set=set, digest=digest)
                    for device, digest in zip(self._devices, digests, strict=True)]
@@ -407,13 +424,21 @@ def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
     return [device.named(command) for command in _commands(program, queue)]
 
 
-def _digest(device: Device, program: NodeProgram, model: int) -> int:
-    """Digest of loads of all queues for the idle bank of a node."""
-    found = 0
-    for queue in range(device.config.queues):
-        found = zlib.crc32(pack(_HEADER, {"queue": queue, "idle": 1, "model": model}, "Program's").tobytes(), found)
-        for command in _named(device, program, queue):
+def _behind(device: Device, program: NodeProgram) -> int:
+    """Place behind the last command of a node's last queue."""
+    return len(_commands(program, device.config.queues - 1))
+
+
+def _digest(device: Device, program: NodeProgram, staged: _Staged) -> int:
+    """Digest of loads of all queues for the idle bank of a node, and of those that took back an edit."""
+    found, last = 0, {"queue": device.config.queues - 1, "slot": _behind(device, program)}
+    for given in ({"queue": queue} for queue in range(device.config.queues)):
+        header = pack(_HEADER, {**given, "idle": 1, "model": staged.model}, "Program's")
+        found = zlib.crc32(header.tobytes(), found)
+        for command in _named(device, program, given["queue"]):
             found = zlib.crc32(command.words().tobytes(), found)
+    for _ in range(staged.comparisons):
+        found = zlib.crc32(pack(_HEADER, {**last, "idle": 1, "model": staged.model}, "Program's").tobytes(), found)
     return found
 
 

@@ -17,7 +17,7 @@ from hdl.ring.topology import RingTopology
 from host.checkpoints.archive import LARGEST_MANIFEST, open_archive, pack
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, admit, examine, make
 from host.checkpoints.contents import pack_state, unpack_state
-from host.checkpoints.device_frame import CARRIED, contract_of
+from host.checkpoints.device_frame import CARRIED, contracts_of
 from host.checkpoints.keys import key_of
 from host.checkpoints.manifest import canonical, parse
 from host.checkpoints.rejections import BadRegionError, BadVersionError, Cause, MalformedError, RejectionError
@@ -31,11 +31,11 @@ WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
-        "windows": WINDOWS, "idle": []}
+        "windows": WINDOWS, "idle": [], "contract": contracts_of([NodeConfig(masters=True, restorable=True)])[0]}
 FIELDS = {
     "sequence": 3, "nonce": "0" * 32, "time": 9, "tenant": 0, "watermark": None,
     "process": {"step": 1, "epoch": 1, "arrays": 0, "order": None, "resources": {"nodes": 1, "words": {}}},
-    "device": {"contract": contract_of(NodeConfig(masters=True, restorable=True)), "nodes": [{**NODE, "rank": 0}],
+    "device": {"nodes": [{**NODE, "rank": 0}],
                "banks": {"set": 1, "latest": 2, "model": 3, "due": None},
                "ring": {"size": 1, "topology": "ring", "epoch": 0, "collective": 0, "peers": [[0, 0]]}},
 }

@@ -116,6 +116,7 @@ def test_staged_without_an_edit(source, target):
     assert frame.fields["banks"]["due"] is None
     restore(frame, target)
     assert target.staged == source.staged
+    assert [device.read_fields("PROGRAM_BANK")["pending"] for device in target.devices] == [0, 0]
     number = 1 + max(device.read_fields("PROGRAM_SET")["latest"]
                      for ring in (source, target) for device in ring.devices)
     for ring in (source, target):
@@ -123,9 +124,28 @@ def test_staged_without_an_edit(source, target):
     assert finish(target, (5,)) == finish(source, (5,))
 
 
-@pytest.mark.parametrize("bank", ["program", "idle"])
-def test_other_words(source, target, monkeypatch, bank):
-    """A node that has received another word of a program says so, and nodes can get back what they had."""
+def test_a_first_program_by_an_edit(source, target):
+    """Nodes that run no program yet have one that waits: it begins with its set."""
+    for ring in (source, target):
+        forget_programs(ring)
+    for _ in source.stage_programs(program(40, 0)):
+        pass
+    number = 1 + max(device.read_fields("PROGRAM_SET")["latest"] for device in source.devices)
+    source.edit_programs(number=number, set=source.next_set)
+    frame = read(source, LIVE)
+    restore(frame, target)
+    assert [device.read_fields("PROGRAM_BANK")["pending"] for device in target.devices] == [1, 1]
+    assert target.loaded[1] == source.loaded[1] == [[[], [], []]] * 2
+    assert finish(target, (source.next_set,)) == finish(source, (source.next_set,))
+
+
+@pytest.mark.parametrize(("bank", "edited"), [("program", True), ("idle", True), ("idle", False)])
+def test_other_words(source, target, monkeypatch, bank, edited):
+    """A node that has received another word of a program says so, with an edit that waits and without one, and nodes
+    can get back what they had."""
+    if not edited:
+        for _ in source.stage_programs(program(10, 1)):
+            pass
     forget_programs(target)
     target.load_programs(program(30, 1), model=3)
     before, expected = read(target, LIVE), digest(target, LIVE)

@@ -98,8 +98,8 @@ def test_frames_apart(target, frame):
 
 def changed(frame, change):
     """A checkpoint of which the fields of the device frame were changed before it was signed."""
-    fields = {**frame.fields, "ring": dict(frame.fields["ring"]), "contract": dict(frame.fields["contract"]),
-              "nodes": [{**node, "windows": dict(node["windows"])} for node in frame.fields["nodes"]]}
+    fields = {**frame.fields, "ring": dict(frame.fields["ring"]),
+              "nodes": [{**node, "windows": dict(node["windows"]), "contract": dict(node["contract"])} for node in frame.fields["nodes"]]}
     regions = dict(frame.regions)
     change(fields, regions)
     return checkpoint(dataclasses.replace(frame, fields=fields, regions=regions))
@@ -169,8 +169,8 @@ REJECTED = {
                     "node 1 must have the registers of the checkpoint"),
     "other memory": (lambda frame: changed(frame, other_memory), Cause.TOO_SMALL,
                      "node 0 must have 64 words of codebook, not 0"),
-    "contract": (lambda frame: changed(frame, lambda fields, regions: fields["contract"].update(weight_codec="mx9")),
-                 Cause.WRONG_CONTRACT, "node 0 must compute with weight_codec 'mx9', not 'mxfp8_e4m3'"),
+    "contract": (lambda frame: changed(frame, lambda fields, regions: fields["nodes"][1]["contract"].update(
+        weight_codec="mx9")), Cause.WRONG_CONTRACT, "node 1 must compute with weight_codec 'mx9', not 'mxfp8_e4m3'"),
     "other owner": (lambda frame: checkpoint(frame, owner=b"x" * 32), Cause.WRONG_WATERMARK, "watermark of this"),
     "no owner": (lambda frame: checkpoint(frame, owner=None), Cause.WRONG_WATERMARK, "watermark of this owner"),
     "other weights": (remarked, Cause.WRONG_WATERMARK, "its structure or its weights are others"),
