@@ -140,7 +140,9 @@ RELAY_NODES_OPTIONS = $(strip $(call option,HIDDEN,--hidden) $(call option,NODES
   $(call option,WORKER_FAR,--worker-far) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,FORMATS,--format) $(if $(filter-out 0 no,$(PLATEAU)),--plateau) \
-  $(if $(filter-out 0 no,$(UNDERFLOW)),--underflow) $(if $(filter resident,$(RELAY)),--resident))
+  $(if $(filter-out 0 no,$(UNDERFLOW)),--underflow) $(if $(filter resident,$(RELAY)),--resident) \
+  $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \
+  $(if $(filter-out 0 no,$(RESUME)),--resume))
 MIGRATE_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,STEPS,--steps) $(call option,AFTER,--after) \
   $(call option,OPTIMIZER,--optimizer) $(call option,HIDDEN,--hidden) $(call option,WEIGHTS,--weights) \
   $(call option,GRADIENTS,--gradients) $(call option,LATENCY,--latency) $(call option,INTERVAL,--interval) \

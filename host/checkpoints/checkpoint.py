@@ -246,7 +246,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """Give nodes back the frame that they had ``before``, with all that is loaded, if they are found not to hold that.
+    """Give nodes back the frame that they had ``before`` if they are found not to hold what was loaded, which has no
+    other windows.
 
     Raises
     ------

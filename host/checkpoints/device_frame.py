@@ -81,11 +81,11 @@ class DeviceFrame:
 def contracts_of(configs: Sequence[NodeConfig]) -> list[dict[str, bool | str]]:
     """Properties of each node of a ring that decide the bits of results.
 
-    Lanes, segments, intervals and latencies are not among them: no sum depends on those. Roles, and formats that
-    weights can be fetched in, are among them where there are workers: in other rings a server does what any node does.
+    Lanes, segments, intervals and latencies are not among them: no sum depends on those. Roles, and whether weights
+    can be fetched in formats, are among them where there are workers: elsewhere a server does what any node does.
     """
     relay = any(config.role == WORKER for config in configs)
-    return [{**_contract_of(config), **({"role": config.role, "fetch_formats": config.fetch_formats} if relay else {})}
+    return [_contract_of(config) | ({"role": config.role, "fetch_formats": config.fetch_formats} if relay else {})
             for config in configs]
 
 
@@ -149,7 +149,8 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
             raise RuntimeError(f"{devices[rank].name} must have ended its program and its rounds before it is read")
         regions |= {name: _bytes(words.result()) for name, words in contents}
         nodes.append({
-            "rank": rank, "contract": contracts[rank], "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"], **programs.nodes[rank],
+            "rank": rank, "contract": contracts[rank], **programs.nodes[rank],
+            "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"],
             "registers": {name: bits[name] for name in CARRIED},
             "slots": [slot if slot & _PENDING else 0 for slot in slots],
             "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["relay_nodes_command"]
 
-_FILES = ("relay-nodes.json",)
+_FILES = ("relay-nodes.json", "checkpoint.tar")
 
 
 def relay_nodes_command(
@@ -46,7 +46,12 @@ def relay_nodes_command(
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     threads: Annotated[int, typer.Option(help="Threads of the simulation.")] = 2,
     arithmetic: Annotated[Arithmetic, typer.Option(help="Float units of the simulation.")] = Arithmetic.GATEWARE,
-    output: Annotated[Path, typer.Option(help="Folder of relay-nodes.json. [default: build/relay]",
+    checkpoint: Annotated[int, typer.Option(
+        help="Write checkpoint.tar after so many sets each, and after the last one; 0 for none, unless the run is "
+             "interrupted.")] = 0,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on from checkpoint.tar in the output folder, if there is one.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder of relay-nodes.json and checkpoint.tar. [default: build/relay]",
                                          show_default=False)] = toolchain.BUILD / "relay",
 ) -> None:
     """Train layer by layer from a server, on simulated nodes, and compare them with golden ones."""
@@ -54,16 +59,19 @@ def relay_nodes_command(
     from host.models.digits import digits
     from host.models.widths import widths as hidden_widths
     from host.relay.assessor import Plateau, Together, Underflow
+    from host.relay.checkpoint import RelayKeeper
     from host.relay.edits import Structure
     from host.relay.node_run import NodeRun
     from host.relay.opening import LATENCY, open_relay, relay_nodes
     from host.relay.plan import cut, make_relay_plan
     from host.relay.program_timeline import Far
+    from host.training.experiment import watching
     from host.training.optimizers import SGD
 
     check_range("Workers", nodes, 1, 15)
     check_range("Sets", sets, 1, 100_000)
     check_range("Microbatches", microbatches, 1, 64)
+    check_range("Sets between checkpoints", checkpoint, 0, 100_000)
     speed, worker_speed = _speed("the server's far memory", far), _speed("the workers' far memories", worker_far)
     layers, data, optimizer = hidden_widths(hidden), digits(), SGD(rate, momentum=momentum)
     widths = (data.train_x.shape[1], *layers, data.classes)
@@ -80,17 +88,26 @@ def relay_nodes_command(
     rules: list[Assessor] = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
     pace = Far(lanes=NodeConfig.lanes, rate=worker_speed, latency=LATENCY)
     prepare(output, files=_FILES)
+    keeper = RelayKeeper(output / _FILES[1], {
+        "hidden": hidden, "workers": nodes, "microbatch": microbatch, "microbatches": microbatches, "rate": rate,
+        "momentum": momentum, "plateau": plateau, "format": format, "underflow": underflow, "window": window,
+        "resident": resident, "seed": seed}, sets=checkpoint)
+    kept = resume and keeper.check()
     console = make_console()
     console.print(plan.line, soft_wrap=True)
-    with Progress(console) as progress:
+    if resume:
+        console.print(f"{shown(keeper.path)}: " + ("the run goes on from there" if kept else
+                                                   "there is none, so the run begins at its first set"),
+                      soft_wrap=True)
+    with Progress(console) as progress, watching() as signals:
         progress.stage("build", 1)
         with open_relay(configs, workers=nodes, rate=speed, worker_rate=worker_speed, threads=threads,
                         arithmetic=arithmetic) as (ring, simulation):
             run = NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
                           assessor=Together(*rules) if rules else None)
-            progress.stage("relay", sets)
-            rows = []
-            for number in range(sets):
+            rows: list[dict[str, Any]] = keeper.go_on(ring, run) if kept else []
+            progress.stage("relay", sets - len(rows))
+            for number in range(len(rows), sets):
                 before = simulation.cycle
                 report = run.step()
                 run.compare()
@@ -98,6 +115,10 @@ def relay_nodes_command(
                 progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
                 if number == 0 and microbatches is None:
                     run.choose(rows[0]["chosen"])
+                if signals.asked is not None or keeper.due(number + 1, last=number + 1 == sets):
+                    keeper.save(ring, run, rows)
+                if signals.asked is not None:
+                    break
     console.print(_table(rows))
     console.print(_link(rows[-1]), soft_wrap=True)
     console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if run.same else 'OTHER'} bits "
@@ -107,6 +128,10 @@ def relay_nodes_command(
         **run.described(), "widths": widths, "microbatch": plan.microbatch, "peak": plan.peak, "same": run.same,
         "accuracy": run.accuracy, "times": rows})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
+    if signals.asked is not None:
+        console.print(f"interrupted; {shown(keeper.path)} holds {len(rows)} sets: the same command with --resume "
+                      f"(make: RESUME=1) goes on from there", soft_wrap=True)
+        raise typer.Exit(128 + signals.asked)
     if not run.same:
         raise typer.Exit(1)
 
@@ -126,7 +151,7 @@ def _row(run: "NodeRun", number: int, cycles: int, *, speed: Fraction, far: "Far
     """Figures of a set, beside those of its timeline."""
     from host.relay.timeline import microbatches
 
-    times: SetTimes = run.times[number]
+    times: SetTimes = run.times[number - len(run.reports)]
     costs, units = run.costs(times, rate=speed), run.reports[number].structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)
     longest = max(range(len(units)), key=lambda unit: units[unit].words)

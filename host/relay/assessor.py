@@ -7,6 +7,7 @@ decide the same in every run with the same bits.
 import collections
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from host.relay.edits import Kind, Structure
 from host.relay.run import Assessor, Change, SetReport
@@ -44,6 +45,13 @@ class Plateau:
         self._losses.clear()
         return [(following.layers, Kind.ADD, following.widths[-2])]
 
+    def state(self) -> dict[str, Any]:
+        return {"left": self._left, "losses": list(self._losses)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._left = state["left"]
+        self._losses = collections.deque(state["losses"], maxlen=2 * self._sets)
+
 
 class Underflow:
     """Widen the format of a layer whose weights become zeros in FETCH.
@@ -76,6 +84,12 @@ class Underflow:
                 self._count[layer] = 0
         return changes
 
+    def state(self) -> list[list[int]]:
+        return [[layer, count] for layer, count in sorted(self._count.items())]
+
+    def restore(self, state: list[list[int]]) -> None:
+        self._count = collections.Counter({layer: count for layer, count in state})
+
 
 class Blind:
     """Widen the formats of all layers as early as can be, whatever a set has left.
@@ -97,6 +111,12 @@ class Blind:
         return [(layer, Kind.FORMAT, self._wider[name]) for layer, name in enumerate(following.formats, start=1)
                 if name in self._wider]
 
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: None) -> None:
+        """Do nothing: the number of a set is in its report."""
+
 
 class Together:
     """Several assessors, of which the first with changes is heard: layers have other numbers behind these."""
@@ -107,3 +127,10 @@ class Together:
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
         found = [one.assess(report, following) for one in self._assessors]
         return next((changes for changes in found if changes), [])
+
+    def state(self) -> list[Any]:
+        return [one.state() for one in self._assessors]
+
+    def restore(self, state: list[Any]) -> None:
+        for one, mine in zip(self._assessors, state, strict=True):
+            one.restore(mine)

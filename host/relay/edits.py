@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -283,6 +283,25 @@ class Ring:
     def __init__(self, structure: Structure, *, nodes: int):
         self.banks = [Banks(structure) for _ in range(nodes)]
         self._waiting: dict[int, tuple[Edit, set[int]]] = {}
+
+    @classmethod
+    def behind(cls, structure: Structure, log: Sequence[Edit], *, sets: int,
+               nodes: int) -> "tuple[Ring, list[Structure]]":
+        """Banks behind sets of a log, and the program of each of them.
+
+        Raises
+        ------
+        RefusedError
+            Nodes refuse an edit.
+        """
+        ring, found = cls(structure, nodes=nodes), []
+        for number in range(sets + 1):
+            for edit in (one for one in log if one.set == number):
+                ring.send(edit)
+                ring.deliver_all()
+            if number < sets:
+                found.append(ring.begin(number))
+        return ring, found
 
     def send(self, edit: Edit) -> None:
         """Have an edit travel to all nodes."""

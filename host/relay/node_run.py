@@ -14,6 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def worker_node(*, window: int, activation_words: int, far_words: int, depth: in
     """A worker of four by four units with windows of ``window`` elements, and as many accumulators."""
     return NodeConfig(role="worker", compute=4, queues=3, masking=False, error_feedback=False, state_planes=0,
                       state_words=32, gradient_words=windows * window, weight_words=windows * window,
-                      fetch_formats=True, program_banks=2,
+                      fetch_formats=True, program_banks=2, restorable=True,
                       activation_words=activation_words, far_words=far_words, program_depth=depth)
 
 
@@ -57,7 +58,8 @@ def server_node(*, words: int, planes: int, depth: int) -> NodeConfig:
     """A server of ``words`` weights with ``planes`` words of state for each, which updates a row per cycle."""
     return NodeConfig(role="server", queues=3, masking=False, error_feedback=False, gradient_words=64,
                       weight_words=words, state_words=words, state_planes=planes, far_words=(1 + planes) * words,
-                      update_lanes=4, program_depth=depth, fetch_formats=True, program_banks=2)
+                      update_lanes=4, program_depth=depth, fetch_formats=True, program_banks=2,
+                      restorable=True)
 
 
 def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
@@ -93,7 +95,7 @@ class NodeRun(RelayRun):
     same : bool
         Whether nodes have had the golden bits and counts until now.
     times : list of SetTimes
-        Cycles of each set that was traced.
+        Cycles of each set that was traced; of a run that was resumed, of those since.
     outcome : SetOutcome
         That of the latest set.
     relay : RelayRing, optional
@@ -188,6 +190,42 @@ class NodeRun(RelayRun):
                                                                  learning_rate=structure.rate))
         self._staged = True
 
+    # Checkpoints.
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on; the nodes' part is in :meth:`live`.
+
+        Raises
+        ------
+        ValueError
+            The run has done no set.
+        """
+        return {**super().state(), "relay": self._begun.state(), "staged": self._staged and bool(self._pending),
+                "same": self.same}
+
+    def live(self) -> list[dict[str, list[tuple[int, int]]]]:
+        """Windows of each node that the rest of the run depends on; see :meth:`host.relay.ring.RelayRing.live`."""
+        return self._begun.live(self._optimizer.planes)
+
+    @property
+    def _begun(self) -> RelayRing:
+        if self.relay is None:
+            raise ValueError("Run must have done a set before it is saved")
+        return self.relay
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, on nodes to which the frame of :meth:`live` was restored."""
+        super().resume(state)
+        self.same = state["same"]
+        lists = self._compiled(self._structure, state["relay"]["lists"])
+        self.relay = RelayRing(self._nodes, lists, state=state["relay"])
+        self._running = self._structure
+        self._next, self._staged = None, state["staged"]
+        if self._banked and self._pending:
+            self._next = self._following(self.relay, self._pending)
+            if self._staged:
+                self.relay.follow(self._next.program)
+
     def step(self) -> SetReport:
         """Run the next set; what nodes have is compared before an edit."""
         if self._pending:
@@ -258,7 +296,7 @@ class NodeRun(RelayRun):
         far : Far
             Pace of the workers' far memories.
         """
-        report, times = self.reports[number], self.times[number]
+        report, times = self.reports[number], self.times[number - len(self.reports)]
         costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,
                                            zeros=report.pushed[unit.layer].zero_part, lanes=far.lanes)
                              for unit in report.structure.plan.units])

@@ -8,8 +8,8 @@ same way.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +86,18 @@ class SetOutcome:
     program: CompiledProgram
 
 
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of elements, of which neighbours and equal ones are one."""
+    found: list[tuple[int, int]] = []
+    for base, count in sorted(spans):
+        if found and base <= sum(found[-1]):
+            begun = found[-1][0]
+            found[-1] = begun, max(sum(found[-1]), base + count) - begun
+        else:
+            found.append((base, count))
+    return found
+
+
 class RelayRing:
     """Workers and a server that train a model layer by layer.
 
@@ -94,6 +106,8 @@ class RelayRing:
     ring : Ring
         Workers of the plan, and as the last node their server; connected.
     lists : RelayLists
+    state : mapping, optional
+        Result of :meth:`state` on other nodes, of which these have been given the contents.
 
     Members
     -------
@@ -106,7 +120,7 @@ class RelayRing:
         The last node is no server, or another one is not a worker.
     """
 
-    def __init__(self, ring: Ring, lists: RelayLists):
+    def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):
         roles = [device.config.role for device in ring.devices]
         if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
             raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
@@ -120,7 +134,33 @@ class RelayRing:
         self._following: SetProgram | None = None
         self._earlier: int | None = None
         self.edited: list[tuple[int, int, int]] = []
-        self._write_lists(lists)
+        if state is None:
+            self._write_lists(lists)
+            return
+        self._bases, self._lengths, self._sets = state["bases"], state["lengths"], state["sets"]
+        self._program = self.prepare(lists, self._bases, self._lengths).compiled
+
+    def state(self) -> dict[str, Any]:
+        """Places of lists and units, examples of microbatches, and the number of sets."""
+        return {"lists": self._lists.base, "bases": list(self._bases), "lengths": self._lengths, "sets": self._sets}
+
+    def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
+        """Windows of each node that the next set reads before it writes them: lists of workers, and of the server
+        weights, so many planes of state, and counts of the latest set; with what was staged for the next one."""
+        both = [(self._lists, self._bases)]
+        if self._following is not None:
+            both.append((self._following.lists, self._following.bases))
+        lists = _joined((one.base, len(one.words)) for one, _ in both)
+        units = _joined((base, unit.length) for one, bases in both
+                        for base, unit in zip(bases, one.plan.units, strict=True))
+        served = {name: units for name in ("weights", *(f"state_{plane}" for plane in range(planes)))}
+        if self._server.config.fetch_formats:
+            served["counts"] = [(0, 4 * len(self._plan.units))]
+        return [*({"activations": lists} for _ in self._workers), served]
+
+    def follow(self, following: "SetProgram") -> None:
+        """Go on with what was staged on other nodes, of which these have been given the contents."""
+        self._following = following
 
     def _write_lists(self, lists: RelayLists) -> None:
         for device in self._workers:

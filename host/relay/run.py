@@ -66,6 +66,14 @@ class Assessor(Protocol):
         """Changes to the program of the next set but one, ``following`` being that of the next one."""
         ...
 
+    def state(self) -> Any:
+        """What later changes depend on: numbers and texts, in lists and dictionaries."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state of an assessor with the same parameters."""
+        ...
+
 
 def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
     """Masters of the units of a layer with ``width`` outputs, from its weights and biases."""
@@ -159,6 +167,13 @@ class _Examples:
             self._left = np.concatenate([self._left, self._generator.permutation(self._count)])
         found, self._left = self._left[:count], self._left[count:]
         return found
+
+    def state(self) -> dict[str, Any]:
+        return {"left": self._left.astype(np.int64), "generator": self._generator.bit_generator.state}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._left = state["left"].astype(np.intp)
+        self._generator.bit_generator.state = state["generator"]
 
 
 class RelayRun:
@@ -264,6 +279,56 @@ class RelayRun:
         """Run sets."""
         for _ in range(sets):
             on_set(self.step())
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, between two sets."""
+        counts = [[report.number, layer, *dataclasses.astuple(report.fetched[layer]),
+                   *dataclasses.astuple(report.pushed[layer])] for report in self.reports for layer in report.fetched]
+        return {
+            **self._origin(), "batches": {"number": len(self.reports), **self._examples.state()},
+            "log": [edit.described() for edit in self.log], "refused": list(self.refused),
+            "losses": np.array([report.loss for report in self.reports], np.uint32),
+            "counts": np.array(counts, np.int64).reshape(-1, 8),
+            "assessor": None if self._assessor is None else self._assessor.state(),
+            "masters": [one.copy() for one in self.server.masters],
+            "state": [[one.copy() for one in planes] for planes in self.server.state]}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of a run with the same parameters; edits that were given count from there on.
+
+        Raises
+        ------
+        ValueError
+            The run has others.
+        RefusedError
+            The log has an edit that nodes refuse.
+        """
+        for name, mine in self._origin().items():
+            if state[name] != mine:
+                raise ValueError(f"Run must go on from one with {name} {mine!r}, not {state[name]!r}")
+        sets = state["batches"]["number"]
+        self.log, self.refused = [Edit.parse(one) for one in state["log"]], list(state["refused"])
+        self._ring, structures = Ring.behind(self._start, self.log, sets=sets, nodes=self._workers + 1)
+        self._structure = structures[-1] if structures else self._start
+        self._pending = [edit for edit in self.log if edit.set == sets]
+        self._examples.restore(state["batches"])
+        counts: list[dict[int, tuple[Counts, Counts]]] = [{} for _ in structures]
+        for number, layer, *values in state["counts"].tolist():
+            counts[number][layer] = Counts(*values[:3]), Counts(*values[3:])
+        self.reports = [SetReport(
+            number, int(loss), structure.count * structure.microbatch * self._workers,
+            {layer: fetched for layer, (fetched, _) in found.items()},
+            {layer: pushed for layer, (_, pushed) in found.items()}, structure)
+            for number, (structure, loss, found) in enumerate(zip(structures, state["losses"], counts, strict=True))]
+        self.server = Server(self._structure.plan.units, state["masters"], planes=self._optimizer.planes)
+        self.server.state = [[one.copy() for one in planes] for planes in state["state"]]
+        if self._assessor is not None:
+            self._assessor.restore(state["assessor"])
+
+    def _origin(self) -> dict[str, Any]:
+        """Parameters of the run that its bits depend on."""
+        return {"start": self._start.described(), "workers": self._workers, "seed": self._seed,
+                "optimizer": repr(self._optimizer), "assessor_kind": type(self._assessor).__name__}
 
     @property
     def accuracy(self) -> float:

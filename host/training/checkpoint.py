@@ -1,7 +1,8 @@
 """Checkpoints of training: files of format 1 with a process frame, on which the rest of a run depends.
 
-:mod:`host.checkpoints` has the format. The nodes are given what the golden model has when a run goes on, so that no
-device frame is needed. The manifest is authenticated with the user's key (:func:`host.checkpoints.keys.user_key`).
+:mod:`host.checkpoints` has the format. The nodes of a ring are given what the golden model has when a run goes on, so
+that no device frame is needed. The manifest is authenticated with the user's key
+(:func:`host.checkpoints.keys.user_key`).
 """
 
 import importlib.metadata
@@ -15,6 +16,7 @@ import numpy as np
 
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, examine, make
 from host.checkpoints.contents import unpack_state
+from host.checkpoints.device_frame import DeviceFrame
 from host.checkpoints.keys import user_key
 from host.checkpoints.rejections import RejectionError
 from host.output import write_bytes
@@ -37,7 +39,7 @@ def versions() -> dict[str, str]:
             "numpy": np.__version__}
 
 
-def save(path: Path, identity: dict[str, Any], content: Any) -> None:
+def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
     """Write a file that replaces an older one once it is whole.
 
     Parameters
@@ -47,6 +49,8 @@ def save(path: Path, identity: dict[str, Any], content: Any) -> None:
         Values that must be the same where the file is read, as JSON has them: a dictionary of dictionaries.
     content : object
         None, numbers, texts and arrays, in lists and in dictionaries whose keys are texts.
+    device : DeviceFrame, optional
+        Frame of the nodes, of a run that goes on on nodes which have theirs.
 
     Raises
     ------
@@ -57,7 +61,7 @@ def save(path: Path, identity: dict[str, Any], content: Any) -> None:
     batches = state.get("batches") if isinstance(state, dict) else None
     frame = ProcessFrame(state={"identity": identity, "content": content}, order=batches,
                          step=batches["number"] if batches else 0)
-    write_bytes(path, make(frame, None, key=user_key(), stamp=Stamp(time=int(time.time()))))
+    write_bytes(path, make(frame, device, key=user_key(), stamp=Stamp(time=int(time.time()))))
 
 
 def load(path: Path, identity: dict[str, Any]) -> Any:

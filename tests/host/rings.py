@@ -72,7 +72,8 @@ MIXED = {
     # Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server.
     "relay": (NodeConfig(role="worker", compute=4, queues=3, gradient_words=8320, weight_words=8320, state_words=1024,
                          state_planes=0, masking=False, error_feedback=False, far_words=1 << 16,
-                         program_depth=256, program_banks=2, fetch_formats=True),) * 2 + (CONFIGS["server"],),
+                         program_depth=256, program_banks=2, fetch_formats=True,
+                         restorable=True),) * 2 + (CONFIGS["server"],),
 }
 
 

@@ -1,10 +1,13 @@
 """The command `gradring relay-nodes`: a run on simulated nodes, its report, and what is refused."""
 
 import json
+import os
+import signal
 
 import pytest
 
-from host.relay import node_run
+from host.models.digits import digits
+from host.relay import experiment, node_run
 from tests.host import rings
 
 
@@ -24,6 +27,38 @@ def test_run(run, monkeypatch, tmp_path):
     assert found["sets"] == len(found["times"]) == len(found["losses"]) == 2
     assert found["times"][1]["microbatches"] == found["times"][0]["chosen"] == found["edits"][0]["value"]
     assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["times"])
+
+
+def test_goes_on(run, monkeypatch, tmp_path):
+    """A run that is interrupted in its first set keeps it, and goes on with far memories of another pace; its log
+    leads to its digest on golden nodes. A checkpoint of a run with other options is refused."""
+    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
+    monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
+    monkeypatch.setattr(node_run, "server_node", lambda **options: server)
+    options = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow",
+               "--output", tmp_path)
+    step = node_run.NodeRun.step
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node_run.NodeRun, "step", interrupted)
+        code, out, err = run("relay-nodes", "--sets", 3, *options)
+    assert (code, err) == (143, "")
+    assert "checkpoint.tar holds 1 sets: the same command with --resume (make: RESUME=1) goes on from there" in out
+    code, out, err = run("relay-nodes", "--sets", 3, "--resume", "--far", 1, "--checkpoint", 3, *options)
+    assert (code, err) == (0, "")
+    assert "the run goes on from there" in out
+    found = json.loads((tmp_path / "relay-nodes.json").read_text())
+    assert found["same"] is True
+    assert [one["set"] for one in found["times"]] == [0, 1, 2]
+    assert found["edits"][0]["kind"] == "microbatches"
+    assert experiment.replay_log(digits(), found).digest == found["digest"]
+    code, _, err = run("relay-nodes", "--sets", 3, "--resume", "--seed", 1, *options)
+    assert code == 1
+    assert "must be of a run with the same options and versions, not with seed 0 (here 1)" in err
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -99,7 +99,8 @@ def test_frames_apart(target, frame):
 def changed(frame, change):
     """A checkpoint of which the fields of the device frame were changed before it was signed."""
     fields = {**frame.fields, "ring": dict(frame.fields["ring"]),
-              "nodes": [{**node, "windows": dict(node["windows"]), "contract": dict(node["contract"])} for node in frame.fields["nodes"]]}
+              "nodes": [{**node, "windows": dict(node["windows"]), "contract": dict(node["contract"])}
+                        for node in frame.fields["nodes"]]}
     regions = dict(frame.regions)
     change(fields, regions)
     return checkpoint(dataclasses.replace(frame, fields=fields, regions=regions))
