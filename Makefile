@@ -147,7 +147,7 @@ MIGRATE_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,STEPS,--ste
   $(call option,OPTIMIZER,--optimizer) $(call option,HIDDEN,--hidden) $(call option,WEIGHTS,--weights) \
   $(call option,GRADIENTS,--gradients) $(call option,LATENCY,--latency) $(call option,INTERVAL,--interval) \
   $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,SOURCE,--source) \
-  $(call option,KEY,--key) $(call option,OWNER_KEY,--owner-key) $(call option,SEED,--seed))
+  $(call option,BOARD,--board) $(call option,DEVICE,--device) $(call option,KEY,--key) $(call option,OWNER_KEY,--owner-key) $(call option,SEED,--seed))
 PREDICT_OPTIONS = $(strip $(call option,NODES,--nodes) $(call option,LATENCY,--link-latency) \
   $(call option,MODEL,--model) $(call option,FORMATS,--formats) $(call option,EXAMPLES,--examples) \
   $(call option,MACS,--macs) $(call option,OVERLAP,--overlap) $(call option,CHAKRA,--chakra) \

@@ -32,6 +32,7 @@ from host.checkpoints.rejections import (
     WrongContractError,
     WrongPeersError,
 )
+from host.checkpoints.update_counts import missing
 from host.checkpoints.watermark import check_watermark, watermark
 from host.driver.errors import DeviceError
 from host.driver.far_contents import far_words_of
@@ -274,9 +275,6 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
                 raise TooSmallError(f"{where} must have {end:,} words of {space}, not {words:,}")
         if node["registers"].keys() != {*CARRIED}:
             raise TooSmallError(f"{where} must have the registers of the checkpoint")
-        if node["version"] and not config.restorable and node["version"] != device.read_register("WEIGHT_VERSION"):
-            raise TooSmallError(f"{where} must have a WEIGHT_VERSION that can be written, as nodes with restorable "
-                                f"have")
         if any(length for length, _ in node.get("idle", [])) and not config.has_banks:
             raise TooSmallError(f"{where} must have two banks of programs")
         for programs in (node["programs"], node.get("idle", [])):
@@ -285,6 +283,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             if config.queues > 1 and (len(programs) > config.queues or longest > config.program_depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
                                     f"{config.queues} of {config.program_depth}")
+    missing(ring.devices, nodes)
 
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:

@@ -25,6 +25,7 @@ from host.checkpoints.frame_programs import (
 )
 from host.checkpoints.manifest import FAR, canonical, device_region
 from host.checkpoints.rejections import ReadBackError
+from host.checkpoints.update_counts import catch_up
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.far_contents import clear_far, far_words_of, read_far, write_far
@@ -175,6 +176,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
         A node has received other words of a program than it was sent.
     """
     devices = ring.devices
+    catch_up(ring, frame.fields["nodes"])
     _take_flags(ring)
     ring.clear_counters()  # pending gradients are counted as computed
     write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])

@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdl.board import BOARDS, BoardConfig
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.commands.console import Progress, make_console, new_table, shown
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["migrate_command"]
 
 _FILES = ("migrate.json",)
+#: Boards whose nodes train in binary32.
+_JOBS = [name for name, board in BOARDS.items() if not board.node.reduced]
 
 
 def node_of_job(*, interval: int, **options: str) -> NodeConfig:
@@ -30,7 +34,8 @@ def node_of_job(*, interval: int, **options: str) -> NodeConfig:
 
 
 def migrate_command(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes of both rings.")] = 4,
+    nodes: Annotated[int | None, typer.Option(
+        "--nodes", "-n", help="Nodes of both rings. [default: 4, or those of --board]", show_default=False)] = None,
     steps: Annotated[int, typer.Option(help="Steps of the run.")] = 24,
     after: Annotated[int, typer.Option(help="Steps after which the job is moved.")] = 11,
     optimizer: Annotated[str, typer.Option(help="momentum or adam.")] = "momentum",
@@ -40,8 +45,15 @@ def migrate_command(
     latency: Annotated[int, typer.Option(help="Cycles of the target's links.")] = 40,
     interval: Annotated[int, typer.Option(help="Cycles of the target's optimizer for an element.")] = 2,
     threads: Annotated[int, typer.Option(help="Threads of the target's simulation.")] = 2,
-    transport: Annotated[str, typer.Option(help="Target: verilated, or board for a simulated one.")] = "verilated",
-    source_transport: Annotated[str, typer.Option("--source", help="Source: verilated, or board.")] = "verilated",
+    transport: Annotated[str, typer.Option(
+        help="Target: verilated, board for a simulated one, or serial for the one at --device.")] = "verilated",
+    source_transport: Annotated[str, typer.Option(
+        "--source", help="Source: verilated, board, or serial.")] = "verilated",
+    board: Annotated[str | None, typer.Option(
+        help=f"Board whose build a site has: configuration of the nodes, their number, clock and baud rate: "
+             f"{', '.join(BOARDS)}. [default: a simulated one with nodes that fit]", show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(
+        help="Serial port of the board, as /dev/ttyUSB0.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(
         help="File of the key of manifests. [default: the user's key]", show_default=False)] = None,
     owner_key: Annotated[Path | None, typer.Option(
@@ -63,14 +75,16 @@ def migrate_command(
     from host.training.record import TrainingConfig
     from host.training.workloads import Classifier
 
+    built = _built(board, device, transport, source_transport)
+    if nodes is None:
+        nodes = 4 if built is None else built.nodes
+    if built is not None and nodes != built.nodes:
+        raise ValueError(f"Nodes must be the {built.nodes} of {board}, not {nodes}")
     check_range("Nodes", nodes, 1, 16)
     check_range("Steps", steps, 1, 100_000)
     check_range("Steps before the move", after, 0, steps)
     if optimizer not in ("momentum", "adam"):
         raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}")
-    for name, given in (("Target", transport), ("Source", source_transport)):
-        if given not in ("verilated", "board"):
-            raise ValueError(f"{name} must be verilated or board, not {given!r}")
     for name, codecs, given in (("weights", WEIGHT_CODECS, weights), ("gradients", GRADIENT_CODECS, gradients)):
         if given not in codecs:
             raise ValueError(f"Codec of {name} must be one of {', '.join(codecs)}, not {given!r}")
@@ -93,9 +107,14 @@ def migrate_command(
     def site(name: str, fabric: Callable[[], contextlib.AbstractContextManager["Fabric"]]) -> Site:
         return Site(name, output / name, fabric=fabric, workload=workload, config=config, keys=keys)
 
-    sites = [site("source", _fabric(node(1), nodes=nodes, transport=TransportName(source_transport))),
+    if built is not None and fitted(built.node, [config.allocation(workload().parameters.size)],
+                                    nodes=nodes, planes=built.node.state_planes) != built.node:
+        raise ValueError(f"Model must have room in the memories of {board}, not {workload().parameters.size:,} "
+                         f"parameters")
+    sites = [site("source", _fabric(node(1), nodes=nodes, transport=TransportName(source_transport), board=built,
+                                    device=device)),
              site("target", _fabric(node(interval), nodes=nodes, latency=latency, threads=threads,
-                                    transport=TransportName(transport)))]
+                                    transport=TransportName(transport), board=built, device=device))]
     stays = site("stays", _fabric(node(1), nodes=nodes))
     source, target = sites
     ledger = Ledger(output / "ledger.json")
@@ -134,25 +153,51 @@ def migrate_command(
     write_json(output / _FILES[0], {
         **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": nodes,
         "steps": steps, "after": after, "optimizer": optimizer, "weights": weights, "gradients": gradients,
-        "transport": transport, "source": source_transport, "line": lines, "same": same})
+        "transport": transport, "source": source_transport, "board": board, "line": lines, "same": same})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
     if not same:
         raise typer.Exit(1)
 
 
+def _built(board: str | None, device: str | None, transport: str, source: str) -> BoardConfig | None:
+    """The board whose build a site has, if one is named; a ``ValueError`` for what cannot be a source or a target."""
+    for name, given in (("Target", transport), ("Source", source)):
+        if given not in ("verilated", "board", "serial"):
+            raise ValueError(f"{name} must be verilated, board or serial, not {given!r}")
+    names = [transport, source]
+    if board is not None and (board not in _JOBS or names == ["verilated"] * 2):
+        raise ValueError(f"Board must be one of {', '.join(_JOBS)}, for a source or a target that is a board, not "
+                         f"{board!r}")
+    if names.count("serial") != (device is not None) or (device is not None and board is None):
+        raise ValueError("Serial port and board must be given for a source or a target that is serial, and for no "
+                         "other")
+    return None if board is None else BOARDS[board]
+
+
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
-            transport: TransportName = TransportName.VERILATED,
-            ) -> Callable[[], contextlib.AbstractContextManager["Fabric"]]:
-    """Opens a ring."""
+            transport: TransportName = TransportName.VERILATED, board: BoardConfig | None = None,
+            device: str | None = None) -> Callable[[], contextlib.AbstractContextManager["Fabric"]]:
+    """Opens a ring, or a board, of the build of a ``board`` if that is given."""
     from host.migration.site import Fabric
     from sim.verilated.board import RATES
 
-    line = (RATES["clock"], RATES["baud"]) if transport is TransportName.BOARD else None
+    options: dict[str, Any] = {"latency": latency, "threads": threads}
+    line = None
+    if transport is not TransportName.VERILATED:
+        rates = RATES if board is None else {"clock": board.clock, "baud": board.baud}
+        line, options = (rates["clock"], rates["baud"]), {"rates": rates}
+        config = config if board is None else board.node
+    if transport is TransportName.SERIAL:
+        assert line is not None
+        options = {"device": device, "frequency": line[0], "baud": line[1]}
 
     @contextlib.contextmanager
     def opens() -> Iterator[Fabric]:
-        with open_session(config, nodes=nodes, latency=latency, threads=threads, transport=transport) as session:
-            yield Fabric(session.ring, lambda: session.cycle, line)
+        with open_session(config, nodes=nodes, transport=transport, **options) as session:
+            # A board counts cycles that a load clears, so there the time of the clock counts.
+            clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
+                     else (lambda: session.cycle))
+            yield Fabric(session.ring, clock, line)
 
     return opens
 

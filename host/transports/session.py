@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -162,6 +162,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
                  slow_link: tuple[int, Fraction] | None = None, far_rate: float | None = None,
                  processes: "Processes | None" = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
+                 rates: Mapping[str, int] | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
@@ -198,6 +199,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Write all signals to this file; Verilated only.
     grid : tuple of int, optional
         Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says; simulated ones.
+    rates : mapping, optional
+        Clock and baud rate of a simulated board; by default those with the fewest cycles to a bit.
     device : str, optional
         The serial port of a board.
     baud : int
@@ -275,9 +278,10 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             from host.transports.serial_board import SerialBoard
             from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-            library = board_library(config, nodes=nodes, grid=grid, announce=announce)
+            rates = RATES if rates is None else rates
+            library = board_library(config, nodes=nodes, grid=grid, rates=rates, announce=announce)
             seconds = library.seconds
-            board = stack.enter_context(SimulatedBoard(library, clock=RATES["clock"], baud=RATES["baud"]))
+            board = stack.enter_context(SimulatedBoard(library, clock=rates["clock"], baud=rates["baud"]))
             link = stack.enter_context(SerialBoard(board.path, nodes=nodes, frequency=board.frequency,
                                                    clock=board.time, persistence=persistence, announce=say))
             transports = list(link.transports)

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import tty
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -92,11 +92,11 @@ def build_board(board: Component, *, identity: str | None = None,
 
 
 def board_library(config: NodeConfig, *, nodes: int, grid: tuple[int, int] | None = None,
-                  announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """The simulation of a board with ``nodes`` nodes, in a ring or a grid, and the shortest bits that it can have."""
-    top = BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)
+                  rates: Mapping[str, int] = RATES, announce: Callable[[str], None] = lambda stage: None) -> Library:
+    """The simulation of a board with ``nodes`` nodes, in a ring or a grid, of these ``rates``: clock and baud."""
+    top = BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **rates)
     wired = "" if grid is None else f", {grid}"
-    return build_board(top, identity=f"BoardTop({config}, {nodes}, {RATES}{wired})", announce=announce)
+    return build_board(top, identity=f"BoardTop({config}, {nodes}, {rates}{wired})", announce=announce)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

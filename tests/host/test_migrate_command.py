@@ -14,7 +14,7 @@ def test_run(run, monkeypatch, tmp_path):
     """From a board, for which a ring of this process stands here: tests/host/migration/test_board.py has one."""
     asked = []
 
-    def opened(config, *, transport, **options):
+    def opened(config, *, transport, rates=None, **options):
         asked.append(transport.value)
         return open_session(config, **options)
 
@@ -45,8 +45,15 @@ def test_run(run, monkeypatch, tmp_path):
 @pytest.mark.parametrize(("options", "message"), [
     (("--after", 25), "Steps before the move must be between 0 and 24, not 25"),
     (("--optimizer", "sgd"), "Optimizer of a job to be moved must be momentum or adam, not 'sgd'"),
-    (("--transport", "pysim"), "Target must be verilated or board, not 'pysim'"),
-    (("--source", "serial"), "Source must be verilated or board, not 'serial'"),
+    (("--transport", "pysim"), "Target must be verilated, board or serial, not 'pysim'"),
+    (("--source", "pysim"), "Source must be verilated, board or serial, not 'pysim'"),
+    (("--source", "serial"), "Serial port and board must be given for a source or a target that is serial, and for "
+                             "no other"),
+    (("--board", "ulx3s-85f"), "for a source or a target that is a board, not 'ulx3s-85f'"),
+    (("--board", "icebreaker", "--source", "board"), "Board must be one of simulated, ulx3s-85f, ulx3s-85f-compute, "),
+    (("--board", "ulx3s-85f", "--source", "board", "--nodes", 3), "Nodes must be the 2 of ulx3s-85f, not 3"),
+    (("--board", "ulx3s-25f", "--source", "board", "--hidden", "64"), "Model must have room in the memories of "
+                                                                      "ulx3s-25f, not 4,810 parameters"),
     (("--weights", "centroid16"), "Codec of weights must have no codebook here, not be 'centroid16'"),
     (("--gradients", "table32"), "Codec of gradients must be one of "),
     (("--key", "none"), "No such file or directory"),

@@ -3,11 +3,17 @@
 import contextlib
 import dataclasses
 
+import numpy as np
+
+from hdl.board import BOARDS
+from host.checkpoints.device_frame import load, read, verify
+from host.commands import migrate as command
 from host.driver.ring import Ring
 from host.migration.migrate import migrate
 from host.migration.site import Fabric
-from sim.verilated.board import RATES
-from tests.host.board import devices_of, open_link
+from host.transports.session import TransportName
+from sim.verilated.board import RATES, SimulatedBoard
+from tests.host.board import CONFIG, devices_of, library, open_link
 from tests.host.migration.sites import (
     DATA,
     MOMENTUM,
@@ -55,3 +61,24 @@ def test_same_bits(tmp_path):
     finally:
         here.close()
         ring.close()
+
+
+def test_serial_port():
+    """Contents of a board at a serial port, which here is a pseudo-terminal: read, loaded, and read back, in the time
+    of the clock."""
+    built = dataclasses.replace(BOARDS["simulated"], node=CONFIG)
+    live = {"weights": [(0, 32)]}
+    words = np.arange(64, dtype=np.uint32)
+    with SimulatedBoard(library(), **RATES) as simulated:
+        opens = command._fabric(CONFIG, nodes=2, transport=TransportName.SERIAL, board=built, device=simulated.path)
+        with opens() as fabric:
+            for rank, device in enumerate(fabric.ring.devices):
+                device.write_memory(1, 0, words[32 * rank:][:32])
+            frame = read(fabric.ring, live)
+            begun = fabric.clock()
+            load(fabric.ring, frame)
+            verify(fabric.ring, frame)
+            assert fabric.clock() > begun
+            assert fabric.pass_cycles(frame.live_words) == 32 * 2 * 40 * 4
+    assert [np.frombuffer(frame.regions[f"device/0{rank}/weights/0"], "<u4").tolist() for rank in range(2)] == (
+        words.reshape(2, 32).tolist())

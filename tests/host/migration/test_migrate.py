@@ -54,8 +54,8 @@ def test_same_bits(tmp_path, optimizer, nodes):
 
 def test_to_nodes_of_another_kind(tmp_path):
     """Nodes with other segments and memories, and a server, which has weights in its far memory and an optimizer four
-    elements wide, compute the same bits. Nodes whose count of updates cannot be set are refused, and the job goes
-    on."""
+    elements wide, compute the same bits. Nodes whose count of updates cannot be set count on to that of the job;
+    those that have counted beyond it are refused, and the job goes on."""
     config = with_optimizer(MOMENTUM, max_steps=8)
     here, there = (site_of(name, tmp_path, fabric_of(name, nodes=2), config=config) for name in ("default", "server"))
     try:
@@ -67,8 +67,14 @@ def test_to_nodes_of_another_kind(tmp_path):
         advance(here, 3)
         migrate(here, there, ledger)
         advance(there, 2)
+        migrate(there, here, ledger)
+        assert [device.read_register("WEIGHT_VERSION") for device in here.open().devices] == [13] * 2
+        advance(here, 1)
+        migrate(here, there, ledger)
+        here.open().broadcast(32, root=0)
         with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have a WEIGHT_VERSION that can be written, "
-                                                r"as nodes with restorable have$"):
+                                                r"as nodes with restorable have, or one that is as far from that of "
+                                                r"the checkpoint as on other nodes, and at most 65,536 below it$"):
             migrate(there, here, ledger)
         assert (here.running, there.running, ledger.read().owner) == (False, True, "server")
         assert list(result(there)[:3]) == list(expected[:3])

@@ -1,0 +1,62 @@
+# amaranth: UnusedElaboratable=no
+"""Time for which a job stands still: three passes over its live words, and 4,000 cycles, at the most."""
+
+import numpy as np
+import pytest
+
+from host.checkpoints.checkpoint import admit, examine, make
+from host.checkpoints.device_frame import load, read, verify
+from host.migration.migrate import Downtime, migrate
+from tests.host.migration.sites import MOMENTUM, advance, fabric_of, ledger_of, site_of, with_optimizer
+from tests.host.rings import CONFIGS, open_nodes
+
+KEY = b"k" * 32
+
+
+def check(downtime):
+    print(f"{downtime.live_words:,} live words: {downtime.cycles:,} cycles of {downtime.bound:,.0f}: {downtime}")
+    assert downtime.cycles <= downtime.bound
+
+
+def test_digits(tmp_path):
+    """Digits with a hidden layer of 64, and momentum, on four nodes, between links of 16 and of 40 cycles."""
+    config = with_optimizer(MOMENTUM, hidden=(64,), max_steps=2)
+    here, there = (site_of(name, tmp_path, fabric_of("default", nodes=4, latency=latency), config=config)
+                   for name, latency in (("here", 16), ("there", 40)))
+    try:
+        here.begin()
+        advance(here, 1)
+        downtime = migrate(here, there, ledger_of(tmp_path, "here"))
+        check(downtime)
+        assert downtime.live_words == pytest.approx(6040, rel=0.01)
+        advance(there, 1)
+    finally:
+        here.close()
+        there.close()
+
+
+def test_a_whole_node():
+    """Each of two nodes with 40,960 words, from the end of a QUIESCE to the beginning of one."""
+    live = {"gradients": [(0, 16384)], "weights": [(0, 16384)], "state_0": [(0, 8192)]}
+    generator = np.random.default_rng(4)
+    with open_nodes(2, config=CONFIGS["default"]) as (source, here), open_nodes(
+            2, config=CONFIGS["default"], latency=40) as (target, there):
+        for device in source.devices:
+            for space, ((base, count),) in live.items():
+                device.write_memory(CONFIGS["default"].memories[space].number, base,
+                                    generator.integers(0, 1 << 32, count, dtype=np.uint32))
+        source.quiesce()
+        times = [here.cycle]
+        data = make(None, read(source, live), key=KEY)
+        times += [here.cycle, there.cycle]
+        frame = admit(examine(data, key=KEY), target)
+        load(target, frame)
+        times.append(there.cycle)
+        verify(target, frame)
+        times.append(there.cycle)
+        target.quiesce()
+        times.append(there.cycle)
+    downtime = Downtime(read=times[1] - times[0], load=times[3] - times[2], read_back=times[4] - times[3],
+                        start=times[5] - times[4], live_words=frame.live_words)
+    assert downtime.live_words == 40_960
+    check(downtime)
