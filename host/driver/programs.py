@@ -6,11 +6,8 @@ pass, one behind the other.
 
 import dataclasses
 import itertools
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
 
-from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
@@ -22,37 +19,20 @@ from host.driver.errors import DeviceError, DeviceTimeoutError
 from host.driver.local_commands import LocalCommands
 from host.driver.nodes import TIMEOUT
 from host.driver.results import Outcome
+from host.driver.staged_programs import NodeProgram, Staged, commands_of, digest, named, place_behind
 from host.driver.submission import PendingCommand
 from host.driver.trace import TraceRecord
-from host.driver.words import pack, places
 
 __all__ = ["RUNS", "Passes", "RingPrograms"]
 
 #: Numbers of runs, from 1 on.
 RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Commands of each queue of a node.
-NodeProgram: TypeAlias = Sequence[Sequence[Command]]
-
 #: Cycles that a look for events takes where nodes have different numbers of commands.
 _LOOK = 500
 
 #: Fields that the driver gives a command that it sends.
 _GIVEN = ("operation", "tag", "collective", "epoch")
-
-
-#: Header of a load for the idle bank.
-_HEADER = places(program_header_layout(banks=2))
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Staged:
-    """Programs in the idle banks, and the set that they hold from, once all nodes have acknowledged that."""
-
-    programs: list[list[list[Command]]]
-    model: int
-    set: int | None = None
-    comparisons: int = 0  # that were made without an edit that stays
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +69,7 @@ class RingPrograms(LocalCommands):
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
-        self._staged: _Staged | None = None
+        self._staged: Staged | None = None
         self._next_set: int | None = None
         self._on_ring = {one.code for config in self._configs for one in operations(config) if one.on_ring}
 
@@ -175,9 +155,9 @@ class RingPrograms(LocalCommands):
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
             for queue in range(self._config.queues):
-                pending = [device.submit_load_program(queue, _named(device, program, queue), model=model)
+                pending = [device.submit_load_program(queue, named(device, program, queue), model=model)
                            for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
-                           if not known or _commands(known[rank], queue) != _commands(program, queue)]
+                           if not known or commands_of(known[rank], queue) != commands_of(program, queue)]
                 for one in pending:
                     one.result()
         self._programs = [[list(commands) for commands in program] for program in programs]
@@ -193,11 +173,11 @@ class RingPrograms(LocalCommands):
         ProgramTooLongError
             A queue has no room for all of its commands.
         """
-        staged = _Staged(programs=[[list(commands) for commands in program] for program in programs],
+        staged = Staged(programs=[[list(commands) for commands in program] for program in programs],
                          model=(self._model + 1) % 256 if model is None else model)
         self._staged = staged
         for queue in range(self._config.queues):
-            pending = [device.submit_load_program(queue, _named(device, program, queue), model=staged.model,
+            pending = [device.submit_load_program(queue, named(device, program, queue), model=staged.model,
                                                   idle=True)
                        for device, program in zip(self._devices, programs, strict=True)]
             for one in pending:
@@ -223,7 +203,8 @@ class RingPrograms(LocalCommands):
         assert staged is not None
         staged.set, staged.comparisons = None, staged.comparisons + 1
         self._all(lambda rank, device: device.submit_load_program(
-            self._config.queues - 1, [], slot=_behind(device, staged.programs[rank]), model=staged.model, idle=True))
+            self._config.queues - 1, [], slot=place_behind(device, staged.programs[rank]), model=staged.model,
+            idle=True))
 
     def edit_programs(self, *, number: int, set: int) -> None:
         """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
@@ -237,7 +218,7 @@ class RingPrograms(LocalCommands):
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
-        digests = [_digest(device, program, staged)
+        digests = [digest(device, program, staged)
                    for device, program in zip(self._devices, staged.programs, strict=True)]
         pending = [device.submit_edit(number=number, set=set, digest=digest)
                    for device, digest in zip(self._devices, digests, strict=True)]
@@ -412,34 +393,6 @@ class RingPrograms(LocalCommands):
         return self._submit_apart({rank: dataclasses.replace(command, operation=operation)
                                    for rank, command in step.items()},
                                   patience=max(command.duration for command in step.values()))
-
-
-def _commands(program: NodeProgram, queue: int) -> list[Command]:
-    """Commands of a queue, of which a program may have fewer than a node."""
-    return list(program[queue]) if queue < len(program) else []
-
-
-def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
-    """Commands of a queue in the name of the tenant that asks."""
-    return [device.named(command) for command in _commands(program, queue)]
-
-
-def _behind(device: Device, program: NodeProgram) -> int:
-    """Place behind the last command of a node's last queue."""
-    return len(_commands(program, device.config.queues - 1))
-
-
-def _digest(device: Device, program: NodeProgram, staged: _Staged) -> int:
-    """Digest of loads of all queues for the idle bank of a node, and of those that took back an edit."""
-    found, last = 0, {"queue": device.config.queues - 1, "slot": _behind(device, program)}
-    for given in ({"queue": queue} for queue in range(device.config.queues)):
-        header = pack(_HEADER, {**given, "idle": 1, "model": staged.model}, "Program's")
-        found = zlib.crc32(header.tobytes(), found)
-        for command in _named(device, program, given["queue"]):
-            found = zlib.crc32(command.words().tobytes(), found)
-    for _ in range(staged.comparisons):
-        found = zlib.crc32(pack(_HEADER, {**last, "idle": 1, "model": staged.model}, "Program's").tobytes(), found)
-    return found
 
 
 def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from hdl.compression.registry import RAW
 from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
 from host.checkpoints.contents import unpack_state
-from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify
+from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify, windows_of
 from host.checkpoints.rejections import ReadBackError
 from host.checkpoints.watermark import check_watermark
 from host.driver.buffers import errors_base
@@ -224,7 +224,8 @@ class Site:
 
     def reserve(self) -> str:
         """Make the fabric ready, while the job still runs elsewhere; returns the nonce of the checkpoint to come."""
-        self._before = read(self.open())
+        ring = self.open()
+        self._before = read(ring, live_windows(ring, self._config, self._workload().parameters.size))
         self._nonce = secrets.token_hex(16)
         return self._nonce
 
@@ -235,6 +236,9 @@ class Site:
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
         state = unpack_state(archive.regions)
+        assert self._before is not None
+        if windows_of(self._before) != windows_of(frame):
+            self._before = read(self.open(), windows_of(frame))
         with self._given_back():
             load(self.open(), frame)
         self._loaded = state, frame

@@ -50,7 +50,7 @@ def test_run(run, monkeypatch, tmp_path):
     (("--source", "serial"), "Serial port and board must be given for a source or a target that is serial, and for "
                              "no other"),
     (("--board", "ulx3s-85f"), "for a source or a target that is a board, not 'ulx3s-85f'"),
-    (("--board", "icebreaker", "--source", "board"), "Board must be one of simulated, ulx3s-85f, ulx3s-85f-compute, "),
+    (("--board", "icebreaker", "--source", "board"), "Board must be one of simulated, ulx3s-85f, "),
     (("--board", "ulx3s-85f", "--source", "board", "--nodes", 3), "Nodes must be the 2 of ulx3s-85f, not 3"),
     (("--board", "ulx3s-25f", "--source", "board", "--hidden", "64"), "Model must have room in the memories of "
                                                                       "ulx3s-25f, not 4,810 parameters"),
