@@ -99,13 +99,15 @@ class JobUnits(wiring.Component):
         ]
 
         # The way round the ring, at rank 0: half of the sum that FOLLOW brings back, but for what SYNC has found.
-        master, around, behind, known = self.place.rank == 0, Signal(SHIFT_BITS), Signal(SHIFT_BITS), Signal()
+        master, around, behind = self.place.rank == 0, Signal(SHIFT_BITS), Signal(SHIFT_BITS)
+        returned, known = Signal(), Signal()  # they are there; and words come back in time
         with m.If(clock.i.valid & clock.i.ready & clock.i.payload.last & ~clock.i.payload.first):
             m.d.sync += around.eq(clock.i.payload.data[1:])
         with m.If(state.looped):
-            m.d.sync += [behind.eq(around - state.error), known.eq(1)]
+            m.d.sync += behind.eq(around - state.error)
+        m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (behind <= self._frame.way))]
         with m.If(self.place.size == 0):
-            m.d.sync += known.eq(0)
+            m.d.sync += [returned.eq(0), known.eq(0)]
 
         # Slots.
         m.d.comb += self.valid.eq(state.valid & (known | ~master))

@@ -26,7 +26,7 @@ class JobPath(wiring.Component):
     An own packet is on the wires :attr:`latency` cycles behind the start of its slot, and then word by word. A word
     that passes is on the wires :attr:`hop` cycle after it has come. Where a wave of slots meets its beginning, at
     rank 0, what comes is later than the slots in which the node sends. There packets that pass are kept, and are on
-    the wires in the next slot of their job, each word in the same place of it.
+    the wires in a later slot of their job, each word in the same place of it.
 
     An own word goes before one that passes, and this before a control word. All wires to other nodes are registers.
 
@@ -98,30 +98,32 @@ class JobPath(wiring.Component):
             self.word.data.eq(came.data), self.word.last.eq(came.last), self.arrived.eq(word & coming.drives),
         ]
 
-        # Packets that pass at rank 0: each cycle of a slot is a row, of one pair of slots and then of the other.
-        places = (self._frame.slot + _LONGER - 1).bit_length()
+        # Packets that pass at rank 0: each cycle of a slot is a row, and each of the last pairs of slots has its own.
+        places, pairs = (self._frame.slot + _LONGER - 1).bit_length(), self._frame.kept
+        into_pair, from_pair = Signal(range(pairs)), Signal(range(pairs))
         kept = data.StructLayout({"data": 32, "last": 1, "valid": 1})
-        m.submodules.memory = memory = Memory(shape=kept, depth=2 << places, init=[], attrs={"no_rw_check": 1})
+        m.submodules.memory = memory = Memory(shape=kept, depth=pairs << places, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         into, place, following = Signal(places), Signal(places), Signal(places)
         m.d.comb += [
+            into_pair.eq(coming.pair), from_pair.eq(slot.pair + 1),
             into.eq(Mux(coming.starts, 0, place)),
-            write.en.eq(coming.passes), write.addr.eq(Cat(into, coming.pair)),
+            write.en.eq(coming.passes), write.addr.eq(Cat(into, into_pair)),
             write.data.data.eq(came.data), write.data.last.eq(came.last), write.data.valid.eq(word),
-            read.addr.eq(Cat(Mux(slot.soon, 0, following), ~slot.pair)),
+            read.addr.eq(Cat(Mux(slot.soon, 0, following), from_pair)),
         ]
         m.d.sync += [place.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
 
         # Words that leave; while none does, wires stand still.
-        passes, there = Signal(), Signal(2)  # there are rows of a pair which have not been sent
+        passes, there = Signal(), Signal(pairs)  # there are rows of a pair which have not been sent
         with m.If(coming.starts & coming.passes):
-            m.d.sync += there.bit_select(coming.pair, 1).eq(1)
+            m.d.sync += there.bit_select(into_pair, 1).eq(1)
         with m.If(slot.starts & slot.drives):
-            m.d.sync += there.bit_select(slot.pair, 1).eq(0)
+            m.d.sync += there.bit_select(slot.pair[:len(from_pair)], 1).eq(0)
         with m.If(self.clear):
             m.d.sync += there.eq(0)
         m.d.comb += passes.eq(slot.passes & Mux(
-            self.wraps, read.data.valid & there.bit_select(~slot.pair, 1), word))
+            self.wraps, read.data.valid & there.bit_select(from_pair, 1), word))
         m.d.sync += [out.valid.eq(packets.o.valid | passes | own.valid), self.lost.eq(packets.o.valid & passes)]
         with m.If(packets.o.valid):
             m.d.sync += [out.data.eq(packets.o.payload.data), out.last.eq(packets.o.payload.last), out.kind.eq(0)]

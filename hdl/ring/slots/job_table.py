@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.ring.header import packet_words
 from hdl.ring.slots.layouts import GAP
 
-__all__ = ["FRAME_BITS", "JOBS", "SHIFT_BITS", "JobFrame", "JobTable", "slot_layout"]
+__all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTable", "slot_layout"]
 
 #: Jobs on a ring: rank mod 2 is the job of a node.
 JOBS = 2
@@ -18,6 +18,8 @@ FRAME_BITS, SHIFT_BITS = 6, 16
 
 #: Cycles in which control words may leave, at least, and pairs of slots, at least.
 _LEAST_WINDOW, _LEAST_PAIRS = 256, 7
+#: Cycles that words may be on their way round the ring, at least; and bits of the number of a pair of slots.
+_LEAST_WAY, PAIR_BITS = 240, 2
 #: Cycles of the window at its beginning and end in which none leaves: words of slots could meet it.
 _HEAD, _TAIL = 4, 8
 
@@ -64,6 +66,16 @@ class JobFrame:
         return self.cycles - self.pairs * JOBS * self.slot
 
     @property
+    def kept(self):
+        """Pairs of slots whose packets rank 0 keeps, 2 or 4: they pass as many pairs later as that, but for one."""
+        return 2 if JOBS * self.slot >= _LEAST_WAY else 4
+
+    @property
+    def way(self):
+        """Most cycles of a word that passes from rank 0 round the ring, so that rank 0 has it in time."""
+        return (self.kept - 1) * JOBS * self.slot - 4
+
+    @property
     def control(self):
         """First cycle in which control words may leave, and the one behind the last."""
         return _HEAD, self.window - _TAIL
@@ -71,9 +83,9 @@ class JobFrame:
 
 def slot_layout():
     """State of a node in a cycle: ``soon`` a slot begins, in the next cycle; it ``starts``; it is of the node's own
-    job, in which it ``drives``, and takes what comes, or of the other one, whose packets it ``passes``; and a bit
-    that differs from one ``pair`` of slots to the next."""
-    return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": 1})
+    job, in which it ``drives``, and takes what comes, or of the other one, whose packets it ``passes``; and the low
+    bits of the number of its ``pair`` of slots, which goes on from superframe to superframe."""
+    return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": PAIR_BITS})
 
 
 class JobTable(wiring.Component):
@@ -146,7 +158,7 @@ class JobTable(wiring.Component):
         with m.If(slot.soon):
             m.d.sync += [
                 slot.drives.eq(index[0] == self.job), slot.passes.eq(index[0] != self.job),
-                slot.pair.eq(index[1] ^ (place[bits] if frame.pairs % 2 else 0)),
+                slot.pair.eq(index[1:] + place[bits:bits + PAIR_BITS] * (frame.pairs % (1 << PAIR_BITS))),
                 boundary.eq(boundary + frame.slot), index.eq(index + 1),
             ]
         with m.Elif(inside | ~known):

@@ -1,0 +1,43 @@
+"""Rings of two jobs whose nodes take turns on one ring of links: docs/ring/two_jobs.md."""
+
+from collections.abc import Sequence
+
+from host.driver.device import Device
+from host.driver.nodes import TIMEOUT
+from host.driver.ring import Ring
+
+__all__ = ["place_nodes", "rings_of_jobs"]
+
+
+def place_nodes(devices: Sequence[Device]) -> None:
+    """Give each node its place on the whole ring, in this order, when none has one any more. This ends whatever goes
+    on in the slots of the ring.
+
+    Raises
+    ------
+    ValueError
+        Jobs cannot have the nodes of a ring by turns.
+    """
+    jobs = devices[0].config.jobs
+    if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
+        raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
+                         f"{len(devices)} nodes")
+    for size in (0, len(devices)):
+        for pending in [device.submit_write_register("SLOT_PLACE", (rank | size << 4) if size else 0)
+                        for rank, device in enumerate(devices)]:
+            pending.result()
+
+
+def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
+    """The ring of each job, connected: every other node of the ring of links.
+
+    Each job's driver can be at another host from then on. What one does to its ring, its nodes and its packets, the
+    other's do not notice.
+    """
+    for device in devices:
+        device.connect()
+    place_nodes(devices)
+    rings = [Ring(devices[job::devices[0].config.jobs], timeout=timeout) for job in range(devices[0].config.jobs)]
+    for ring in rings:
+        ring.connect()
+    return rings
