@@ -45,7 +45,7 @@ _NODES = 8
 _SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 #: Commands of the job that is looked at.
-OPERATIONS = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.BROADCAST, Operation.FUSED_UPDATE)
+OPERATIONS = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.BROADCAST)
 
 
 class _LateTransport:
@@ -88,6 +88,8 @@ class Jobs:
     config : NodeConfig
     length : int
         Elements of all commands.
+    timeout : int
+        Cycles that nodes wait for each other.
     span : int
         Cycles from one command of the job that is looked at to the next.
     """
@@ -97,6 +99,7 @@ class Jobs:
     late: list[_LateTransport]
     config: NodeConfig
     length: int
+    timeout: int
     span: int
 
     def run_until(self, cycle: int) -> None:
@@ -123,9 +126,10 @@ class Jobs:
 
 
 @contextlib.contextmanager
-def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, length: int, timeout: int = 2000,
+def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, length: int, timeout: int = 0,
               span: int = 0) -> Iterator[Jobs]:
-    """Both jobs on a simulated ring; memories are reached directly."""
+    """Both jobs on a simulated ring, with a time-out of two superframes; memories are reached directly."""
+    timeout = timeout or 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
         simulation = opened.simulation
         for link in simulation.links:
@@ -134,8 +138,8 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, leng
         late = [_LateTransport(transport, simulation.run) for transport in opened.transports]
         devices = [Device(BackdoorTransport(transport, simulation, rank, config, time), config, name=f"node {rank}")
                    for rank, transport in enumerate(late)]
-        yield Jobs(rings_of_jobs(devices, timeout=timeout), simulation, late, config, length,
-                   span or 16 * length + 20 * timeout)
+        yield Jobs(rings_of_jobs(devices, timeout=timeout), simulation, late, config, length, timeout,
+                   span or 8 * length + 12 * timeout)
 
 
 class _Work:
@@ -179,7 +183,7 @@ def _runs(jobs: Jobs, work: _Work, job: int) -> None:
 
 def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
     """The host of one node is silent, and gives it its command late."""
-    jobs.late[job + JOBS].late = 1500
+    jobs.late[job + JOBS].late = jobs.timeout * 3 // 4
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
 
@@ -232,7 +236,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
         with open_jobs(config, library, nodes=nodes, length=length) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
             jobs.rings[job].clear_counters()
-            begin, cycles = jobs.simulation.cycle // 10_000 * 10_000 + 20_000, {}
+            begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
             for number, operation in enumerate(operations):
                 jobs.run_until(begin + number * jobs.span)
                 pending = works[job].submit(operation)

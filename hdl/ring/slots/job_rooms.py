@@ -47,6 +47,8 @@ class RoomLaps(wiring.Component):
         Pulse: GRANT has come.
     reset_link : In(1)
         Level: forget all that is under way.
+    kept, due : Signal
+        Room when the window opened, and COLLECT is to be offered. No ports: for proofs.
     """
 
     latency = 1
@@ -62,13 +64,17 @@ class RoomLaps(wiring.Component):
     granted: Out(1)
     reset_link: In(1)
 
+    def __init__(self):
+        super().__init__()
+        self.kept, self.due = Signal(ROOM_BITS), Signal()
+
     def elaborate(self, platform):
         m = Module()
         word, out = self.i.payload, data.View(control_layout(), self.o.payload.data)
         head = data.View(control_layout(), word.data)
         said, says = data.View(rooms_layout(), head.tag), data.View(rooms_layout(), out.tag)
         master, job = self.place.rank == 0, self.place.rank[0]
-        kept, due = Signal(ROOM_BITS), Signal()  # room when the window opened; COLLECT is to be offered
+        kept, due = self.kept, self.due
         free, taken, fits, collect, grant = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             free.eq(self.o.ready | ~self.o.valid),
