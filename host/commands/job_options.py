@@ -154,7 +154,7 @@ def train(options: Mapping[str, Any]) -> None:
                     arithmetic=Arithmetic(options["arithmetic"]).value, link_latency=LATENCY,
                     configuration=dataclasses.asdict(node), configuration_hash=node.hash, host_port=False,
                     elapsed=one.elapsed, seconds=opened.seconds | {"run": one.seconds[0]},
-                    simulation_seconds=one.simulation_seconds)
+                    simulation_seconds=one.seconds[0])
                 results.append(report.build_report(config, one.trainings[0], simulation))
                 write_json(folder / "report.json", results[-1])
     for job, result in enumerate(results):

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from hdl.ring.slots.job_table import JobFrame
 from host.driver.device import Device
+from host.driver.diagnosis import RingError
 from host.driver.nodes import TIMEOUT
 from host.driver.ring import Ring
 
@@ -33,6 +35,11 @@ def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[
 
     Each job's driver can be at another host from then on. What one does to its ring, its nodes and its packets, the
     other's do not notice.
+
+    Raises
+    ------
+    RingError
+        Nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()
@@ -40,4 +47,18 @@ def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[
     rings = [Ring(devices[job::devices[0].config.jobs], timeout=timeout) for job in range(devices[0].config.jobs)]
     for ring in rings:
         ring.connect()
+    _check_slots(devices)
     return rings
+
+
+def _check_slots(devices: Sequence[Device]) -> None:
+    """Raise RingError unless all nodes have slots in each superframe."""
+    frame, counts = JobFrame.of(devices[0].config), []
+    for _ in range(2):
+        counts.append([device.read_register("SUPERFRAMES") for device in devices])
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # there is none: this takes so many cycles
+    lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
+    if lacks:
+        names = ", ".join(devices[rank].name for rank in lacks)
+        raise RingError(f"nodes without slots: {names}; links must be short enough for two laps of the ring in a window of "
+                        f"{frame.window} cycles", cause=lacks[0], events=[None] * len(devices))

@@ -273,7 +273,8 @@ def main(length: int = 16384) -> None:
     alone = _alone(library, length)
     ratio = both / (JOBS * alone)
     print(f"Fused updates of both jobs together take {both:,} cycles, one after the other on rings of "
-          f"{_NODES // JOBS} nodes with slots of their own {JOBS * alone:,}: {ratio:.3f} times as many, at most {MOST:.2f}")
+          f"{_NODES // JOBS} nodes with slots of their own {JOBS * alone:,}: {ratio:.3f} times as many, at most "
+          f"{MOST:.2f}")
     if differ or ratio > MOST:
         raise SystemExit(1)
 

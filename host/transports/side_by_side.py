@@ -3,8 +3,8 @@
 import threading
 from typing import TYPE_CHECKING
 
-from host.transports.session import LATENCY
 from host.driver.words import Words
+from host.transports.session import LATENCY
 
 if TYPE_CHECKING:
     from sim.verilated.ring import VerilatedRing
@@ -68,7 +68,8 @@ class SharedTime:
                 passed = self._passed
                 self._waiting += 1
                 self._pass()
-                self._condition.wait_for(lambda passed=passed: self._passed != passed)
+                while self._passed == passed:
+                    self._condition.wait()
             return packet
 
 

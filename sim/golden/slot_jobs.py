@@ -1,4 +1,4 @@
-"""Golden models of two jobs on one ring: slots by TIME alone, room of each job, and the way of packets, cycle by cycle.
+"""Golden models of two jobs on one ring, cycle by cycle: slots by TIME alone, room of each job, the way of packets.
 
 Mirrors hdl/ring/slots/job_*.py; docs/ring/two_jobs.md has the rules.
 """
@@ -12,6 +12,7 @@ __all__ = ["Frame", "JobPath", "JobTable", "RoomLaps", "SlotState"]
 
 _COLLECT, _GRANT = 7, 8
 _NUMBERS, _ROOMS, _PAIRS = 64, 31, 4
+_IDLE = Wires()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,9 @@ class SlotState:
                 | self.pair % _PAIRS << 4)
 
 
+_NO_SLOT = SlotState()
+
+
 class JobTable:
     """The slots of a node by its TIME."""
 
@@ -73,7 +77,8 @@ class JobTable:
         self._known = False
         self._due: list[int] | None = None  # jobs of the slots that are left of this superframe, if it was begun
         self._boundary = 0
-        self._starts, self._of, self._pair = 0, None, 0
+        self._starts = self._pair = 0
+        self._of: int | None = None
         self.window = self.opens = self.number = 0
         self.control = 1
 
@@ -173,8 +178,8 @@ class JobPath:
         """Whether a packet of this node begins to be sent."""
         return int(self._due and self.whole > 0 and not self._sending)
 
-    def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, slot: SlotState = SlotState(),
-             coming: SlotState = SlotState(), job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
+    def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
+             coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
         """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, both slots, and
         the word of a packet that is to be kept."""

@@ -1,6 +1,6 @@
 """Room for packets of each of two jobs: one lap of the ring finds the least, a second gives it out."""
 
-from amaranth.hdl import Array, Mux, Module, Signal
+from amaranth.hdl import Array, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 

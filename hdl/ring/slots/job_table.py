@@ -145,6 +145,9 @@ class JobTable(wiring.Component):
         now, inside = place[:bits], Signal()
         boundary, index, armed = Signal(bits + 1), Signal(range(JOBS * frame.pairs + 1)), Signal()
         first, last = frame.control
+        # Pairs in all superframes before, modulo four.
+        number = place[bits:bits + PAIR_BITS]
+        before = (0, number, number << 1, -number)[frame.pairs % (1 << PAIR_BITS)]
         m.d.sync += [place.eq(self.now - self.shift), known.eq(self.valid)]
         m.d.comb += [
             inside.eq(now < frame.window),
@@ -158,7 +161,7 @@ class JobTable(wiring.Component):
         with m.If(slot.soon):
             m.d.sync += [
                 slot.drives.eq(index[0] == self.job), slot.passes.eq(index[0] != self.job),
-                slot.pair.eq(index[1:] + place[bits:bits + PAIR_BITS] * (frame.pairs % (1 << PAIR_BITS))),
+                slot.pair.eq(index[1:] + before),
                 boundary.eq(boundary + frame.slot), index.eq(index + 1),
             ]
         with m.Elif(inside | ~known):

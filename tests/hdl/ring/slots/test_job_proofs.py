@@ -31,8 +31,8 @@ class RoomsApart(wiring.Component):
     """Two nodes of the same place, with the same words but for the room of the job that is not looked at, and with
     other rooms if that is their own job.
 
-    They take, offer and grant in the same cycles; the rooms that they offer of the job that is looked at are the same,
-    and so is what they may send, if they are of it.
+    They take, offer and grant in the same cycles; the rooms that they offer of the job that is looked at are the
+    same, and so is what they may send, if they are of it.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class WholePackets(Slots):
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for one cycle of each slot by 1.
+    """Two nodes whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for a cycle of each slot by 1.
 
     Slots of both are of the same jobs in the same order, and have all their cycles but two at least.
 

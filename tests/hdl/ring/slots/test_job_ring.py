@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on one ring, all units of slots: each word of a job comes in the same cycle, whatever the other one does."""
+"""Two jobs on one ring, all units of slots: a word of a job comes in the same cycle, whatever the other one does."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,8 @@ class Ring(wiring.Component):
                 forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
                 back.i.eq(nodes[(n + 1) % NODES].units.ring_i.line), units.ring_o.line.eq(back.o),
                 Cat(getattr(units.ring_i, name) for name in FORWARD).eq(ways[n - 1][0].o),
-                *(getattr(node, name).eq(getattr(self, f"{name}_{n}")) for name in ("on", "takes", "flush", "placed")),
+                *(getattr(node, name).eq(getattr(self, f"{name}_{n}"))
+                  for name in ("on", "takes", "flush", "placed")),
                 units.drift.eq(getattr(self, f"drift_{n}")),
                 *(getattr(self, f"{name}_{n}").eq(value) for name, value in shown.items()),
             ]

@@ -4,12 +4,10 @@
 import random
 import re
 
-import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
 from hdl.ring.header import packet_words
-from hdl.ring.slots import job_table
 from hdl.ring.slots.job_link import JobLink
 from hdl.ring.slots.job_path import JobPath
 from hdl.ring.slots.job_rooms import RoomLaps
@@ -29,7 +27,8 @@ FRAMES = (5, 37, 268)
     (lambda: JobFrame(longest=True), "Longest packet must be an integer from 2 to 1000 words, not True"),
     (lambda: JobTable(frame=37), "Frame must be a JobFrame, not 37"),
     (lambda: JobPath(depth=128, frame=None), "Frame must be a JobFrame, not None"),
-    (lambda: JobPath(depth=4, frame=JobFrame(longest=37)), "Depth for packets must be an integer of at least 5, not 4"),
+    (lambda: JobPath(depth=4, frame=JobFrame(longest=37)),
+     "Depth for packets must be an integer of at least 5, not 4"),
     (lambda: JobLink(config=NodeConfig(slots=True, replay=True, queues=2)),
      "Node with ends of links for jobs must have 2 jobs, not 1"),
 ])
@@ -74,7 +73,7 @@ def test_table(longest, job):
     generator = random.Random(longest + job)
     model, columns, slots = golden.JobTable(golden.Frame(longest)), Columns(), set()
     shift, valid = 0, 1
-    for time in times(generator, 30_000, model._frame):
+    for time in times(generator, 20_000, model._frame):
         if generator.random() < .0005:
             shift, valid = generator.choice([0, 17, 300]), generator.random() < .8
         given = {"time": time, "valid": int(valid), "shift": shift}
@@ -93,7 +92,7 @@ def test_rooms(rank):
     generator = random.Random(rank)
     model, columns, granted, offered = golden.RoomLaps(), Columns(), 0, 0
     word, number, window, size = None, 0, 0, 4
-    for _ in range(30_000):
+    for _ in range(20_000):
         if word is None and generator.random() < .3:
             kind = generator.choice([7, 8, 7, 8, 6])
             data = kind | (number if generator.random() < .8 else generator.getrandbits(6)) << 12
@@ -116,8 +115,8 @@ def test_rooms(rank):
         model.step(word=word, ready=int(ready), rank=rank, size=size, room=room, window=window, opens=opens,
                    number=number, reset_link=int(reset))
         word = None if takes else word
-    assert granted > 300
-    assert offered > 300
+    assert granted > 200
+    assert offered > 200
     columns.compare(unit)
 
 
@@ -130,7 +129,7 @@ def test_path(rank, longest, seed):
     model, columns, seen = golden.JobPath(depth=depth, frame=frame), Columns(), set()
     sending, comes = golden.JobTable(frame), golden.JobTable(frame)
     waiting, coming, time = [], 0, 700
-    for cycle in range(15_000):
+    for _ in range(12_000):
         time += generator.choice([0, 1, 2]) if generator.random() < .002 else 1
         if not waiting:
             waiting = [(generator.getrandbits(32), 0) for _ in range(generator.randrange(1, 14))]
