@@ -60,5 +60,5 @@ def _check_slots(devices: Sequence[Device]) -> None:
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)
-        raise RingError(f"nodes without slots: {names}; links must be short enough for two laps of the ring in a window of "
-                        f"{frame.window} cycles", cause=lacks[0], events=[None] * len(devices))
+        raise RingError(f"nodes without slots: {names}; links must be short enough for two laps of the ring in a "
+                        f"window of {frame.window} cycles", cause=lacks[0], events=[None] * len(devices))
