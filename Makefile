@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults slow-ranks late mutate check bench large-rings messages job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults slow-ranks late mutate check bench large-rings messages two-jobs job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -83,6 +83,7 @@ help:
 	@echo "make job-speed  processor time of all-reduces of 10,000 and 100,000 elements, and of training 101,770 parameters"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
 	@echo "make messages  messages of 64 words over seven hops beside slots full of packets: their cycles (MESSAGES=10000 SEED=)"
+	@echo "make two-jobs  commands of two jobs on one ring of links: their cycles while the other rests, runs, stalls or fails"
 	@echo "make large-rings  collectives on rings of 17, 32, 64 and 255 nodes: bits, words, cycles and speed (NODES=17,64 LATENCY=)"
 	@echo "make synth  the bitstream of a board (BOARD=ulx3s-85f SEEDS=3 NATIVE=1), or one unit out of context"
 	@echo "            (UNIT=floating.add, or several, SEEDS=3 PART= LANES= DSPS= DSP_REGISTERS=1 NATIVE=1)"
@@ -271,6 +272,9 @@ bench: $(VENV)/.test
 
 messages: $(VENV)/.test
 	$(BIN)/python -m tests.messages $(call option,MESSAGES,--messages) $(call option,SEED,--seed)
+
+two-jobs: $(VENV)/.base
+	$(BIN)/python -m host.reports.two_jobs
 
 large-rings: $(VENV)/.base
 	$(BIN)/python -m host.predict.large_rings $(call option,NODES,--nodes) $(call option,LATENCY,--latency)

@@ -16,6 +16,7 @@ from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
 from hdl.compute.operands import OPERANDS
 from hdl.ring.link import LinkSignature
+from hdl.ring.slots.job_table import JobFrame
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
 
@@ -320,6 +321,10 @@ UNITS = {
     "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
     "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
+    "ring.slots.job_table": Unit("hdl.ring.slots.job_table:JobTable", {"frame": JobFrame(longest=268)}),
+    "ring.slots.job_rooms": Unit("hdl.ring.slots.job_rooms:RoomLaps", {}),
+    "ring.slots.job_path": Unit("hdl.ring.slots.job_path:JobPath", {"depth": 512, "frame": JobFrame(longest=268)}),
+    "ring.slots.job_link": Unit("hdl.ring.slots.job_link:JobLink", {**_SLOTS, "jobs": 2}),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),

@@ -23,8 +23,8 @@ NODE, WORKER, SERVER = ROLES = ("node", "worker", "server")
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
-    "ring_ports": ("Ring port count", 1), "tenants": ("Tenant count", 1), "weight_codec": ("Weight codec", RAW),
-    "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
+    "ring_ports": ("Ring port count", 1), "tenants": ("Tenant count", 1), "jobs": ("Job count", 1),
+    "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
     **{name: (name, False) for name in (
         "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable", "slots",
         "interleaved")},
@@ -34,7 +34,7 @@ _REDUCED = {
 _LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
                   "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
                   "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1,
-                  "slots": False, "interleaved": False}, object()
+                  "slots": False, "interleaved": False, "jobs": 1}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -162,6 +162,8 @@ class NodeConfig:
         1, or 2 that do not trust each other, with windows on the memories and guards at their ports: docs/tenants.md.
     slots : bool
         Whether packets are sent in slots of a common TIME, in place of on credit: docs/ring/slots.md.
+    jobs : int
+        1, or 2 that share a ring of nodes with slots by turns: docs/ring/two_jobs.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -208,6 +210,7 @@ class NodeConfig:
     restorable: bool = False
     tenants: int = 1
     slots: bool = False
+    jobs: int = 1
     element: str = FP32
 
     def __post_init__(self):

@@ -18,6 +18,10 @@ def check_one_owner(config):
 
 def check_slots(config):
     """Raise ValueError if a node with slots lacks what they need, or has links that are not for them."""
+    if isinstance(config.jobs, bool) or config.jobs not in (1, 2):
+        raise ValueError(f"Job count must be 1 or 2, not {config.jobs!r}")
+    if config.jobs > 1 and (not config.slots or config.rounds) and not config.reduced:
+        raise ValueError("Node with two jobs must have slots, and no rounds")
     if not config.slots or config.reduced:
         return
     if not config.has_signals:

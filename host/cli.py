@@ -12,7 +12,7 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig, nodes_max_for
-from host.commands import far_options, late_options, slot_links
+from host.commands import far_options, job_options, late_options, slot_links
 from host.commands import slow_link as slow_links
 from host.commands.console import (
     ArithmeticOption,
@@ -195,6 +195,7 @@ def train_command(
     fault_seed: Annotated[int, typer.Option(help="Seed of --faults.")] = RandomFaults.seed,
     slow_link: slow_links.SlowLinkOption = None,
     links: slot_links.LinksOption = slot_links.CREDITS,
+    jobs: job_options.JobsOption = None,
     activations: far_options.Activations = None,
     far: far_options.Far = None,
     memory: far_options.Memory = None,
@@ -236,10 +237,11 @@ def train_command(
         chakra_files.needed()
 
     given = given_options(context)
-    if late_options.asked(context.params, given):
-        check_alone("A run with --straggler")
-        late_options.train(context.params)
-        return
+    for name, special in (("straggler", late_options), ("jobs", job_options)):
+        if special.asked(context.params, given):
+            check_alone(f"A run with --{name}")
+            special.train(context.params)
+            return
     if device is not None and not given("transport"):
         transport = TransportName.SERIAL
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):

@@ -23,6 +23,7 @@ from hdl.ring.parts.part import memory_ports
 from hdl.ring.parts.tally import ENTRIES
 from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
+from hdl.ring.slots.job_link import JobLink
 from hdl.ring.slots.link import SlotLink, state_layout, test_layout
 from hdl.ring.switched_link import SwitchedLink
 from hdl.ring.topology import predecessor, sizes, successor
@@ -164,7 +165,8 @@ class CollectiveEngine(wiring.Component):
         m.submodules.depacketizer = depacketizer = Depacketizer(
             codecs=[CODECS[name] for name in expected_codecs], tenants=config.tenants > 1)
         m.submodules.link = link = (
-            SwitchedLink if has_switch else SlotLink if config.slots else LinkEnds)(config=config)
+            SwitchedLink if has_switch else JobLink if config.jobs > 1 else SlotLink if config.slots else LinkEnds)(
+                config=config)
         alive = self._control_words(m, link) if config.replay else 0
 
         connect_stream(m, datapath.header, packetizer.header)
@@ -418,7 +420,8 @@ class CollectiveEngine(wiring.Component):
             wiring.connect(m, words=words.rounds, rounds=wiring.flipped(self.rounds))
         # Links of a new setting of a switch begin anew, and so does what is said on them.
         loads = link.load & link.still if self._config.ring_ports > 1 else 0
-        m.d.comb += words.reset_link.eq(self.link_reset | loads)
+        held = self.slot_place.size == 0 if self._config.jobs > 1 else self.link_reset | loads
+        m.d.comb += words.reset_link.eq(held)
         if self._config.tenants > 1:
             m.d.comb += words.tenant.eq(self.tenant)
         return self.signals.alive

@@ -50,8 +50,11 @@ class ControlUnit:
 
 #: Units of a node; the first of them that has a message sends it first. A new one is entered here.
 UNITS = (
-    ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues)),
-    ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive()),
+    # Two jobs on a ring tell each other nothing.
+    ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues),
+                present=lambda config: config.jobs == 1),
+    ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive(),
+                present=lambda config: config.jobs == 1),
     # The gateware of slots is with the ends of links.
     ControlUnit("records", (ControlType.COLLECT, ControlType.GRANT), lambda config: UnitWords(name="record_words"),
                 interface="record_words", present=lambda config: config.slots),

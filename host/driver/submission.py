@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
 from hdl.engines import operations
+from hdl.ring.slots.job_table import JobFrame
 from hdl.ring.slots.link import PERIOD
 from hdl.ring.topology import RingTopology
 from host.driver.command import Command, Event
@@ -160,7 +161,9 @@ class RingCommands(RingVectors):
         self._write_register("CONTROL", 1)
         # With the links held in reset, the running command ends at once, and a queued one when it starts.
         self._drain()
-        if self._config.slots:
+        if self._config.jobs > 1:  # packets of this job that still pass other nodes, which have the ring in common
+            self._devices[0].submit_pop_event(JobFrame.of(self._config).cycles).result()
+        elif self._config.slots:
             self._all(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | self.nodes << 4))
         self._write_register("CONTROL", 0)
         self._drain()

@@ -178,7 +178,9 @@ def test_hash_covers_every_parameter():
     assert joined.hash != dataclasses.replace(joined, slots=True).hash
     worker = NodeConfig(role="worker")
     assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
-    assert {*changed, "element", "rounds", "slots", "far_words", "fetch_formats"} == {
+    slots = dataclasses.replace(joined, slots=True)
+    assert slots.hash != dataclasses.replace(slots, jobs=2).hash
+    assert {*changed, "element", "rounds", "slots", "jobs", "far_words", "fetch_formats"} == {
         field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
@@ -230,6 +232,9 @@ def test_reduced():
     ({"one_owner": True}, "Node with slots must not have one_owner"),
     ({"throttles": True}, "Node with slots must not have throttles"),
     ({"slots": 1}, "slots must be True or False, not 1"),
+    ({"jobs": 3}, "Job count must be 1 or 2, not 3"),
+    ({"jobs": 2, "slots": False}, "Node with two jobs must have slots, and no rounds"),
+    ({"jobs": 2, "rounds": True, "stand_in": True}, "Node with two jobs must have slots, and no rounds"),
     ({"element": "int16", "lanes": 1, "nodes_max": 1, "state_planes": 0, "queues": 1, "replay": False},
      "slots of an int16 node must be False, not True"),
 ])

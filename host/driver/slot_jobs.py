@@ -1,0 +1,64 @@
+"""Rings of two jobs whose nodes take turns on one ring of links: docs/ring/two_jobs.md."""
+
+from collections.abc import Sequence
+
+from hdl.ring.slots.job_table import JobFrame
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.nodes import TIMEOUT
+from host.driver.ring import Ring
+
+__all__ = ["place_nodes", "rings_of_jobs"]
+
+
+def place_nodes(devices: Sequence[Device]) -> None:
+    """Give each node its place on the whole ring, in this order, when none has one any more. This ends whatever goes
+    on in the slots of the ring.
+
+    Raises
+    ------
+    ValueError
+        Jobs cannot have the nodes of a ring by turns.
+    """
+    jobs = devices[0].config.jobs
+    if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
+        raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
+                         f"{len(devices)} nodes")
+    for size in (0, len(devices)):
+        for pending in [device.submit_write_register("SLOT_PLACE", (rank | size << 4) if size else 0)
+                        for rank, device in enumerate(devices)]:
+            pending.result()
+
+
+def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
+    """The ring of each job, connected: every other node of the ring of links.
+
+    Each job's driver can be at another host from then on. What one does to its ring, its nodes and its packets, the
+    other's do not notice.
+
+    Raises
+    ------
+    RingError
+        Nodes have no valid TIME, or no slots.
+    """
+    for device in devices:
+        device.connect()
+    place_nodes(devices)
+    rings = [Ring(devices[job::devices[0].config.jobs], timeout=timeout) for job in range(devices[0].config.jobs)]
+    for ring in rings:
+        ring.connect()
+    _check_slots(devices)
+    return rings
+
+
+def _check_slots(devices: Sequence[Device]) -> None:
+    """Raise RingError unless all nodes have slots in each superframe."""
+    frame, counts = JobFrame.of(devices[0].config), []
+    for _ in range(2):
+        counts.append([device.read_register("SUPERFRAMES") for device in devices])
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # there is none: this takes so many cycles
+    lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
+    if lacks:
+        names = ", ".join(devices[rank].name for rank in lacks)
+        raise RingError(f"nodes without slots: {names}; links must be short enough for two laps of the ring in a "
+                        f"window of {frame.window} cycles", cause=lacks[0], events=[None] * len(devices))
