@@ -122,6 +122,38 @@ def command_checkers(*, queues):
     return CommandChecker(config=config, queues=queues, operations=operations(config))
 
 
+class SlotsWithMessages(wiring.Component):
+    """Ends of links in slots with the gate of messages: all that a node has of slots.
+
+    Members are those of :class:`~hdl.ring.slots.link.SlotLink` and :class:`~hdl.ring.slots.messages.MessageGate`, but
+    for those between the two.
+    """
+
+    def __init__(self, *, config):
+        from hdl.ring.slots.link import SlotLink
+        from hdl.ring.slots.messages import MessageGate
+        self._link, self._gate = SlotLink(config=config, messages=True), MessageGate()
+        between = ("message_i", "message", "heard")
+        super().__init__({name: member for name, member in self._link.signature.members.items() if name not in between}
+                         | {name: self._gate.signature.members[name]
+                            for name in ("host_i", "host_o", "port_i", "port_o")})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.link, m.submodules.gate = link, gate = self._link, self._gate
+        for name in self.signature.members:
+            own, part = getattr(self, name), getattr(gate if hasattr(gate, name) and not hasattr(link, name) else link,
+                                                     name)
+            if self.signature.members[name].is_port:
+                m.d.comb += own.eq(part) if self.signature.members[name].flow == Out else part.eq(own)
+            else:
+                wiring.connect(m, wiring.flipped(own), part)
+        wiring.connect(m, gate.message_o, link.message_i)
+        m.d.comb += [gate.rank.eq(link.place.rank), gate.word.eq(link.message), gate.heard.eq(link.heard),
+                     gate.reset_link.eq(link.reset_link)]
+        return m
+
+
 def far_memories(*, config):
     """Weights and state of a server in its far memory, with the ports of its collective engine."""
     from hdl.far.memories import FarMemories
@@ -320,6 +352,7 @@ UNITS = {
     "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
     "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
+    "ring.slots.all": Unit("boards.units:SlotsWithMessages", _SLOTS),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),
