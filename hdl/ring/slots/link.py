@@ -10,8 +10,8 @@ from hdl.ring.header import OVERHEAD_WORDS, packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.link_ends import moves_layout, repairs_layout
 from hdl.ring.ports import port_members
+from hdl.ring.replay.control_transmitter import ControlTransmitter
 from hdl.ring.replay.receiver import ReplayReceiver
-from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.replay.unit_words import unit_words_signature
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS
@@ -147,8 +147,7 @@ class SlotLink(wiring.Component):
         m.submodules.path = ResetInserter(reset)(path)
         ingress = Ingress(segments=segments, packet_words=longest)
         m.submodules.ingress = ResetInserter(reset)(ingress)
-        m.submodules.transmitter = transmitter = ReplayTransmitter(
-            segments=2, egress_words=_WINDOW + 1, window=_WINDOW, throttled=True, timed=True)
+        m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
         # Wires, and control words.
