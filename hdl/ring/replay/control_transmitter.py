@@ -19,8 +19,8 @@ class ControlTransmitter(wiring.Component):
     """Send control words, and repeat from the one that the receiver asks for.
 
     It does in each cycle what a :class:`~hdl.ring.replay.transmitter.ReplayTransmitter` with one port does that gets
-    no packets, and takes fewer LUTs: no credits are counted, a word is kept without its check, which is made when it
-    leaves, and time begins at 0 with each restart.
+    no packets, and takes fewer LUTs: no credits are counted, a word is kept without its check, which is made of what is
+    on the wires, and time begins at 0 with each restart.
 
     Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. The wires
     are registers; all other outputs depend on registers and ``reset_link``.
@@ -33,7 +33,10 @@ class ControlTransmitter(wiring.Component):
     Members
     -------
     control, ring_o, reset_link, settled, fresh, repeated, restarted, delay, enable, round
-        As those of :class:`~hdl.ring.replay.transmitter.ReplayTransmitter`.
+        As those of :class:`~hdl.ring.replay.transmitter.ReplayTransmitter`; but all wires are 0 while there is no
+        word, and the check depends combinationally on the register of the others.
+    hush : In(1)
+        Nothing may be on the wires in the next cycle: a word that would be is lost.
     """
 
     latency = 3
@@ -45,7 +48,7 @@ class ControlTransmitter(wiring.Component):
         super().__init__({
             "control": In(stream.Signature(unsigned(32))), "ring_o": Out(ReplayLinkSignature()), "reset_link": In(1),
             "settled": Out(1), "fresh": Out(1), "repeated": Out(1), "restarted": Out(1), "delay": Out(NUMBER_BITS),
-            "enable": In(1, init=1), "round": Out(NUMBER_BITS + 1),
+            "enable": In(1, init=1), "hush": In(1), "round": Out(NUMBER_BITS + 1),
         })
 
     def elaborate(self, platform):
@@ -117,7 +120,8 @@ class ControlTransmitter(wiring.Component):
         write, read = memory.write_port(), memory.read_port()
         fetch, fetched, is_restart, is_new = (Signal(name=name) for name in (
             "fetch", "fetched", "is_restart", "is_new"))
-        number, restart, leaves = Signal(NUMBER_BITS), Signal(restart_layout()), Signal(32)
+        number, restart, named = Signal(NUMBER_BITS), Signal(restart_layout()), Signal(8)
+        out = self.ring_o
         m.d.comb += [
             window.enters.eq(window.room & self.control.valid),
             self.control.ready.eq(window.room | self.reset_link),
@@ -127,17 +131,19 @@ class ControlTransmitter(wiring.Component):
             restart.number.eq(number), restart.id.eq(id),
             fetch.eq(started & ~restart_due & ~holds & window.pending & self.enable),
             window.fetches.eq(fetch), read.addr.eq(window.send), read.en.eq(fetch),
-            leaves.eq(Mux(is_restart, restart, read.data)),
+            out.check.eq(check_of(Cat(out.data, out.last, out.kind)) ^ named),
         ]
         m.d.sync += [
             fetched.eq(fetch | restart_due), is_restart.eq(restart_due), is_new.eq(~window.repeats),
-            number.eq(window.send), self.ring_o.valid.eq(fetched),
+            number.eq(window.send),
             self.fresh.eq(fetched & is_new & ~is_restart),
             self.repeated.eq(fetched & ~is_new & ~is_restart),
             self.restarted.eq(fetched & is_restart & started),
+            out.valid.eq(fetched), out.kind.eq(fetched), out.last.eq(is_restart),
+            out.data.eq(Mux(is_restart, restart, read.data)), named.eq(number),
         ]
-        with m.If(fetched):
-            m.d.sync += [
-                self.ring_o.data.eq(leaves), self.ring_o.last.eq(is_restart), self.ring_o.kind.eq(1),
-                self.ring_o.check.eq(check_of(Cat(leaves, is_restart, 1)) ^ Mux(is_restart, 0, number[:8])),
-            ]
+        with m.If(is_restart):
+            m.d.sync += [out.data[restart_layout()["zeros"].offset:].eq(0), named.eq(0)]
+        # Others use these wires too, while nothing leaves here.
+        with m.If(~fetched | self.hush):
+            m.d.sync += [out.valid.eq(0), out.kind.eq(0), out.last.eq(0), out.data.eq(0)]

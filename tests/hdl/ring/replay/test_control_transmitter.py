@@ -33,8 +33,10 @@ def assert_lockstep(unit, play):
     columns = play.columns("t_")
     compare(unit, {**{name: rows for name, rows in columns.items()
                       if not name.startswith(("i__", "credits", "may_start"))},
-                   "enable": np.ones(play.cycle, np.uint64), "round": np.zeros(play.cycle)},
-            free={"round": np.ones(play.cycle, bool)})
+                   "enable": np.ones(play.cycle, np.uint64), "round": np.zeros(play.cycle),
+                   "hush": np.zeros(play.cycle, np.uint64)},
+            free={"round": np.ones(play.cycle, bool),
+                  **{f"ring_o__{wire}": columns["ring_o__valid"] == 0 for wire in ("data", "last", "kind", "check")}})
 
 
 def test_parameters():
