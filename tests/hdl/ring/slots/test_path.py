@@ -35,7 +35,7 @@ def test_lockstep(seed):
     unit = Unit(SlotPath(depth=DEPTH, message_depth=20))
     generator = random.Random(seed)
     model, columns = Path(depth=DEPTH, message_depth=20), Columns()
-    waiting, coming, mode, seen = [[], []], [], 0, set()
+    waiting, coming, mode, seen, hush = [[], []], [], 0, set(), 0
     for cycle in range(15_000):
         if cycle % 500 == 0:
             rate = generator.choice([.2, .9, 1])
@@ -44,32 +44,36 @@ def test_lockstep(seed):
         offers = []
         for n, words in enumerate(waiting):
             if not words:
-                words += packet(generator, generator.randrange(2, (15, 10)[n]))
+                words += packet(generator, generator.randrange(2 - n, (15, 10)[n]))
             offers.append(words[0] if generator.random() < rate else None)
         if not coming and generator.random() < .1:
             coming = packet(generator, generator.randrange(1, 15))
-        came = own = Wires(0, generator.getrandbits(32), 0, generator.getrandbits(1), generator.getrandbits(8))
+        came, own = Wires(0, generator.getrandbits(32), 0, generator.getrandbits(1), generator.getrandbits(8)), Wires(
+            check=generator.getrandbits(8))
         if generator.random() < .1:
             came = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
         elif coming and generator.random() < .9:
             came = Wires(1, *coming.pop(0), 0, generator.getrandbits(8))
-        if generator.random() < .2:
+        if generator.random() < .2 and not hush:
             own = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
         line, back = generator.getrandbits(1), generator.getrandbits(1)
-        passes, arrived, heard = model.comes(came, passes=mode >> 1 & 1, rank=seed)
+        passes, arrived, of_message = model.comes(came, passes=mode >> 1 & 1, rank=seed)
         for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own),
                             ("receiver", Wires(came.valid & came.kind, came.data, came.last, came.kind, came.check))):
             columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
         columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back,
                      starts=starts, mode=mode, rank=seed, lost=model.lost, left=model.left,
-                     whole=model.senders[0].whole, message_whole=model.senders[1].whole)
+                     right=model.right, hush=model.hush, whole=model.senders[0].whole, message_whole=model.senders[1].whole)
         for name, sender, offer in zip(("i", "message_i"), model.senders, offers, strict=True):
             columns.stream(name, None if offer is None else offer[0] | offer[1] << 32, sender.ready)
-        columns.note(arrived=arrived, heard=heard, word=came.data | came.last << 32)
+        columns.note(arrived=arrived, heard=model.heard, word=came.data | came.last << 32,
+                     message=model.wires.data | model.wires.last << 32)
+        hush = model.hush
         for n, sender in enumerate(model.senders):
             if offers[n] is not None and sender.ready:
                 waiting[n].pop(0)
-        seen |= {model.lost, (passes, heard), ("sent", model.senders[0].sending, model.senders[1].sending)}
+        seen |= {model.lost, (passes, of_message), ("heard", model.heard, model.right),
+                 ("sent", *(sender.word is None for sender in model.senders))}
         model.step(came=came, own=own, line=line, starts=starts, drives=mode & 1, passes=mode >> 1 & 1,
                    message=mode >> 2, rank=seed, entering=offers)
     assert len(seen) >= 8, seen
