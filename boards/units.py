@@ -133,7 +133,7 @@ class SlotsWithMessages(wiring.Component):
         from hdl.ring.slots.link import SlotLink
         from hdl.ring.slots.messages import MessageGate
         self._link, self._gate = SlotLink(config=config, messages=True), MessageGate()
-        between = ("message_i", "message", "heard", "right")
+        between = ("message_i", "message", "heard")
         super().__init__({name: member for name, member in self._link.signature.members.items() if name not in between}
                          | {name: self._gate.signature.members[name]
                             for name in ("host_i", "host_o", "port_i", "port_o")})
@@ -150,7 +150,7 @@ class SlotsWithMessages(wiring.Component):
                 wiring.connect(m, wiring.flipped(own), part)
         wiring.connect(m, gate.message_o, link.message_i)
         m.d.comb += [gate.rank.eq(link.place.rank), gate.word.eq(link.message), gate.heard.eq(link.heard),
-                     gate.right.eq(link.right), gate.reset_link.eq(link.reset_link)]
+                     gate.reset_link.eq(link.reset_link)]
         return m
 
 

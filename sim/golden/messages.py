@@ -77,13 +77,12 @@ def message(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a gate in a cycle; a stream has a word or none. ``right`` counts behind the last word of a message."""
+    """Inputs of a gate in a cycle; a stream has a word or none."""
 
     rank: int = 0
     host: Beat | None = None
     port: Beat | None = None
     heard: Beat | None = None
-    right: int = 0
     host_ready: int = 1
     port_ready: int = 1
     message_ready: int = 1
@@ -108,8 +107,8 @@ class _State:
     Members
     -------
     kept, coming, ended : tuple
-        Messages that were right; words of one that comes; one whose last word came in the cycle before. It is
-        dropped if ``refused``: there was no place.
+        Messages that were right; words of one that comes, whose check so far is ``check``; one whose last word came
+        in the cycle before. It is dropped if ``refused``: there was no place.
     place, header
         Place of the word of the oldest message that is read, and its header if its words go out.
     local, entering : bool
@@ -132,6 +131,7 @@ class _State:
 
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
+    check: int = 0
     ended: tuple[Beat, ...] | None = None
     refused: bool = False
     place: int | None = None
@@ -224,12 +224,12 @@ class Gate:
             new["responding"] = not at.port[1]
             if at.port[1]:
                 new["local"] = False
-        new |= self._step_reader(at, out)
+        new |= self._step_reader(at)
         new |= self._step_maker(at, out)
         new |= self._step_store(at, new)
         self.state = dataclasses.replace(s, **new)
 
-    def _step_reader(self, at: Inputs, out: Outputs) -> dict[str, Any]:
+    def _step_reader(self, at: Inputs) -> dict[str, Any]:
         s, head = self.state, self._head()
         done = {"place": None, "header": None, "kept": s.kept[1:]}
         if s.place is None:
@@ -279,13 +279,14 @@ class Gate:
     def _step_store(self, at: Inputs, new: dict[str, Any]) -> dict[str, Any]:
         s = self.state
         found: dict[str, Any] = {"ended": None}
-        if s.ended is not None and at.right and not s.refused:
+        if s.ended is not None and not s.check and not s.refused:
             found["kept"] = (*new.get("kept", s.kept), s.ended)
         if at.heard:
             coming = (*s.coming, at.heard)
-            found |= {"refused": s.refused or len(s.kept) == _KEPT, "coming": () if at.heard[1] else coming, "ended": coming if at.heard[1] else None}
+            found |= {"check": check_after(s.check, at.heard[0]), "refused": s.refused or len(s.kept) == _KEPT,
+                      "coming": () if at.heard[1] else coming, "ended": coming if at.heard[1] else None}
         if s.ended is not None:
-            found["refused"] = False
+            found |= {"check": 0, "refused": False}
         if at.reset_link:
-            found |= {"coming": (), "ended": None, "refused": False}
+            found |= {"coming": (), "check": 0, "ended": None, "refused": False}
         return found

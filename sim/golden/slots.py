@@ -266,20 +266,14 @@ class Path:
         self.senders = _Sender(depth, 2), _Sender(message_depth, 1)
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
-        self.heard = 0
-        self._check, self._checked = 0, 0
-        # The last word of a message is on its way; its check is the next; an own word was; one that is heard ended.
-        self._ends = self._checks = self._counts = self._ended = False
+        self._check = self._checked = 0  # of what is on the wires; the one that goes
+        # A word of an own message is on the wires; it is the last one; its check is the next there.
+        self._counts = self._ends = self._checks = False
 
     @property
     def left(self) -> int:
         """Whether a packet of this node begins to be sent."""
         return int(self.senders[0].goes(self._due == 0))
-
-    @property
-    def right(self) -> int:
-        """Whether the check is right, in the cycle behind it."""
-        return int(self._check == 0)
 
     @property
     def hush(self) -> int:
@@ -288,40 +282,32 @@ class Path:
         return int(follows or self.senders[1].word is not None or self._ends)
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
-        """Fate of the word of a packet on the wires: it passes, has arrived, is of a message."""
+        """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""
         if not came.valid or came.kind:
             return False, False, False
-        on, message, _ = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE, False)
-        return on, not message and not on, message
+        on, message, mine = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
+                                             came.data >> 4 & 15 == rank)
+        return on, not message and not on, message and mine
 
     def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
              passes: int = 0, message: int = 0, rank: int = 0,
              entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
         """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, the slot, and
         words of packets and of messages that are to be kept."""
-        on, _, of_message = self.comes(came, passes=passes, rank=rank)
+        on, _, _ = self.comes(came, passes=passes, rank=rank)
         packet, said = (sender.word for sender in self.senders)
         sends = packet is not None or said is not None or self._checks
-        mine = bool(self._inside[2] if self._inside else came.data >> 4 & 15 == rank)
-        # The check is of what is on the way out.
-        after = check_after(self._check, self.wires.data)
-        if self.heard or self._counts:
-            self._check = after
-        if self._ended or self.senders[1].goes(self._due == 1):
-            self._check = 0
-        checked, checks = self._checked, self._checks
-        self._ended = bool(self.heard and self.wires.last)
-        self._checked = after if self._ends else 0
-        self._counts, self._checks = said is not None or checks, self._ends
-        self._ends = said is not None and bool(said[1])
+        after, checked, checks = check_after(self._check, self.wires.data), self._checked, self._checks
+        self._check = after if self._counts else 0
+        self._checked, self._checks = after if self._ends else 0, self._ends
+        self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        self.heard = int(of_message and mine and not sends)
         if sends:  # never more than one, in slots of a table
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
-        elif on or of_message:
-            self.wires = Wires(int(on), came.data, came.last, 0, own.check)
+        elif on:
+            self.wires = Wires(1, came.data, came.last, 0, own.check)
         else:
             self.wires = own if own.valid else Wires(check=own.check)
         if came.valid and not came.kind:

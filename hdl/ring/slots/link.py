@@ -112,10 +112,10 @@ class SlotLink(wiring.Component):
     superframes : Out(16)
         Superframes that the node had a table for, modulo 65,536.
     message_i : In(stream of word_layout())
-        Messages of this node, whose first word is :func:`~hdl.ring.slots.layouts.message_header_layout`.
-    message, heard, right : Out(word_layout()), Out(1), Out(1)
-        Word of a message for this node, and that its check is right, as those of
-        :class:`~hdl.ring.slots.path.SlotPath`.
+        Messages of this node, without checks, whose first word is :func:`~hdl.ring.slots.layouts.message_header_layout`.
+    message : Out(word_layout())
+        Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
+    heard : Out(1)
     """
 
     def __init__(self, *, config, messages=False):
@@ -132,7 +132,7 @@ class SlotLink(wiring.Component):
             "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
             "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
             "superframes": Out(16),
-            "message_i": In(words), "message": Out(word_layout()), "heard": Out(1), "right": Out(1),
+            "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
         })
 
     def elaborate(self, platform):
@@ -239,7 +239,7 @@ class SlotLink(wiring.Component):
         # Messages.
         connect_stream(m, self.message_i, path.message_i)
         m.d.comb += [
-            self.message.eq(path.message), self.heard.eq(path.heard), self.right.eq(path.right), laps.record.wants.eq(path.message_whole != 0),
+            self.message.eq(path.word), self.heard.eq(path.heard), laps.record.wants.eq(path.message_whole != 0),
             self.repairs.link_restarts.eq(transmitter.restarted),
             self.repairs.words_repeated.eq(transmitter.repeated),
             self.repairs.checks_failed.eq(receiver.failed),

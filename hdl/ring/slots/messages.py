@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import RESPONSE
-from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, message_header_layout
+from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, check_after, message_header_layout
 from hdl.streams.stream import word_layout
 
 __all__ = ["MessageGate", "MessageStore"]
@@ -27,8 +27,6 @@ class MessageStore(wiring.Component):
     word : In(word_layout())
     heard : In(1)
         The word is of a message for this node.
-    right : In(1)
-        In the cycle behind the last word of a message, its check: that is right.
     there : Out(1)
         There is a message.
     offset : In(7)
@@ -46,7 +44,6 @@ class MessageStore(wiring.Component):
 
     word: In(word_layout())
     heard: In(1)
-    right: In(1)
     there: Out(1)
     offset: In(_OFFSET_BITS)
     read: Out(word_layout())
@@ -60,7 +57,7 @@ class MessageStore(wiring.Component):
         write, read = memory.write_port(), memory.read_port()
         kept = Signal(range(self.messages + 1))
         into, oldest = Signal(range(self.messages)), Signal(range(self.messages))
-        position, ended, refused, accepts = Signal(_OFFSET_BITS), Signal(), Signal(), Signal()
+        position, check, ended, refused, accepts = Signal(_OFFSET_BITS), Signal(32), Signal(), Signal(), Signal()
         full = kept == self.messages
         next_oldest = Signal.like(oldest)
         m.d.comb += [
@@ -68,18 +65,19 @@ class MessageStore(wiring.Component):
             write.data.eq(self.word),
             next_oldest.eq(oldest + self.drop),
             read.en.eq(1), read.addr.eq(self.offset | next_oldest << _OFFSET_BITS), self.read.eq(read.data),
-            accepts.eq(ended & self.right & ~refused),
+            accepts.eq(ended & (check == 0) & ~refused),
             self.there.eq(kept != 0),
         ]
         m.d.sync += [ended.eq(self.heard & self.word.last), oldest.eq(next_oldest), into.eq(into + accepts),
                      kept.eq(kept + accepts - self.drop)]
         with m.If(self.heard):
-            m.d.sync += [position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
+            m.d.sync += [check.eq(check_after(check, self.word.data)),
+                         position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
         # No two messages follow without a cycle between them; what would, has a wrong check.
         with m.If(ended):
-            m.d.sync += refused.eq(0)
+            m.d.sync += [check.eq(0), refused.eq(0)]
         with m.If(self.reset_link):
-            m.d.sync += [position.eq(0), refused.eq(0), ended.eq(0)]
+            m.d.sync += [position.eq(0), check.eq(0), refused.eq(0), ended.eq(0)]
         return m
 
 
@@ -88,7 +86,7 @@ class MessageGate(wiring.Component):
 
     At rank 0 a packet of the host whose first word is the header of a message goes into the slots; up to 64 words,
     what is beyond them is dropped. Each message that comes is a packet for the host, with header and check. The path
-    makes checks, and says which are right.
+    puts a check behind a message that goes.
 
     At other ranks the words of the messages of a request are one packet for the host port, and its response becomes
     messages of at most 64 words. Each message of a request that is right gives one message back: one that is not the
@@ -110,8 +108,8 @@ class MessageGate(wiring.Component):
     port_i, port_o : Out, In(stream of word_layout())
         To and from the :class:`~hdl.control.host_port.HostPort`.
     word : In(word_layout())
-    heard, right : In(1)
-        ``message``, ``heard`` and ``right`` of :class:`~hdl.ring.slots.path.SlotPath`.
+    heard : In(1)
+        Those of :class:`~hdl.ring.slots.path.SlotPath`.
     message_o : Out(stream of word_layout())
         To its ``message_i``; its ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
@@ -127,7 +125,6 @@ class MessageGate(wiring.Component):
     port_o: In(stream.Signature(word_layout()))
     word: In(word_layout())
     heard: In(1)
-    right: In(1)
     message_o: Out(stream.Signature(word_layout()))
     reset_link: In(1)
 
@@ -182,7 +179,7 @@ class MessageGate(wiring.Component):
         starts = Signal()
         m.d.sync += place.eq(store.offset)
         m.d.comb += store.reset_link.eq(self.reset_link)
-        m.d.comb += [store.word.eq(self.word), store.heard.eq(self.heard), store.right.eq(self.right)]
+        m.d.comb += [store.word.eq(self.word), store.heard.eq(self.heard)]
         with m.FSM(name="reader"):
             with m.State("Empty"):
                 with m.If(store.there):

@@ -89,9 +89,9 @@ class SlotPath(wiring.Component):
     """Lead packets of slots between the wires of links with replay and the node, beside control words.
 
     Words of kind 0 are those of slots, which have no check; those of kind 1 are of replay's transmitter and to its
-    receiver. An own word of a slot goes before one that passes or is of a message, and this before one of the
-    transmitter, which is told one cycle before an own word of a slot: what is lost of its words is repeated like any
-    word that is damaged. ``lost`` tells of what is lost of packets that pass.
+    receiver. An own word of a slot goes before one that passes, and this before one of the transmitter,
+    which is told one cycle before an own word of a slot: what is lost of its words is repeated like any word that is
+    damaged. ``lost`` tells of what is lost of packets that pass.
 
     An own packet is on the wires :attr:`latency` cycles behind ``starts``, if it was there as a whole one cycle
     before, or a message two, and then word by word. A word that passes is on the wires :attr:`hop` cycle after it has
@@ -101,11 +101,8 @@ class SlotPath(wiring.Component):
     ``line``.
 
     A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
-    it passes or not: its words are those on the way out, a cycle after they have come.
-
-    **Check.** Behind the last word of an own message, and a cycle without one, goes its check
-    (:func:`~hdl.ring.slots.layouts.check_after`), which is made of the words on the way out. No node sends a message
-    while it hears one; so the same register is for both.
+    it passes or not. Behind the last word of an own message, and a cycle without one, goes its check
+    (:func:`~hdl.ring.slots.layouts.check_after`).
 
     Parameters
     ----------
@@ -115,17 +112,11 @@ class SlotPath(wiring.Component):
     Members
     -------
     i, message_i : In(stream of word_layout())
-        Packets, of at least two words, and messages of this node.
+        Packets, of at least two words, and messages, without checks, of this node.
     word : Out(word_layout())
-        What comes; depends combinationally on ``ring_i``, as ``arrived`` does, and that on ``mode``.
-    arrived : Out(1)
-        It is of a packet for this node.
-    message : Out(word_layout())
-        A word of a message, with its check behind it.
-    heard : Out(1)
-        It is for this node.
-    right : Out(1)
-        In the cycle behind the check: it is right.
+        What comes; depends combinationally on ``ring_i``, as the next two do, and they on ``mode``.
+    arrived, heard : Out(1)
+        It is of a packet for this node; of a message for it, with its check as the last word.
     starts : In(1)
     mode : In(mode_layout())
         Those of :class:`~hdl.ring.slots.table.SlotTable`.
@@ -153,8 +144,7 @@ class SlotPath(wiring.Component):
         self._depths = (depth, message_depth)
         words = stream.Signature(word_layout())
         super().__init__({
-            "i": In(words), "message_i": In(words), "word": Out(word_layout()), "arrived": Out(1),
-            "message": Out(word_layout()), "heard": Out(1), "right": Out(1),
+            "i": In(words), "message_i": In(words), "word": Out(word_layout()), "arrived": Out(1), "heard": Out(1),
             "starts": In(1), "mode": In(mode_layout()), "rank": In(4),
             "whole": Out(range(depth // 2 + 1)), "message_whole": Out(range(message_depth // 2 + 1)),
             "left": Out(1), "lost": Out(1), "hush": Out(1),
@@ -187,37 +177,31 @@ class SlotPath(wiring.Component):
         with m.If(word):
             m.d.sync += [inside.eq(~came.last), passing.eq(passes), messaging.eq(message), mine.eq(meant)]
         m.d.comb += [self.word.data.eq(came.data), self.word.last.eq(came.last),
-                     self.arrived.eq(word & ~message & ~passes)]
+                     self.arrived.eq(word & ~message & ~passes), self.heard.eq(word & message & meant)]
 
         # Words that leave. All that are this node's are 0 while there is none, so that a sum of them is enough.
-        check, checked, ends, checks = Signal(32), Signal(32), Signal(), Signal()
+        check, checked, counts, ends, checks = Signal(32), Signal(32), Signal(), Signal(), Signal()
         drives, takes = Signal(), Signal()
         m.d.comb += [
             drives.eq(packets.o.valid | messages.o.valid | checks),
-            takes.eq(word & (passes | message) & ~drives),
+            takes.eq(word & passes & ~drives),
             self.hush.eq(packets.follows | messages.follows | messages.o.valid | ends),
         ]
         m.d.sync += [
-            out.valid.eq(drives | Mux(takes, passes, own.valid)), self.lost.eq(drives & word & passes),
+            out.valid.eq(drives | (word & passes) | own.valid), self.lost.eq(drives & word & passes),
             out.data.eq(Mux(takes, came.data, packets.o.payload.data | messages.o.payload.data | checked | own.data)),
             out.last.eq(Mux(takes, came.last, packets.o.payload.last | checks | own.last)),
             out.kind.eq(own.kind & ~takes & ~drives), out.check.eq(own.check),
         ]
 
-        # The check. A right one makes 0 of it, and so is ready for the next message; behind a wrong one it is cleared.
-        counts, ended, after = Signal(), Signal(), check_after(check, out.data)
-        m.d.sync += [
-            self.heard.eq(word & message & meant & ~drives), ended.eq(self.heard & out.last),
-            counts.eq(messages.o.valid | checks), ends.eq(messages.o.valid & messages.o.payload.last),
-            checks.eq(ends), checked.eq(after),
-        ]
+        # The check of the words that are on the wires, of which the last comes a cycle before its own.
+        after = check_after(check, out.data)
+        m.d.sync += [check.eq(after), checked.eq(after), counts.eq(messages.o.valid),
+                     ends.eq(messages.o.payload.last), checks.eq(ends)]
+        with m.If(~counts):
+            m.d.sync += check.eq(0)
         with m.If(~ends):
             m.d.sync += checked.eq(0)
-        with m.If(self.heard | counts):
-            m.d.sync += check.eq(after)
-        with m.If(ended | messages.left):
-            m.d.sync += check.eq(0)
-        m.d.comb += [self.message.data.eq(out.data), self.message.last.eq(out.last), self.right.eq(check == 0)]
 
         # Control words and what leads back.
         m.d.comb += [

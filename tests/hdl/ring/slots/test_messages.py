@@ -9,7 +9,7 @@ import pytest
 
 from hdl.ring.slots.layouts import MESSAGE_OPCODE, message_header_layout
 from hdl.ring.slots.messages import MessageGate
-from sim.golden.messages import Gate, Header, Inputs, check_after, check_of, message
+from sim.golden.messages import Gate, Header, Inputs, check_of, message
 from sim.golden.messages import packet as made
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.replay.columns import Columns
@@ -26,18 +26,12 @@ class Node:
     def __init__(self, rank):
         self.gate, self.columns, self.rank, self.offered = Gate(), Columns(), rank, {}
         self.wild = False  # the port answers before it is asked
-        self.check, self.right, self.ended = 0, 0, False  # as a path has them
 
     def step(self, **inputs):
         """One cycle; returns what goes out."""
-        at = Inputs(rank=self.rank, right=self.right, **inputs)
-        if at.heard is not None:
-            self.check = check_after(self.check, at.heard[0])
-        if self.ended:
-            self.check = 0
-        self.right, self.ended = int(self.check == 0), at.heard is not None and bool(at.heard[1])
+        at = Inputs(rank=self.rank, **inputs)
         out, columns = self.gate.look(at), self.columns
-        columns.note(rank=self.rank, reset_link=at.reset_link, right=at.right, heard=at.heard is not None,
+        columns.note(rank=self.rank, reset_link=at.reset_link, heard=at.heard is not None,
                      word=_bits(at.heard) or 0)
         for name, beat, ready in (("host_i", at.host, out.takes_host), ("port_o", at.port, out.takes_port),
                                   ("host_o", out.host, at.host_ready), ("port_i", out.port, at.port_ready),

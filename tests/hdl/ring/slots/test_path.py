@@ -57,22 +57,21 @@ def test_lockstep(seed):
         if generator.random() < .2 and not hush:
             own = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
         line, back = generator.getrandbits(1), generator.getrandbits(1)
-        passes, arrived, of_message = model.comes(came, passes=mode >> 1 & 1, rank=seed)
+        passes, arrived, heard = model.comes(came, passes=mode >> 1 & 1, rank=seed)
         for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own),
                             ("receiver", Wires(came.valid & came.kind, came.data, came.last, came.kind, came.check))):
             columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
         columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back,
                      starts=starts, mode=mode, rank=seed, lost=model.lost, left=model.left,
-                     right=model.right, hush=model.hush, whole=model.senders[0].whole, message_whole=model.senders[1].whole)
+                     hush=model.hush, whole=model.senders[0].whole, message_whole=model.senders[1].whole)
         for name, sender, offer in zip(("i", "message_i"), model.senders, offers, strict=True):
             columns.stream(name, None if offer is None else offer[0] | offer[1] << 32, sender.ready)
-        columns.note(arrived=arrived, heard=model.heard, word=came.data | came.last << 32,
-                     message=model.wires.data | model.wires.last << 32)
+        columns.note(arrived=arrived, heard=heard, word=came.data | came.last << 32)
         hush = model.hush
         for n, sender in enumerate(model.senders):
             if offers[n] is not None and sender.ready:
                 waiting[n].pop(0)
-        seen |= {model.lost, (passes, of_message), ("heard", model.heard, model.right),
+        seen |= {model.lost, (passes, heard),
                  ("sent", *(sender.word is None for sender in model.senders))}
         model.step(came=came, own=own, line=line, starts=starts, drives=mode & 1, passes=mode >> 1 & 1,
                    message=mode >> 2, rank=seed, entering=offers)
