@@ -133,19 +133,17 @@ class SlotsWithMessages(wiring.Component):
         from hdl.ring.slots.link import SlotLink
         from hdl.ring.slots.messages import MessageGate
         self._link, self._gate = SlotLink(config=config, messages=True), MessageGate()
-        between = ("message_i", "message", "heard")
-        super().__init__({name: member for name, member in self._link.signature.members.items() if name not in between}
-                         | {name: self._gate.signature.members[name]
-                            for name in ("host_i", "host_o", "port_i", "port_o")})
+        link, gate = self._link.signature.members, self._gate.signature.members
+        super().__init__({name: link[name] for name in link if name not in ("message_i", "message", "heard")}
+                         | {name: gate[name] for name in ("host_i", "host_o", "port_i", "port_o")})
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.link, m.submodules.gate = link, gate = self._link, self._gate
-        for name in self.signature.members:
-            own, part = getattr(self, name), getattr(gate if hasattr(gate, name) and not hasattr(link, name) else link,
-                                                     name)
-            if self.signature.members[name].is_port:
-                m.d.comb += own.eq(part) if self.signature.members[name].flow == Out else part.eq(own)
+        for name, member in self.signature.members.items():
+            own, part = getattr(self, name), getattr(link if hasattr(link, name) else gate, name)
+            if member.is_port:
+                m.d.comb += own.eq(part) if member.flow == Out else part.eq(own)
             else:
                 wiring.connect(m, wiring.flipped(own), part)
         wiring.connect(m, gate.message_o, link.message_i)
@@ -338,6 +336,7 @@ UNITS = {
     "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
         "segments": 4, "egress_words": 268}),
     "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.control_transmitter": Unit("hdl.ring.replay.control_transmitter:ControlTransmitter", {"window": 31}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
     "ring.link_ends.throttles": Unit("hdl.ring.link_ends:LinkEnds", {"throttles": True}),
     "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),

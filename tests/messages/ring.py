@@ -11,8 +11,8 @@ from hdl.control.host_port import HostPort
 from hdl.ring.header import packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.replay.control_hub import ControlHub
-from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.control_transmitter import ControlTransmitter
+from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS

@@ -19,11 +19,11 @@ class ControlTransmitter(wiring.Component):
     """Send control words, and repeat from the one that the receiver asks for.
 
     It does in each cycle what a :class:`~hdl.ring.replay.transmitter.ReplayTransmitter` with one port does that gets
-    no packets, and takes fewer LUTs: no credits are counted, a word is kept without its check, which is made of what is
-    on the wires, and time begins at 0 with each restart.
+    no packets, and takes fewer LUTs: no credits are counted, a word is kept without its check, which is made of what
+    is on the wires, and time begins at 0 with each restart.
 
-    Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. The wires
-    are registers; all other outputs depend on registers and ``reset_link``.
+    Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. All
+    outputs depend on registers and ``reset_link``; all wires but the check are registers.
 
     Parameters
     ----------

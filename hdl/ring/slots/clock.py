@@ -33,9 +33,9 @@ def clock_signature():
     -------
     link : Out(departure_layout())
     drift : Out(signed(8))
-        What TIME goes faster by: so many of 2^20 cycles, for tests.
+        What TIME of a rank beside 0 goes faster by: so many of 2^20 cycles, for tests.
     shift, shifts : Out(32), Out(1)
-        Pulse: TIME goes on by ``shift`` in place of a cycle, for tests.
+        Pulse: that TIME moves by ``shift``, for tests.
     time : In(32)
     valid : In(1)
         TIME was set, or is that of rank 0, which has sent a SYNC.
@@ -105,6 +105,8 @@ class Clock(wiring.Component):
 
     Rank 0 takes off what has gone round. What that would have changed its own TIME by is ``error``: half of what
     the latencies of all links forward and back differ by.
+
+    TIME is that of a FOLLOW 4 cycles after its last word.
 
     A SYNC that is handed on is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is
     registers, and so are all other outputs; ``i`` is always ready. Words that are not of SYNCs, or not such as come

@@ -112,7 +112,8 @@ class SlotLink(wiring.Component):
     superframes : Out(16)
         Superframes that the node had a table for, modulo 65,536.
     message_i : In(stream of word_layout())
-        Messages of this node, without checks, whose first word is :func:`~hdl.ring.slots.layouts.message_header_layout`.
+        Messages of this node, without checks, whose first word is
+        :func:`~hdl.ring.slots.layouts.message_header_layout`.
     message : Out(word_layout())
         Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
     heard : Out(1)

@@ -63,7 +63,8 @@ class SlotSender(wiring.Component):
                                               attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
         # Places of words that enter and leave. The first of a packet is in the memory's latch before it is asked for.
-        enters, leaves, after, level = (Signal(bits + 1, name=name) for name in ("enters", "leaves", "after", "level"))
+        enters, leaves, after, level = (Signal(bits + 1, name=name) for name in (
+            "enters", "leaves", "after", "level"))
         ended, goes, follows = Signal(), self.left, self.follows
         m.d.comb += [
             goes.eq(self.start & (self.whole != 0) & ~self.o.valid),

@@ -70,6 +70,27 @@ def test_no_end(unit):
         assert_lockstep(unit, play)
 
 
+def test_hush_and_enable(unit):
+    """In the cycle behind ``hush`` all wires are 0, and nothing else changes; without ``enable`` no word leaves."""
+    play = words(7).run(60_000)
+    columns = play.columns("t_")
+    rows = {name: values for name, values in columns.items()
+            if name in ("control__valid", "control__payload", "ring_o__line", "reset_link")}
+    hush = np.random.default_rng(7).integers(0, 2, play.cycle, np.uint64)
+    unit.reset()
+    found = unit.run({**rows, "enable": 1, "hush": hush}, cycles=play.cycle)
+    on = np.concatenate([[True], hush[:-1] == 0])
+    for name in ("fresh", "repeated", "restarted", "settled", "control__ready"):
+        assert (found[name] == columns[name]).all(), name
+    for name in ("valid", "data", "last", "kind"):
+        due = np.where(on & (columns["ring_o__valid"] != 0), columns[f"ring_o__{name}"], 0)
+        assert (found[f"ring_o__{name}"] == due).all(), name
+    unit.reset()
+    found = unit.run({**rows, "enable": 0}, cycles=play.cycle)
+    assert not found["fresh"].any()
+    assert found["ring_o__valid"].any()
+
+
 @pytest.mark.parametrize("latency", [1, 16, 60])
 def test_round(unit, latency):
     """The round trip of the wires, of which ``delay`` is half."""

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from hdl.ring.slots.path import SlotPath
+from sim.golden.messages import check_of
 from sim.golden.slots import Path, Wires
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.replay.columns import Columns
@@ -27,6 +28,24 @@ def test_parameters(options, message):
 def packet(generator, words):
     return [(generator.getrandbits(32) & ~15 | generator.choice([1, 1, 3]), int(n == words - 1))
             for n in range(words)]
+
+
+def test_check():
+    """The check of a message is of its words alone, whatever was on the wires before: control words, or a packet."""
+    generator = random.Random(1)
+    for length in (1, 2, 9):
+        model, sent, hush = Path(depth=DEPTH, message_depth=20), [], 0
+        words = [(generator.getrandbits(32), int(n == length - 1)) for n in range(length)]
+        entering = list(words)
+        for cycle in range(60):
+            own, hush = Wires() if hush else Wires(1, generator.getrandbits(32), 0, 1, 0), model.hush
+            model.step(own=own, starts=cycle == 30, drives=1, message=1,
+                       entering=(None, entering.pop(0) if entering else None))
+            if model.wires.valid and not model.wires.kind:
+                sent.append((cycle, model.wires.data, model.wires.last))
+        assert [one[1:] for one in sent] == [*((word, 0) for word, _ in words), (check_of(w for w, _ in words), 1)]
+        assert sent[0][0] == 30 + SlotPath.latency - 1
+        assert sent[-1][0] == sent[0][0] + length + 1
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,8 +9,8 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.link import Ingress
 from hdl.ring.replay.control_hub import ControlHub
-from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.control_transmitter import ControlTransmitter
+from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.ring.slots.layouts import MESSAGE_TYPE
