@@ -123,6 +123,36 @@ def command_checkers(*, queues):
     return CommandChecker(config=config, queues=queues, operations=operations(config))
 
 
+class SlotsWithMessages(wiring.Component):
+    """Ends of links in slots with the gate of messages: all that a node has of slots.
+
+    Members are those of :class:`~hdl.ring.slots.link.SlotLink` and :class:`~hdl.ring.slots.messages.MessageGate`, but
+    for those between the two.
+    """
+
+    def __init__(self, *, config):
+        from hdl.ring.slots.link import SlotLink
+        from hdl.ring.slots.messages import MessageGate
+        self._link, self._gate = SlotLink(config=config, messages=True), MessageGate()
+        link, gate = self._link.signature.members, self._gate.signature.members
+        super().__init__({name: link[name] for name in link if name not in ("message_i", "message", "heard")}
+                         | {name: gate[name] for name in ("host_i", "host_o", "port_i", "port_o")})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.link, m.submodules.gate = link, gate = self._link, self._gate
+        for name, member in self.signature.members.items():
+            own, part = getattr(self, name), getattr(link if hasattr(link, name) else gate, name)
+            if member.is_port:
+                m.d.comb += own.eq(part) if member.flow == Out else part.eq(own)
+            else:
+                wiring.connect(m, wiring.flipped(own), part)
+        wiring.connect(m, gate.message_o, link.message_i)
+        m.d.comb += [gate.rank.eq(link.place.rank), gate.word.eq(link.message), gate.heard.eq(link.heard),
+                     gate.reset_link.eq(link.reset_link)]
+        return m
+
+
 def far_memories(*, config):
     """Weights and state of a server in its far memory, with the ports of its collective engine."""
     from hdl.far.memories import FarMemories
@@ -307,6 +337,7 @@ UNITS = {
     "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
         "segments": 4, "egress_words": 268}),
     "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.control_transmitter": Unit("hdl.ring.replay.control_transmitter:ControlTransmitter", {"window": 31}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
     "ring.link_ends.throttles": Unit("hdl.ring.link_ends:LinkEnds", {"throttles": True}),
     "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
@@ -325,6 +356,7 @@ UNITS = {
     "ring.slots.job_rooms": Unit("hdl.ring.slots.job_rooms:RoomLaps", {}),
     "ring.slots.job_path": Unit("hdl.ring.slots.job_path:JobPath", {"depth": 512, "frame": JobFrame(longest=268)}),
     "ring.slots.job_link": Unit("hdl.ring.slots.job_link:JobLink", {**_SLOTS, "jobs": 2}),
+    "ring.slots.all": Unit("boards.units:SlotsWithMessages", _SLOTS),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),

@@ -5,10 +5,11 @@ Mirrors hdl/ring/slots/messages.py; docs/ring/messages.md has the rules.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Beat", "Gate", "Header", "Inputs", "Outputs", "check_of", "message"]
+__all__ = ["Beat", "Gate", "Header", "Inputs", "Outputs", "check_after", "check_of", "message", "packet"]
 
 _TYPE, _OPCODE, _RESPONSE = 3, 0x40, 0x80
 _WORDS, _KEPT = 64, 4
@@ -40,16 +41,32 @@ class Header:
                    word >> 31)
 
 
+def _step(total: int) -> int:
+    """State of the check, bit by bit, from the sum of the one before and a word."""
+    taps = [(27 * n + 30 & 31, 3 * n + 23 & 31, *((12,) if n == 0 else ())) for n in range(32)]
+    return sum((sum(total >> tap for tap in places) & 1) << n for n, places in enumerate(taps))
+
+
+#: Parts of a state by each byte of a sum.
+_STEPS = [[_step(byte << low) for byte in range(256)] for low in (0, 8, 16, 24)]
+
+
+def check_after(check: int, word: int) -> int:
+    """State of the check after one more word."""
+    total = check ^ word
+    return (_STEPS[0][total & 255] ^ _STEPS[1][total >> 8 & 255] ^ _STEPS[2][total >> 16 & 255]
+            ^ _STEPS[3][total >> 24])
+
+
 def check_of(words: Iterable[int]) -> int:
     """Check that goes behind words."""
-    check = 0
-    for word in words:
-        check = _next(check) ^ word
-    return _next(check)
+    return functools.reduce(check_after, words, 0)
 
 
-def _next(check: int) -> int:
-    return (check ^ check << 2 ^ check >> 3) & 0xFFFFFFFF
+def packet(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
+    """Words of a message between a gate and a path."""
+    words = [header.word, *payload]
+    return [(word, int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 def message(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
@@ -104,8 +121,8 @@ class _State:
         A response to the host has begun.
     owes : bool
         A message without words is to be sent back.
-    words, full
-        Words of a message that is made, and whether its check is the next.
+    words
+        Words of a message that is made, of which not the last has gone.
     held : bool
         The rest of an answer waits; at rank 0 the rest of the host's packet is dropped.
     fresh : bool
@@ -127,7 +144,6 @@ class _State:
     responding: bool = False
     owes: bool = False
     words: tuple[int, ...] = ()
-    full: bool = False
     held: bool = False
     fresh: bool = True
 
@@ -168,8 +184,6 @@ class Gate:
         s, source = self.state, at.port if at.rank else at.host
         if at.reset_link:
             return None
-        if s.full:
-            return check_of(s.words)
         if s.words:
             return source[0] if source else None
         if at.rank:
@@ -178,10 +192,17 @@ class Gate:
             return header.word if s.owes or answers else None
         return source[0] if source and self._offers(at) and not s.entering and not s.held else None
 
+    def _ends(self, at: Inputs) -> bool:
+        """Whether that is the last word of the message."""
+        s, source = self.state, at.port if at.rank else at.host
+        if not s.words and at.rank:
+            return s.owes
+        return bool(source and source[1]) or len(s.words) == _WORDS
+
     def look(self, at: Inputs) -> Outputs:
         """Outputs in a cycle with these inputs."""
         s, read, enters, made = self.state, self._read(at), self._enters(at), self._make(at)
-        makes = not at.reset_link and at.message_ready and not s.full  # a word of a source would be taken
+        makes = not at.reset_link and at.message_ready  # a word of a source would be taken
         to_host = None if at.rank else read
         if at.rank:
             takes_host = enters and at.port_ready
@@ -190,7 +211,7 @@ class Gate:
                           or (makes and not s.entering and not s.held and bool(s.words or self._offers(at))))
         return Outputs(
             host=to_host or (None if s.remote else at.port), port=at.host if enters else read if at.rank else None,
-            message=None if made is None else (made, int(s.full)), takes_host=int(takes_host),
+            message=None if made is None else (made, int(self._ends(at))), takes_host=int(takes_host),
             takes_port=int(bool(s.words) and makes if s.remote else at.host_ready and to_host is None))
 
     def step(self, at: Inputs) -> None:
@@ -203,12 +224,12 @@ class Gate:
             new["responding"] = not at.port[1]
             if at.port[1]:
                 new["local"] = False
-        new |= self._step_reader(at, out)
+        new |= self._step_reader(at)
         new |= self._step_maker(at, out)
         new |= self._step_store(at, new)
         self.state = dataclasses.replace(s, **new)
 
-    def _step_reader(self, at: Inputs, out: Outputs) -> dict[str, Any]:
+    def _step_reader(self, at: Inputs) -> dict[str, Any]:
         s, head = self.state, self._head()
         done = {"place": None, "header": None, "kept": s.kept[1:]}
         if s.place is None:
@@ -218,7 +239,8 @@ class Gate:
                 return {}
             if not s.kept[0][s.place][1] and not (at.rank and s.place == s.header.count):
                 return {"place": s.place + 1}
-            more = bool(at.rank and out.port and not out.port[1])
+            read = self._read(at)
+            more = bool(at.rank and read and not read[1])
             return {**done, "open": more, "owes": more}
         assert head is not None
         released = {"held": False} if at.rank and (head.begin or not head.count) else {}
@@ -241,23 +263,18 @@ class Gate:
     def _step_maker(self, at: Inputs, out: Outputs) -> dict[str, Any]:
         s, source = self.state, at.port if at.rank else at.host
         if at.reset_link and s.words:
-            return {"words": (), "full": False, **({} if s.full else {"held": True, "fresh": False})}
+            return {"words": (), "held": True, "fresh": False}
         if not at.rank and s.held and not s.words:
             return {"held": False} if at.host and at.host[1] else {}
         if not out.message or not at.message_ready:
             return {}
-        if s.full:
-            return {"words": (), "full": False}
-        words = (*s.words, out.message[0])
+        word, last = out.message
+        words = () if last else (*s.words, word)
         if not s.words:
-            if at.rank:
-                return {"words": words, "full": s.owes, "owes": False}
-            return {"words": words, "full": bool(at.host and at.host[1])}
+            return {"words": words, **({"owes": False} if at.rank else {})}
         if source and source[1]:
-            return {"words": words, "full": True, "remote": False, "fresh": True}
-        if len(words) > _WORDS:
-            return {"words": words, "full": True, "held": True, "fresh": False}
-        return {"words": words}
+            return {"words": words, "remote": False, "fresh": True}
+        return {"words": words, **({"held": True, "fresh": False} if last else {})}
 
     def _step_store(self, at: Inputs, new: dict[str, Any]) -> dict[str, Any]:
         s = self.state
@@ -266,7 +283,7 @@ class Gate:
             found["kept"] = (*new.get("kept", s.kept), s.ended)
         if at.heard:
             coming = (*s.coming, at.heard)
-            found |= {"check": _next(s.check) ^ at.heard[0], "refused": s.refused or len(s.kept) == _KEPT,
+            found |= {"check": check_after(s.check, at.heard[0]), "refused": s.refused or len(s.kept) == _KEPT,
                       "coming": () if at.heard[1] else coming, "ended": coming if at.heard[1] else None}
         if s.ended is not None:
             found |= {"check": 0, "refused": False}

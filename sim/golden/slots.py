@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from sim.golden.control_words import Message
+from sim.golden.messages import check_after
 
 __all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Slot", "SlotTable", "Table",
            "Wires", "plan"]
@@ -219,34 +220,37 @@ class Wires:
 
 
 class _Sender:
-    """Packets that wait; one starts only as a whole."""
+    """Packets that wait; one starts only as a whole. ``least`` are the words of the shortest."""
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
+    def __init__(self, depth: int, least: int) -> None:
+        self._depth, self._least = depth, least
         self._words: collections.deque[tuple[int, int]] = collections.deque()
         self.whole = 0
-        self.sending = False
+        self._ended = 0
+        self.word: tuple[int, int] | None = None  # that leaves in this cycle: data, and whether it is the last
 
     @property
     def ready(self) -> int:
         return int(len(self._words) < self._depth)
 
-    @property
-    def word(self) -> tuple[int, int] | None:
-        """Word that leaves in this cycle: data, and whether it is the last."""
-        return self._words[0] if self.sending else None
+    def goes(self, start: bool) -> bool:
+        """Whether a packet begins to be sent."""
+        return start and self.whole > 0 and self.word is None
+
+    def follows(self, start: bool) -> bool:
+        """Whether a word leaves in the next cycle."""
+        return self.goes(start) or (self.word is not None and not self.word[1])
 
     def step(self, entering: tuple[int, int] | None, start: bool) -> None:
-        ready, leaving = self.ready, self.word
-        goes = start and self.whole > 0 and not self.sending
-        if leaving is not None:
-            self._words.popleft()
-            self.sending = not leaving[1]
+        ready, goes = self.ready, self.goes(start)
+        self.word = self._words.popleft() if self.follows(start) else None
+        ended = 0
         if entering is not None and ready:
             self._words.append(entering)
-            self.whole += entering[1]
-        if goes:
-            self.sending, self.whole = True, self.whole - 1
+            ended = entering[1]
+        if self._least == 1:  # counted a cycle later
+            ended, self._ended = self._ended, ended
+        self.whole += ended - goes
 
 
 class Path:
@@ -259,14 +263,23 @@ class Path:
 
     def __init__(self, *, depth: int, message_depth: int = 128) -> None:
         self.wires, self.line, self.lost = Wires(), 0, 0
-        self.senders = _Sender(depth), _Sender(message_depth)
+        self.senders = _Sender(depth, 2), _Sender(message_depth, 1)
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
+        self._check = self._checked = 0  # of what is on the wires; the one that goes
+        # A word of an own message is on the wires; it is the last one; its check is the next there.
+        self._counts = self._ends = self._checks = False
 
     @property
     def left(self) -> int:
         """Whether a packet of this node begins to be sent."""
-        return int(self._due == 0 and self.senders[0].whole > 0 and not self.senders[0].sending)
+        return int(self.senders[0].goes(self._due == 0))
+
+    @property
+    def hush(self) -> int:
+        """Whether the transmitter must have no word in the next cycle."""
+        follows = any(sender.follows(self._due == n) for n, sender in enumerate(self.senders))
+        return int(follows or self.senders[1].word is not None or self._ends)
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
         """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""
@@ -282,15 +295,21 @@ class Path:
         """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, the slot, and
         words of packets and of messages that are to be kept."""
         on, _, _ = self.comes(came, passes=passes, rank=rank)
-        words = [sender.word for sender in self.senders if sender.word is not None]
-        self.lost, self.line = int(bool(words) and on), line
-        if words:
-            data, last = words[-1]
-            self.wires = dataclasses.replace(self.wires, valid=1, data=data, last=last, kind=0)
+        packet, said = (sender.word for sender in self.senders)
+        sends = packet is not None or said is not None or self._checks
+        after, checked, checks = check_after(self._check, self.wires.data), self._checked, self._checks
+        self._check = after if self._counts else 0
+        self._checked, self._checks = after if self._ends else 0, self._ends
+        self._counts, self._ends = said is not None, said is not None and bool(said[1])
+
+        self.lost, self.line = int(sends and on), line
+        if sends:  # never more than one, in slots of a table
+            data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
+            self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:
-            self.wires = dataclasses.replace(came, check=self.wires.check)
+            self.wires = Wires(1, came.data, came.last, 0, own.check)
         else:
-            self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
+            self.wires = own if own.valid else Wires(check=own.check)
         if came.valid and not came.kind:
             first = on, came.data & 15 == self.MESSAGE_TYPE, came.data >> 4 & 15 == rank
             self._inside = None if came.last else self._inside or first

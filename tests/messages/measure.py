@@ -18,8 +18,9 @@ __all__ = ["MOST", "RingTransport", "Times", "measure", "ring", "start"]
 MOST = 1700
 #: Cycles of the way from rank 0 to the last: those of seven hops, of which each has a register.
 _WAY = (NODES - 1) * (Ring.wire + 1)
-#: Cycles from the beginning of a slot of rank 0 to the last word of a message at the last rank.
-_FROM_SLOT = 1 + 3 + _WAY - 1 + MESSAGE_WORDS + 1
+#: Cycles from the beginning of a slot of rank 0 to the check of a message at the last rank, before which is a cycle
+#: without a word.
+_FROM_SLOT = 1 + 3 + _WAY - 1 + MESSAGE_WORDS + 2
 _STALL = 5000
 
 

@@ -11,9 +11,9 @@ from hdl.control.host_port import HostPort
 from hdl.ring.header import packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.replay.control_hub import ControlHub
+from hdl.ring.replay.control_transmitter import ControlTransmitter
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.receiver import ReplayReceiver
-from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS
 from hdl.ring.slots.link import connect_units
@@ -48,7 +48,7 @@ class Node(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         path, clock, laps, table, ingress = self.path, self.clock, self.laps, self.table, self.ingress
-        transmitter = ReplayTransmitter(segments=2, egress_words=256, throttled=True, timed=True)
+        transmitter = ControlTransmitter(window=31)
         receiver = ReplayReceiver(segments=2, packet_words=5)
         hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.COLLECT, ControlType.GRANT)])
         departures, packets = Departures(), Source(type=PACKET)

@@ -15,11 +15,11 @@ from hdl.streams.stream import word_layout
 __all__ = ["ReplayTransmitter"]
 
 #: Cycles from the first word, START, on the wires to its answer, with wires that take none.
-_ENDS = 35
+ENDS = 35
 #: Cycles without news, beyond twice the latency of the wires, after which a restart is sent: four messages in all.
-_PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles beyond ``_ENDS`` without an answer after which the first START is sent again, and any other.
-_START_AGAIN, _START_AGAIN_LATER = 255, 1023
+PATIENCE = 4 * MESSAGE_BITS + 5
+#: Cycles beyond ``ENDS`` without an answer after which the first START is sent again, and any other.
+START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
 def _row_layout():
@@ -197,21 +197,21 @@ class ReplayTransmitter(wiring.Component):
             with m.If(restart_due):
                 m.d.comb += next_id.eq(id + 1)
             with m.If(listener.complete & ~listener.lost):
-                m.d.sync += [link.started.eq(1), confirmed.eq(1), timer.eq(-_PATIENCE)]
+                m.d.sync += [link.started.eq(1), confirmed.eq(1), timer.eq(-PATIENCE)]
             with m.Elif(restart_due):
-                m.d.sync += timer.eq(-_ENDS)
+                m.d.sync += timer.eq(-ENDS)
             if has_ports:
                 with m.Elif(~asked):
                     m.d.sync += [restart_due.eq(~window.settled), asked.eq(~window.settled)]
-            with m.Elif(timer == Mux(again, _START_AGAIN_LATER, _START_AGAIN)):
+            with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
             # Restarts without words between them have one number, so that none in flight is taken for a later one.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
-            m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-_PATIENCE)]
+            m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]
         with m.Elif((window.judged & window.differs) | confirms | (~window.flying & confirmed)):
-            m.d.sync += timer.eq(-_PATIENCE)
+            m.d.sync += timer.eq(-PATIENCE)
 
         if has_ports:
             other = Signal(_link_layout())

@@ -13,8 +13,8 @@ __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signatur
 #: Bits of a drift, and bits of the fraction of a cycle that it is added to: a drift is of units of 0.95 ppm.
 DRIFT_BITS, FRACTION_BITS = 8, 20
 
-#: Bits of the sum of all round trips, and of the time since a SYNC came; one that is twice as old is not used.
-_SUM_BITS = 16
+#: Bits of the sum of all round trips, and of the number of a SYNC.
+_SUM_BITS, _NUMBER_BITS = 16, 4
 
 #: Cycles beyond the round trip after which a link would have been restarted, had a word not arrived.
 _PATIENCE = 255
@@ -33,9 +33,9 @@ def clock_signature():
     -------
     link : Out(departure_layout())
     drift : Out(signed(8))
-        What TIME goes faster by: so many of 2^20 cycles, for tests.
+        What TIME of a rank beside 0 goes faster by: so many of 2^20 cycles, for tests.
     shift, shifts : Out(32), Out(1)
-        Pulse: TIME goes on by ``shift`` in place of a cycle, for tests.
+        Pulse: that TIME moves by ``shift``, for tests.
     time : In(32)
     valid : In(1)
         TIME was set, or is that of rank 0, which has sent a SYNC.
@@ -106,6 +106,8 @@ class Clock(wiring.Component):
     Rank 0 takes off what has gone round. What that would have changed its own TIME by is ``error``: half of what
     the latencies of all links forward and back differ by.
 
+    TIME is that of a FOLLOW 4 cycles after its last word.
+
     A SYNC that is handed on is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is
     registers, and so are all other outputs; ``i`` is always ready. Words that are not of SYNCs, or not such as come
     now, are taken and dropped. A node without a place sends nothing, and hands
@@ -116,7 +118,7 @@ class Clock(wiring.Component):
     period : int
         Cycles from one SYNC of rank 0 to the next; a power of two from 256 to 32,768.
     arrival : int
-        Cycles from a word on the wires to its offer at ``i``, without waiting; 0 to 15.
+        Cycles from a word on the wires to its offer at ``i``, without waiting; 1 to 15.
 
     Members
     -------
@@ -133,8 +135,8 @@ class Clock(wiring.Component):
     def __init__(self, *, period=4096, arrival=2):
         if period not in tuple(1 << bits for bits in range(8, _SUM_BITS)):
             raise ValueError(f"Period must be a power of two from 256 to 32768 cycles, not {period!r}")
-        if isinstance(arrival, bool) or not isinstance(arrival, int) or not 0 <= arrival <= 15:
-            raise ValueError(f"Arrival must be an integer from 0 to 15 cycles, not {arrival!r}")
+        if isinstance(arrival, bool) or not isinstance(arrival, int) or not 1 <= arrival <= 15:
+            raise ValueError(f"Arrival must be an integer from 1 to 15 cycles, not {arrival!r}")
         self._period, self._arrival = period, arrival
         super().__init__({
             "i": In(stream.Signature(message_layout())), "o": Out(stream.Signature(message_layout())),
@@ -145,104 +147,121 @@ class Clock(wiring.Component):
         m = Module()
         clock, link, word, out = self.clock, self.clock.link, self.i.payload, self.o.payload
         head, mark = data.View(control_layout(), word.data), Signal(sync_layout())
-        number = Signal.like(mark.number)
+        number, same = Signal(_NUMBER_BITS), Signal()
         master = self.place.rank == 0
         # Of the own SYNC: it is to be offered; it was, and has not left; it has; a word was repeated since.
         pending, handed, gone, spoiled, busy = (Signal(name=name) for name in (
             "pending", "handed", "gone", "spoiled", "busy"))
-        # Of FOLLOW: one is to come; it has; the own one was offered.
-        awaited, heard, followed = Signal(), Signal(), Signal(init=1)
+        # Of FOLLOW: one is to come, and did not for a period; it has; the own one was offered.
+        awaited, old, heard, followed = Signal(), Signal(), Signal(), Signal(init=1)
         leaving, due = Signal(2), Signal(2)  # words of a FOLLOW that are to be offered, and to come
-        age, residence, wait = Signal(_SUM_BITS), Signal(_SUM_BITS), Signal(range(2 ** (NUMBER_BITS + 1) + _PATIENCE))
-        base, rounds, sets, summed = Signal(32), Signal(_SUM_BITS), Signal(), Signal(_SUM_BITS + 1)
-        total, following = Signal(32), Signal(32)
-        m.d.comb += [
-            self.i.ready.eq(1), mark.eq(head.tag), busy.eq(pending | handed),
-            total.eq(base + Mux(sets, summed, residence)),
-        ]
+        sets, loads, valids = Signal(name="sets"), Signal(name="loads"), Signal(name="valids")
+        m.d.comb += [self.i.ready.eq(1), mark.eq(head.tag), busy.eq(pending | handed),
+                     same.eq(mark.number[:_NUMBER_BITS] == number)]
 
-        # TIME.
-        fraction, drifted = Signal(FRACTION_BITS), Signal(signed(FRACTION_BITS + 2))
-        m.d.comb += [
-            drifted.eq(fraction + clock.drift),
-            following.eq(clock.time + Mux(clock.shifts, clock.shift, (drifted >> FRACTION_BITS) + 1)),
+        # TIME is the sum of three registers, none of which is loaded from two places: cycles that only count, what a
+        # FOLLOW adds to them, and what tests do since.
+        cycles, offset, both = (Signal(32, name=name, init=init % (1 << 32)) for name, init in (
+            ("cycles", -self._arrival), ("offset", 0), ("both", 1)))
+        moved = Signal(32, init=self._arrival + 2)
+        # `cycles` when SYNC came, and `arrival` cycles after the own one left.
+        came, left, base, summed = (Signal(32, name=name) for name in ("came", "left", "base", "summed"))
+        rounds = Signal(_SUM_BITS)
+        fraction = Signal(FRACTION_BITS)
+        drifted, step = Signal(signed(FRACTION_BITS + 2), name="drifted"), Signal(signed(32), name="step")
+        m.d.comb += [drifted.eq(fraction + clock.drift), summed.eq(base + rounds[1:])]
+        m.d.sync += [
+            cycles.eq(cycles + 1), both.eq(cycles + moved), clock.time.eq(both + offset),
+            sets.eq(0), loads.eq(sets & ~master), valids.eq(loads),
+            fraction.eq(drifted[:FRACTION_BITS]), moved.eq(moved + step), clock.looped.eq(sets & master),
+            step.eq(Mux(clock.shifts, clock.shift.as_signed(), drifted >> FRACTION_BITS)),
         ]
-        m.d.sync += [fraction.eq(drifted[:FRACTION_BITS]), clock.looped.eq(sets & master), sets.eq(0)]
-        with m.If(sets & ~master):
-            m.d.sync += [clock.time.eq(total), clock.valid.eq(1), clock.way.eq(rounds >> 1), heard.eq(1)]
-        with m.Else():
-            m.d.sync += clock.time.eq(following)
+        with m.If(loads):
+            m.d.sync += offset.eq(summed)
+        with m.If(master):
+            m.d.sync += offset.eq(0)
+        with m.If(sets | master):
+            m.d.sync += moved.eq(moved.init)
+        with m.If(loads):
+            m.d.sync += [clock.way.eq(rounds >> 1), heard.eq(1)]
         with m.If(sets & master):
-            m.d.sync += clock.error.eq(total[:_SUM_BITS] - following[:_SUM_BITS])
+            m.d.sync += clock.error.eq(summed[:_SUM_BITS])
+        with m.If(valids):
+            m.d.sync += clock.valid.eq(1)
 
         # To the successor.
-        sure = gone & ~spoiled & (link.settled | (wait == 0))
+        waited, patient, capture = Signal(range(2 ** (NUMBER_BITS + 1) + _PATIENCE)), Signal(), Signal(self._arrival)
+        overdue = patient | (waited == link.round + _PATIENCE)
         first = Signal(control_layout())
         first_mark = data.View(sync_layout(), first.tag)
         follows = Signal()
         m.d.comb += [
-            follows.eq(~pending & sure & ~followed & (master | heard)),
+            follows.eq(gone & ~spoiled & (capture == 0) & (link.settled | overdue) & ~followed & (master | heard)),
             first.type.eq(ControlType.SYNC), first.words.eq(Mux(pending, 0, 2)),
             first_mark.number.eq(number), first_mark.follows.eq(~pending),
         ]
         with m.If(self.o.ready | ~self.o.valid):
             m.d.sync += [self.o.valid.eq((leaving != 0) | pending | follows),
-                         out.first.eq(leaving == 0), out.last.eq(Mux(leaving == 0, pending, leaving == 1))]
-            with m.Switch(leaving):
-                with m.Case(0):
-                    m.d.sync += [out.data.eq(first), pending.eq(0)]
-                    with m.If(pending):
-                        m.d.sync += handed.eq(1)
-                    with m.If(follows):
-                        m.d.sync += [leaving.eq(2), followed.eq(1)]
-                with m.Case(2):
-                    m.d.sync += [out.data.eq(total), leaving.eq(1)]
-                with m.Default():
-                    m.d.sync += [out.data.eq(rounds + link.round), leaving.eq(0)]
+                         out.first.eq(leaving == 0), out.last.eq(Mux(leaving == 0, pending, leaving == 1)),
+                         # All three are 0 unless chosen.
+                         out.data.eq((first.as_value() & (leaving == 0).replicate(32))
+                                     | ((base + left)[:32] & leaving[1].replicate(32))
+                                     | ((rounds + link.round)[:_SUM_BITS] & leaving[0].replicate(32)))]
+            with m.If(leaving != 0):
+                m.d.sync += leaving.eq(leaving >> 1)
+            with m.Elif(pending):
+                m.d.sync += [pending.eq(0), handed.eq(1)]
+            with m.Elif(follows):
+                m.d.sync += [leaving.eq(2), followed.eq(1)]
 
         # From the predecessor.
+        count, turn = Signal(range(self._period)), Signal()
+        m.d.sync += count.eq(count + 1)
+        m.d.comb += turn.eq(count == self._period - 1)
+        with m.If(turn):
+            m.d.sync += [old.eq(awaited), awaited.eq(awaited & ~old)]
         known, is_sync, is_follow = Signal(), Signal(), Signal()
         m.d.comb += [
             known.eq(self.i.valid & word.first & (head.type == ControlType.SYNC) & (head.reserved == 0)),
-            is_sync.eq(known & (head.words == 0) & ~mark.follows & Mux(master, mark.number == number, ~busy)),
-            is_follow.eq(known & (head.words == 2) & mark.follows & (mark.number == number)),
+            is_sync.eq(known & (head.words == 0) & ~mark.follows & Mux(master, same, ~busy)),
+            is_follow.eq(known & (head.words == 2) & mark.follows & same),
         ]
-        with m.If(~age[-1]):
-            m.d.sync += age.eq(age + 1)
         with m.If(self.i.valid):
             m.d.sync += due.eq(Mux(word.first, 0, due >> 1))
             with m.If(known & (head.words == 0) & ~mark.follows):
-                m.d.sync += awaited.eq(is_sync)
+                m.d.sync += [awaited.eq(is_sync), old.eq(0)]
         with m.If(self.i.valid & ~word.first & due[1]):
-            m.d.sync += base.eq(word.data + self._arrival)
+            m.d.sync += base.eq(word.data - came)
         with m.If(self.i.valid & ~word.first & due[0]):
-            m.d.sync += [rounds.eq(word.data), summed.eq(word.data[1:_SUM_BITS] + age + 2), sets.eq(1)]
+            m.d.sync += [rounds.eq(word.data), sets.eq(1)]
         with m.If(is_sync):
-            m.d.sync += age.eq(1)
+            m.d.sync += came.eq(cycles)
             with m.If(~master):
                 m.d.sync += [number.eq(mark.number), pending.eq(1), gone.eq(0), heard.eq(0), followed.eq(0)]
         with m.If(is_follow):
             m.d.sync += awaited.eq(0)
-            with m.If(awaited & (leaving == 0) & (followed == master) & ~age[-1]):
+            with m.If(awaited & (leaving == 0) & (followed == master)):
                 m.d.sync += due.eq(2)
 
         # The own SYNC.
+        m.d.sync += [waited.eq(waited + 1), patient.eq(overdue), capture.eq(capture >> 1)]
         with m.If(link.departed & handed):
-            m.d.sync += [handed.eq(0), gone.eq(1), spoiled.eq(0), residence.eq(Mux(master, 0, age)),
-                         wait.eq(link.round + _PATIENCE)]
+            m.d.sync += [handed.eq(0), gone.eq(1), spoiled.eq(0), waited.eq(0), patient.eq(0),
+                         capture.eq(1 << (self._arrival - 1))]
             with m.If(master):
-                m.d.sync += [base.eq(clock.time), rounds.eq(0), clock.valid.eq(1)]
-        with m.Else():
-            m.d.sync += spoiled.eq(spoiled | link.repaired)
-            with m.If(wait != 0):
-                m.d.sync += wait.eq(wait - 1)
-        count = Signal(range(self._period))
-        m.d.sync += count.eq(count + 1)
-        with m.If((count == self._period - 1) & master & (self.place.size > 1) & ~busy & (leaving == 0)):
-            m.d.sync += [number.eq(number + 1), pending.eq(1), gone.eq(0), awaited.eq(0), followed.eq(0)]
+                m.d.sync += clock.valid.eq(1)
+        with m.Elif(link.repaired):
+            m.d.sync += spoiled.eq(1)
+        with m.If(capture[0]):
+            m.d.sync += left.eq(cycles)
+        with m.If(turn & master & (self.place.size > 1) & ~busy & (leaving == 0)):
+            m.d.sync += [number.eq(number + 1), pending.eq(1), gone.eq(0), awaited.eq(0), followed.eq(0), due.eq(0)]
+
+        with m.If(link.departed & handed & master):
+            m.d.sync += [base.eq(0), rounds.eq(0)]
 
         with m.If(self.reset_link):
             m.d.sync += [signal.eq(signal.init) for signal in (
                 self.o.valid, clock.valid, clock.way, clock.error, clock.looped, count, number, pending, handed, gone,
-                spoiled, awaited, heard, followed, leaving, due, age, residence, wait, base, rounds, sets)]
+                spoiled, awaited, old, heard, followed, leaving, due, sets, loads, valids, capture)]
         return m

@@ -10,8 +10,8 @@ from hdl.ring.header import OVERHEAD_WORDS, packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.link_ends import moves_layout, repairs_layout
 from hdl.ring.ports import port_members
+from hdl.ring.replay.control_transmitter import ControlTransmitter
 from hdl.ring.replay.receiver import ReplayReceiver
-from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.replay.unit_words import unit_words_signature
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS
@@ -63,7 +63,7 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
         laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
         table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
         table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),
-        transmitter.enable.eq(table.mode.as_value() == 0),
+        transmitter.enable.eq(table.mode.as_value() == 0), transmitter.hush.eq(path.hush),
     ]
 
 
@@ -112,7 +112,8 @@ class SlotLink(wiring.Component):
     superframes : Out(16)
         Superframes that the node had a table for, modulo 65,536.
     message_i : In(stream of word_layout())
-        Messages of this node, whose first word is :func:`~hdl.ring.slots.layouts.message_header_layout`.
+        Messages of this node, without checks, whose first word is
+        :func:`~hdl.ring.slots.layouts.message_header_layout`.
     message : Out(word_layout())
         Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
     heard : Out(1)
@@ -147,8 +148,7 @@ class SlotLink(wiring.Component):
         m.submodules.path = ResetInserter(reset)(path)
         ingress = Ingress(segments=segments, packet_words=longest)
         m.submodules.ingress = ResetInserter(reset)(ingress)
-        m.submodules.transmitter = transmitter = ReplayTransmitter(
-            segments=2, egress_words=_WINDOW + 1, window=_WINDOW, throttled=True, timed=True)
+        m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
         # Wires, and control words.

@@ -6,21 +6,13 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import RESPONSE
-from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, message_header_layout
+from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, check_after, message_header_layout
 from hdl.streams.stream import word_layout
 
-__all__ = ["MessageGate", "MessageStore", "check_after"]
+__all__ = ["MessageGate", "MessageStore"]
 
 _ROWS = 128  # of a message in memory, a power of two
 _OFFSET_BITS = 7
-
-
-def check_after(state, word):
-    """Check of a message after one more word, in a LUT per bit: from 0 on, and 0 after a message and its check.
-
-    Any wrong bits of one word are found for certain, any two wrong bits, and all but one in 600,000 of three.
-    """
-    return state ^ (state << 2)[:32] ^ (state >> 3) ^ word
 
 
 class MessageStore(wiring.Component):
@@ -92,9 +84,9 @@ class MessageStore(wiring.Component):
 class MessageGate(wiring.Component):
     """Lead messages between the slots, the host and the host port of a node.
 
-    At rank 0 a packet of the host whose first word is the header of a message goes into the slots, with a check
-    behind it; up to 64 words, what is beyond them is dropped. Each message that comes is a packet for the host, with
-    header and check.
+    At rank 0 a packet of the host whose first word is the header of a message goes into the slots; up to 64 words,
+    what is beyond them is dropped. Each message that comes is a packet for the host, with header and check. The path
+    puts a check behind a message that goes.
 
     At other ranks the words of the messages of a request are one packet for the host port, and its response becomes
     messages of at most 64 words. Each message of a request that is right gives one message back: one that is not the
@@ -144,7 +136,7 @@ class MessageGate(wiring.Component):
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
         heads, reads = Signal(), Signal()  # the header of a message is at `store.read`, or a word that goes out
-        heading, filling, checking = Signal(), Signal(), Signal()  # word of a message that is made
+        heading, filling = Signal(), Signal()  # word of a message that is made
         # A request of the host is at the port, or goes in; one of messages is at the port, and more of it may come.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
         responding, owes = Signal(), Signal()
@@ -165,13 +157,13 @@ class MessageGate(wiring.Component):
 
         # Words to the port and to the host.
         place, length, number, ends = Signal(_OFFSET_BITS), Signal(_OFFSET_BITS), Signal(3), Signal()
-        final, cuts, taken = Signal(), Signal(), Signal()
+        final, cuts, taken, closes = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             final.eq(store.read.last | (~master & (place == length))),
             self.port_i.valid.eq(Mux(takes_local, host.valid, (reads & ~master) | cuts)),
             self.port_i.payload.data.eq(Mux(takes_local, host.payload.data, store.read.data)),
-            self.port_i.payload.last.eq(Mux(takes_local, host.payload.last,
-                                            cuts | store.read.last | (final & ends))),
+            closes.eq(cuts | store.read.last | (final & ends)),
+            self.port_i.payload.last.eq(Mux(takes_local, host.payload.last, closes)),
             self.host_o.valid.eq(Mux(reads & master, 1, port.valid & ~remote)),
             self.host_o.payload.eq(Mux(reads & master, store.read, port.payload)),
             taken.eq(reads & Mux(master, self.host_o.ready, self.port_i.ready)),
@@ -217,43 +209,37 @@ class MessageGate(wiring.Component):
                 m.d.comb += [reads.eq(1), store.offset.eq(place + taken)]
                 with m.If(taken & final):
                     m.d.comb += store.drop.eq(1)
-                    m.d.sync += [open_.eq(~master & ~self.port_i.payload.last),
-                                 owes.eq(~master & ~self.port_i.payload.last)]
+                    m.d.sync += [open_.eq(~master & ~closes), owes.eq(~master & ~closes)]
                     m.next = "Empty"
         with m.If(heads & ~master & ((head.count == 0) | head.begin)):
             m.d.sync += held.eq(0)
 
         # Messages that are made.
-        body, made = Signal(32), Signal(message_header_layout())
-        check, check_next, count = Signal(32), Signal(32), Signal(range(MESSAGE_WORDS))
+        made, count, full = Signal(message_header_layout()), Signal(range(MESSAGE_WORDS)), Signal()
         source_valid, source_last, fires = Signal(), Signal(), Signal()
         m.d.comb += [
             made.type.eq(MESSAGE_TYPE), made.source.eq(self.rank), made.begin.eq(fresh & ~owes),
             made.opcode.eq(MESSAGE_OPCODE | RESPONSE),
             source_valid.eq(Mux(master, host.valid, port.valid)),
             source_last.eq(Mux(master, host.payload.last, port.payload.last)),
-            # Sources that are 0 unless chosen. Nothing but the check goes in while that is sent.
-            body.eq((host.payload.data & (master & ~checking).replicate(32))
-                    | (port.payload.data & (~master & filling).replicate(32))
-                    | (made.as_value() & (~master & heading).replicate(32))),
-            check_next.eq(check_after(check, body)),
+            full.eq(count == MESSAGE_WORDS - 1),
             message.valid.eq(~self.reset_link & (
-                checking | (filling & source_valid)
+                (filling & source_valid)
                 | (heading & Mux(master, takes_message & host.valid, owes | (port.valid & remote & ~held))))),
-            message.payload.last.eq(checking),
-            message.payload.data.eq(Mux(checking, check_next, body)),
+            message.payload.last.eq(Mux(filling, source_last | full, Mux(master, host.payload.last, owes))),
+            # Sources that are 0 unless chosen.
+            message.payload.data.eq((host.payload.data & master.replicate(32))
+                                    | (port.payload.data & (~master & filling).replicate(32))
+                                    | (made.as_value() & (~master & heading).replicate(32))),
             fires.eq(message.valid & message.ready),
         ]
-        with m.If(fires):
-            m.d.sync += check.eq(check_next)
         with m.FSM(name="maker"):
             with m.State("Header"):
                 m.d.comb += heading.eq(1)
                 m.d.sync += count.eq(0)
                 with m.If(fires):
-                    m.next = "Words"
-                    with m.If(Mux(master, host.payload.last, owes)):
-                        m.next = "Check"
+                    with m.If(~message.payload.last):
+                        m.next = "Words"
                     with m.If(~master):
                         m.d.sync += owes.eq(0)
                 with m.If(master & held & host.valid & host.payload.last):
@@ -262,18 +248,13 @@ class MessageGate(wiring.Component):
                 m.d.comb += filling.eq(1)
                 with m.If(fires):
                     m.d.sync += count.eq(count + 1)
+                    with m.If(message.payload.last):
+                        m.next = "Header"
                     with m.If(source_last):
                         m.d.sync += [remote.eq(0), fresh.eq(1)]
-                        m.next = "Check"
-                    with m.Elif(count == MESSAGE_WORDS - 1):
+                    with m.Elif(full):
                         m.d.sync += [held.eq(1), fresh.eq(0)]
-                        m.next = "Check"
                 with m.If(self.reset_link):
-                    m.d.sync += [held.eq(1), fresh.eq(0), check.eq(0)]
-                    m.next = "Header"
-            with m.State("Check"):
-                m.d.comb += checking.eq(1)
-                with m.If(fires | self.reset_link):
-                    m.d.sync += check.eq(0)
+                    m.d.sync += [held.eq(1), fresh.eq(0)]
                     m.next = "Header"
         return m

@@ -58,8 +58,8 @@ def messages(words):
 @pytest.mark.parametrize(("options", "message"), [
     ({"period": 100}, "Period must be a power of two from 256 to 32768 cycles, not 100"),
     ({"period": 65536}, "Period must be a power of two from 256 to 32768 cycles, not 65536"),
-    ({"arrival": 16}, "Arrival must be an integer from 0 to 15 cycles, not 16"),
-    ({"arrival": True}, "Arrival must be an integer from 0 to 15 cycles, not True"),
+    ({"arrival": 16}, "Arrival must be an integer from 1 to 15 cycles, not 16"),
+    ({"arrival": True}, "Arrival must be an integer from 1 to 15 cycles, not True"),
 ])
 def test_parameters(options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -89,8 +89,8 @@ def test_by_hand(unit):
         if word is not None:
             sent[cycle] = word.data
     # On the wires of this node in cycle 98, so that TIME is 1,016 then.
-    assert times[203] == (203, 0)
-    assert times[204] == (1000 + 16 + 204 - 98, 1)
+    assert times[205] == (205, 0)
+    assert times[206] == (1000 + 16 + 206 - 98, 1)
     assert times[299] == (1000 + 16 + 299 - 98, 1)
     assert node.model.way == 16
     assert sent == {150: sync_word(9), **dict(enumerate(follow_words(9, 1000 + 170 - 98, 66), 231))}
@@ -114,7 +114,7 @@ def test_refused(unit, spoil):
     if spoil == "again":  # another SYNC in place of the FOLLOW's
         words[150] = Message(sync_word(10), 1, 1)
     if spoil == "late":
-        words = {cycle + (33_000 if cycle >= 200 else 0): word for cycle, word in words.items()}
+        words = {cycle + (2 * PERIOD if cycle >= 200 else 0): word for cycle, word in words.items()}
     sent = []
     for cycle in range(max(words) + 700):
         word = node.step(word=words.get(cycle), reset_link=spoil == "reset" and cycle == 150, link=Link(
@@ -138,14 +138,18 @@ def test_busy(unit):
 
 @pytest.mark.parametrize("drift", [-105, 1, 127])
 def test_drift(unit, drift):
-    """A drift is of units of 2^-20 cycles: the most in 20,000 cycles is two."""
-    node = Node(0, 0)
+    """A drift is of units of 2^-20 cycles: the most in 20,000 cycles is two. Rank 0 has none, and no shift."""
+    node, master = Node(1, 4), Node(0, 4)
     for _ in range(20_000):
         node.step(drift=drift)
+        master.step(drift=drift, shift=7)
     assert node.model.time == 20_000 + (20_000 * drift >> 20)
-    node.step(shift=-30_000)
-    assert node.model.time == (20_000 + (20_000 * drift >> 20) - 30_000) % (1 << 32)
-    node.columns.compare(unit)
+    for shift in (-30_000, None, None, None):
+        node.step(shift=shift)
+    assert node.model.time == (20_004 + (20_000 * drift >> 20) - 30_000) % (1 << 32)
+    assert master.model.time == 20_000
+    for one in (node, master):
+        one.columns.compare(unit)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,6 +10,7 @@ import pytest
 from hdl.ring.slots.layouts import MESSAGE_OPCODE, message_header_layout
 from hdl.ring.slots.messages import MessageGate
 from sim.golden.messages import Gate, Header, Inputs, check_of, message
+from sim.golden.messages import packet as made
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.replay.columns import Columns
 
@@ -116,7 +117,7 @@ def test_request(unit):
     assert words_of(found["port"]) == packet(words)
     assert not found["host"]
     found = play(node, 20, port=packet([21, 22]))
-    assert words_of(found["message"]) == message(Header(source=3, begin=1, response=1), [21, 22])
+    assert words_of(found["message"]) == made(Header(source=3, begin=1, response=1), [21, 22])
     node.columns.compare(unit)
 
 
@@ -124,7 +125,7 @@ def test_long_request_and_answer(unit):
     """A request of three messages, of which the first two are acknowledged, and an answer of three."""
     node, words = Node(2), list(range(150))
     parts = [words[:64], words[64:128], words[128:]]
-    empty = message(Header(source=2, response=1))
+    empty = made(Header(source=2, response=1))
     heard = [beat for n, part in enumerate(parts)
              for beat in at(100 * n, message(Header(2, 0, len(part), n, n == 0, n == 2), part))]
     found = play(node, 350, heard=heard)
@@ -134,7 +135,7 @@ def test_long_request_and_answer(unit):
     more = message(Header(2))
     found = play(node, 1000, port=answer, heard=[*at(300, more), *at(600, more)])
     parts = [1000 + np.arange(64), 1064 + np.arange(64), [1128, 1129]]
-    assert words_of(found["message"]) == [beat for n, part in enumerate(parts) for beat in message(
+    assert words_of(found["message"]) == [beat for n, part in enumerate(parts) for beat in made(
         Header(source=2, begin=n == 0, response=1), map(int, part))]
     first = [cycle for cycle, word, _ in found["message"] if word >> 24 == 0xC0]
     assert first[0] < 5 < 300 < first[1] < 310 < 600 < first[2] < 610
@@ -148,8 +149,8 @@ def test_rank_0(unit):
     host = [*packet([header, 1, 2]), *packet([0x01000001, 7]), *packet([long, *range(80)]), *packet([0x02000001])]
     found = play(node, 400, host=host, heard=at(10, message(Header(source=5, begin=1, response=1), [8, 9])),
                  answers=[packet([91, 92]), packet([93])])
-    assert words_of(found["message"]) == (message(Header(5, count=2, begin=1, end=1), [1, 2])
-                                          + message(Header(6, count=64), range(64)))
+    assert words_of(found["message"]) == (made(Header(5, count=2, begin=1, end=1), [1, 2])
+                                          + made(Header(6, count=64), range(64)))
     assert words_of(found["port"]) == [*packet([0x01000001, 7]), *packet([0x02000001])]
     answer = message(Header(source=5, begin=1, response=1), [8, 9])
     assert words_of(found["host"]) == [*packet([91, 92]), *answer, (93, 1)]
@@ -175,12 +176,12 @@ def test_malformed(unit, damage):
         second = third
     found = play(node, 400, heard=[*at(0, first), *at(100, second), *at(200, third)])
     assert words_of(found["port"]) == [(word, 0) for word in range(64)]
-    assert words_of(found["message"]) == message(Header(source=1, response=1))
+    assert words_of(found["message"]) == made(Header(source=1, response=1))
     found = play(node, 200, heard=at(0, message(Header(1, count=2, begin=1, end=1), [5, 6])))
     # The open request is ended, and the other one waits for its response.
     assert {last for _, last in words_of(found["port"])} == {1}
     found = play(node, 200, port=packet([31, 32]))
-    assert words_of(found["message"]) == message(Header(source=1, begin=1, response=1), [31, 32])
+    assert words_of(found["message"]) == made(Header(source=1, begin=1, response=1), [31, 32])
     assert words_of(found["port"])[-2:] == packet([5, 6])
     node.columns.compare(unit)
 
@@ -238,9 +239,9 @@ def test_lockstep(unit, seed):
             if offers[name] and taken:
                 beats.pop(0)
         state = node.gate.state
-        seen |= {name for name in ("local", "remote", "open", "owes", "held", "full", "refused", "responding")
+        seen |= {name for name in ("local", "remote", "open", "owes", "held", "refused", "responding")
                  if getattr(state, name)}
         seen |= {len(state.kept), ("count", state.header and state.header.count == 64)}
-    assert {"local", "held", "full", "refused", 4} <= seen, seen
+    assert {"local", "held", "refused", 4} <= seen, seen
     assert not node.rank or {"remote", "open", "owes"} <= seen, seen
     node.columns.compare(unit)

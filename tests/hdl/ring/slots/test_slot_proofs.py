@@ -45,6 +45,7 @@ class Undisturbed(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.path = path = SlotPath(depth=5, message_depth=5)
+        hushed = Signal()  # the transmitter has no word now
         in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycles since its beginning
         place, sent, came = Signal(2), Signal(2), Signal(2)  # words of a packet that enters, leaves, comes
         length = LONGEST + GAP
@@ -78,9 +79,10 @@ class Undisturbed(wiring.Component):
             Assume(~self.comes | (now - came <= latest)),
             Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
             Assume(first | self.comes),  # what passes has no pauses
-            path.transmitter.valid.eq(self.own), path.transmitter.kind.eq(1), path.transmitter.data.eq(0x81),
+            path.transmitter.valid.eq(self.own), path.transmitter.kind.eq(self.own),
+            path.transmitter.data.eq(Mux(self.own, 0x81, 0)), Assume(~self.own | ~hushed),
         ]
-        m.d.sync += [too_soon.eq(self.comes & first & ~in_time), passing.eq(self.comes)]
+        m.d.sync += [hushed.eq(path.hush), too_soon.eq(self.comes & first & ~in_time), passing.eq(self.comes)]
         with m.If(self.comes):
             m.d.sync += came.eq(Mux(self.comes_last, 0, came + 1))
 

@@ -9,9 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.link import Ingress
 from hdl.ring.replay.control_hub import ControlHub
+from hdl.ring.replay.control_transmitter import ControlTransmitter
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.receiver import ReplayReceiver
-from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.ring.slots.layouts import MESSAGE_TYPE
 from hdl.ring.slots.link import connect_units
@@ -23,7 +23,7 @@ from sim.golden.slots import Table, plan
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.slots.wires import FORWARD, PACKET, Source, Wires, in_order
 
-NODES, LONGEST, MESSAGE, SLOTS = 4, 36, 66, 6
+NODES, LONGEST, MESSAGE, SLOTS = 4, 36, 65, 6
 
 
 class Node(wiring.Component):
@@ -39,7 +39,7 @@ class Node(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         path, clock, laps, table, ingress = self.path, self.clock, self.laps, self.table, self.ingress
-        transmitter = ReplayTransmitter(segments=2, egress_words=256, throttled=True, timed=True)
+        transmitter = ControlTransmitter(window=31)
         receiver = ReplayReceiver(segments=2, packet_words=5)
         hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.COLLECT, ControlType.GRANT)])
         departures = Departures()
@@ -76,7 +76,7 @@ class Ring(wiring.Component):
         for n in range(NODES):
             each |= {f"drift_{n}": In(signed(DRIFT_BITS)), f"forward_{n}": In(6), f"back_{n}": In(6),
                      f"wants_{n}": In(1), f"time_{n}": Out(32), f"valid_{n}": Out(1), f"data_{n}": Out(32),
-                     f"heard_{n}": Out(1), f"word_{n}": Out(32), f"lost_{n}": Out(1), f"overrun_{n}": Out(1),
+                     f"heard_{n}": Out(1), f"word_{n}": Out(33), f"lost_{n}": Out(1), f"overrun_{n}": Out(1),
                      f"granted_{n}": Out(1), f"slots_{n}": Out(22), f"damage_{n}": In(1)}
         super().__init__(each)
 
@@ -89,7 +89,7 @@ class Ring(wiring.Component):
             m.submodules += [node, forward, back]
             sends, receives = node.path.ring_o, node.path.ring_i
             shown = {"time": node.clock.clock.time, "valid": node.ingress.o.valid, "heard": node.path.heard,
-                     "data": node.ingress.o.payload.data, "word": node.path.word.data, "lost": node.path.lost,
+                     "data": node.ingress.o.payload.data, "word": node.path.word, "lost": node.path.lost,
                      "overrun": node.ingress.overrun, "granted": node.laps.granted, "slots": node.laps.slots}
             m.d.comb += [
                 forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ getattr(self, f"damage_{n}") << 9),
