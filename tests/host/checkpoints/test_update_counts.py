@@ -35,5 +35,5 @@ def test_too_small(versions, counts, rank, config):
     """Counts that differ in another way, lie above, or too far below; and nodes of integers, which have no
     broadcast."""
     nodes = [{"rank": number, "version": version} for number, version in enumerate(versions)]
-    with pytest.raises(TooSmallError, match=rf"^TOO_SMALL: node {rank} must have a WEIGHT_VERSION that can be written"):
+    with pytest.raises(TooSmallError, match=rf"^TOO_SMALL: node {rank} must have a WEIGHT_VERSION that can be "):
         missing(counted(counts, config=config), nodes)
