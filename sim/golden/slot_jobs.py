@@ -6,7 +6,7 @@ Mirrors hdl/ring/slots/job_*.py; docs/ring/two_jobs.md has the rules.
 import dataclasses
 
 from sim.golden.control_words import Message
-from sim.golden.slots import GAP, Wires
+from sim.golden.slots import GAP, Sender, Wires
 
 __all__ = ["Frame", "JobPath", "JobTable", "RoomLaps", "SlotState"]
 
@@ -161,9 +161,8 @@ class JobPath:
     def __init__(self, *, depth: int, frame: Frame) -> None:
         self._depth, self._frame = depth, frame
         self.wires, self.line, self.lost = Wires(), 0, 0
-        self._words: list[tuple[int, int]] = []
-        self.whole = 0
-        self._sending = self._due = False
+        self._sender = Sender(depth)
+        self._due = False
         # At rank 0: what came last in each place of a slot, by pair; pairs that are there; places of this cycle.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
@@ -171,12 +170,16 @@ class JobPath:
 
     @property
     def ready(self) -> int:
-        return int(len(self._words) < self._depth)
+        return self._sender.ready
+
+    @property
+    def whole(self) -> int:
+        return self._sender.whole
 
     @property
     def left(self) -> int:
         """Whether a packet of this node begins to be sent."""
-        return int(self._due and self.whole > 0 and not self._sending)
+        return int(self._sender.goes(self._due))
 
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
@@ -191,7 +194,7 @@ class JobPath:
             passing, pair = packet, (slot.pair + 1) % self._frame.kept
             if wraps:
                 passing = self._kept.get((pair, self._from)) if pair in self._there else None
-        mine = self._words[0] if self._sending else None
+        mine = self._sender.word
         self.lost, self.line = int(mine is not None and passing is not None), line
         if mine is not None or passing is not None:
             data, last = mine or passing or (0, 0)
@@ -209,15 +212,7 @@ class JobPath:
         if clear:
             self._there.clear()
 
-        left, ready = self.left, self.ready
-        if mine is not None:
-            self._words.pop(0)
-            self._sending = not mine[1]
-        if entering is not None and ready:
-            self._words.append(entering)
-            self.whole += entering[1]
-        if left:
-            self._sending, self.whole = True, self.whole - 1
+        self._sender.step(entering, self._due)
         self._due = bool(slot.starts and slot.of == job and goes)
         if flush:
-            self._words, self.whole, self._sending = [], 0, False
+            self._sender = Sender(self._depth)

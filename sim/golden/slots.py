@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from sim.golden.control_words import Message
 from sim.golden.messages import check_after
 
-__all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Slot", "SlotTable", "Table",
-           "Wires", "plan"]
+__all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Sender", "Slot", "SlotTable",
+           "Table", "Wires", "plan"]
 
 _COLLECT, _GRANT = 7, 8
 #: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
@@ -219,10 +219,10 @@ class Wires:
     check: int = 0
 
 
-class _Sender:
+class Sender:
     """Packets that wait; one starts only as a whole. ``least`` are the words of the shortest."""
 
-    def __init__(self, depth: int, least: int) -> None:
+    def __init__(self, depth: int, *, least: int = 2) -> None:
         self._depth, self._least = depth, least
         self._words: collections.deque[tuple[int, int]] = collections.deque()
         self.whole = 0
@@ -263,7 +263,7 @@ class Path:
 
     def __init__(self, *, depth: int, message_depth: int = 128) -> None:
         self.wires, self.line, self.lost = Wires(), 0, 0
-        self.senders = _Sender(depth, 2), _Sender(message_depth, 1)
+        self.senders = Sender(depth), Sender(message_depth, least=1)
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
         self._check = self._checked = 0  # of what is on the wires; the one that goes
