@@ -9,8 +9,8 @@ from hdl.ring.header import packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.link_ends import moves_layout, repairs_layout
 from hdl.ring.ports import port_members
+from hdl.ring.replay.control_transmitter import ControlTransmitter
 from hdl.ring.replay.receiver import ReplayReceiver
-from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.replay.unit_words import unit_words_signature
 from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.job_path import JobPath
@@ -68,8 +68,7 @@ class JobUnits(wiring.Component):
         m.submodules.departures = departures = Departures()
         m.submodules.sending = sending = JobTable(frame=self._frame)
         m.submodules.coming = coming = JobTable(frame=self._frame)
-        m.submodules.transmitter = transmitter = ReplayTransmitter(
-            segments=2, egress_words=_WINDOW + 1, window=_WINDOW, throttled=True, timed=True)
+        m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
         # Wires, packets and control words.
