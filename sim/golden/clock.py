@@ -11,7 +11,7 @@ from sim.golden.control_words import Message
 __all__ = ["Clock", "Departures", "Link", "follow_words", "sync_word"]
 
 _SYNC = 6
-_SINGLE = (1, 2, 4)
+_SINGLE = (1, 2, 4, 11)
 _TIMES = 1 << 32
 _NUMBERS = 1 << 15
 _FRACTION = 1 << 20
@@ -103,10 +103,11 @@ class Clock:
         sets, self._sets = self._sets, None
         if sets is not None:
             target = self._base + sets
+            self.way = self._rounds >> 1
             if master:
                 self.looped, self.error = 1, (target - following) % (1 << 16)
             else:
-                following, self.valid, self.way, self._heard = target, 1, self._rounds >> 1, True
+                following, self.valid, self._heard = target, 1, True
 
         if self.o is None or ready:
             self._send(master, self._heard and sets is None, link)

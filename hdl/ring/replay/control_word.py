@@ -10,7 +10,7 @@ from amaranth.lib import data, enum
 
 from hdl.control.sequencer import RUN_BITS
 
-__all__ = ["SINGLE", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout", "keepalive_layout",
+__all__ = ["SINGLE", "SINGLE_IN_SLOTS", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout", "keepalive_layout",
            "mark", "marked", "message_layout", "ready_layout", "restart_layout", "signal_layout", "sync_layout"]
 
 
@@ -25,11 +25,14 @@ class ControlType(enum.Enum, shape=4):
     SYNC = 6
     COLLECT = 7
     GRANT = 8
+    RECORD = 11
     START = 14
 
 
 #: Types whose words have other fields than :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
+#: Types of which the same is true, on links in slots.
+SINGLE_IN_SLOTS = (*SINGLE, ControlType.RECORD)
 
 #: Numbers of types of SIGNALs of tenants 1 and 2 on links, since all bits of a SIGNAL are used.
 TENANT_SIGNALS = (9, 10)

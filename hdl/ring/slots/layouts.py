@@ -2,16 +2,18 @@
 
 from amaranth.lib import data
 
-__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
-           "TARGET_BITS", "message_header_layout", "mode_layout", "record_layout", "table_layout"]
+from hdl.ring.replay.control_word import ControlType
+
+__all__ = ["GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
+           "TARGET_BITS", "message_header_layout", "mode_layout", "record_layout", "record_word_layout", "table_layout"]
 
 #: Slots for packets in a superframe, and those between two for messages.
 MOST_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest, and cycles of a slot for messages: 64 words, a header
 #: and a check, and as many cycles beyond.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
-#: Low bits of TIME that tell where slots begin.
-TARGET_BITS = 16
+#: Low bits of TIME that tell where slots begin, and bits of the cycles between two superframes.
+TARGET_BITS, GAP_BITS = 16, 12
 
 #: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
 MESSAGE_TYPE = 3
@@ -24,7 +26,13 @@ _LENGTH_BITS = 12
 def record_layout():
     """State of a node: packets that it has for its successor, and room for those of its predecessor, in packets; the
     words of the longest that it sends; whether it has a message."""
-    return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1, "zeros": 9})
+    return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1})
+
+
+def record_word_layout():
+    """Record of the node of a rank, for a table that is to be ``odd``. It is a control word by itself, and one of
+    those behind the first of COLLECT and GRANT."""
+    return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
 
 
 def table_layout():
