@@ -53,8 +53,8 @@ UNITS = (
     ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues)),
     ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive()),
     # The gateware of slots is with the ends of links.
-    ControlUnit("records", (ControlType.COLLECT, ControlType.GRANT, ControlType.RECORD),
-                lambda config: UnitWords(name="record_words"), interface="record_words", present=lambda config: config.slots),
+    ControlUnit("records", (ControlType.LAP, ControlType.RECORD), lambda config: UnitWords(name="record_words"),
+                interface="record_words", present=lambda config: config.slots),
     ControlUnit("clock", (ControlType.SYNC,), lambda config: UnitWords(name="clock_words"), interface="clock_words",
                 present=lambda config: config.slots),
     ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",

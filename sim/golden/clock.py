@@ -11,7 +11,7 @@ from sim.golden.control_words import Message
 __all__ = ["Clock", "Departures", "Link", "follow_words", "sync_word"]
 
 _SYNC = 6
-_SINGLE = (1, 2, 4, 11)
+_SINGLE = (1, 2, 4, 7, 8)
 _TIMES = 1 << 32
 _NUMBERS = 1 << 15
 _FRACTION = 1 << 20

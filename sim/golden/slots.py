@@ -12,12 +12,11 @@ from sim.golden.control_words import Message
 __all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Slot", "SlotTable", "Table",
            "Wires", "plan"]
 
-_COLLECT, _GRANT, _RECORD = 7, 8, 11
+_LAP, _RECORD = 7, 8
 #: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
 MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
 _HOP = 8
-_NUMBERS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +126,7 @@ class SlotTable:
             if granted:
                 self._left = plan(table, messages=self._messages)
             if sets:
-                self._boundary = target
+                self._left, self._boundary = [], target
         elif not (time - self._boundary) & 0x8000:
             if self._left:
                 self.slot = self._left.pop(0)
@@ -141,11 +140,11 @@ class SlotTable:
 
 
 class RecordLaps:
-    """The laps of records, cycle by cycle: all send theirs at once, or COLLECT goes round and comes back as GRANT."""
+    """The laps of records, cycle by cycle: all send theirs when slots are over, the first time as LAP says."""
 
     def __init__(self) -> None:
         self.gap = self._odd = 0
-        self._begins = 0  # last word of GRANT
+        self._said = 0  # the last word that was offered
         self.reset()
         self.table = Table()
 
@@ -154,124 +153,70 @@ class RecordLaps:
         self.o: Message | None = None
         self.granted = self.home = self.sets = 0
         self.gathers = False
-        self._sent = False  # the own record, in one lap
+        self._calls = False  # LAP is to be offered
+        self._sent = False  # the own record
         self._due = False  # rank 0 may send it
-        self._number = 0
-        self._asked = False
-        self._mine: list[Message] = []  # words of this node that are to be offered
-        self._passing: int | None = None  # type of the message that comes
         self._folded: list[tuple[int, Record]] = []  # records that have come, with their ranks
         self._turn: list[int] = []  # ranks whose records are to come
         self._final = self._checks = False  # all have; and a cycle later
 
     def target(self, rank: int, way: int) -> int:
-        """Low bits of the time at which slots begin, while it is set."""
-        return self._begins + (way if rank else 0) & 0xFFFF
-
-    @property
-    def _busy(self) -> bool:
-        return bool(self.sets) or self._final or self._checks
-
-    def _tells(self, rank: int) -> bool:
-        """Whether the own record is to be offered."""
-        return self.gathers and not self._sent and not self._mine and (rank > 0 or self._due)
+        """Low bits of the time at which slots are over, while it is set."""
+        return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
     def ready(self, ready: int) -> int:
         """Whether a word is taken."""
-        return int((self.o is None or bool(ready)) and not self._mine and not self._busy
+        return int((self.o is None or bool(ready)) and not self._calls and not self._final and not self._checks
                    and (self._sent or not self.gathers))
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
-             way: int = 0, reset_link: int = 0) -> None:
+             way: int = 0, error: int = 0, reset_link: int = 0) -> None:
         """One cycle, with the word on offer, the willingness of the one that takes words, the slots and the clock."""
-        taken = word if self.ready(ready) else None
-        tells, gathers, passing = self._tells(rank), self.gathers, self._passing
-        idle = not gathers and passing is None
-        opens = bool(over) and idle and taken is None and not self._busy
-        asks = ask and rank == 0 and size > 1 and idle and not self._mine and not opens
-        self.home = int(self._checks)
-        self.granted = int(self._checks and bool(valid) and 4 <= left < 1 << 15)
-        if self._checks:
-            self.table = Table.of([record for _, record in self._folded], self._odd,
-                                  ranks=[of for of, _ in self._folded])
-        if self.sets:
-            self.gap = self._begins >> 16 & 0xFFF
-        if left >> 15 or self._checks:
+        taken = word.data if word is not None and self.ready(ready) else None
+        gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
+        opens = bool(over) and not gathers and not self._final and not checks
+        self.granted = int(checks and bool(valid) and 4 <= left < 1 << 15)
+        self.home = int(rank == 0 and taken is not None and taken & 15 == _LAP)
+        if checks:
+            self.table = Table.of([one for _, one in self._folded], odd, ranks=[of for of, _ in self._folded])
+        if sets:
+            self.gap, self._odd = self._said >> 5 & 0xFFF, self._said >> 4 & 1
+        if sets or checks or left >> 15:
             self.gathers = False
-        self._checks, self._final, self.sets = bool(self.sets) or self._final, False, 0
+        self._checks, self._final, self.sets = self._final, False, 0
         if self.o is None or ready:
-            self.o = None
-            if self._mine:
-                self.o = self._mine.pop(0)
-            elif tells:
-                self.o = Message(record.word(rank, self._odd), 1, 1)
-                self._sent = True
-                self._fold(self.o)
-            elif taken is not None:
-                self._take(taken, rank, size, record, gathers, time, way)
+            offers = None
+            if self._calls:
+                gap = way - error + (size + 1) * _HOP & 0xFFF
+                begin = (time >> 3) + size + 2 & 0x1FFF
+                offers = _LAP | odd << 4 | gap << 5 | begin << 17
+                self._calls, self.sets = False, valid
+            elif gathers and not self._sent and (rank or self._due):
+                offers, self._sent = record.word(rank, odd), True
+                self._fold(offers)
+            elif taken is not None and taken & 15 == _LAP and rank:
+                offers, self.sets = taken, valid
+            elif (taken is not None and taken & 15 == _RECORD and gathers and taken >> 4 & 15 == self._turn[0]
+                    and taken >> 8 & 1 == odd):
+                self._fold(taken)
+                self._final = not self._turn
+                offers = taken if self._turn else None
+            self.o = None if offers is None else Message(offers, 1, 1)
+            self._said = self._said if offers is None else offers
         self._due = left >> 3 == size or word is not None
+        self._calls |= bool(ask) and rank == 0
         if opens:
-            self.gathers, self._sent, self._odd, self._folded = True, False, self._odd ^ 1, []
-            self._turn = [(rank - n) % size for n in range(size)] if size else [rank]
-        if asks and self._passing is None:
-            self._number = (self._number + 1) % _NUMBERS
-            self._asked = True
-            head = _COLLECT | size + 1 << 4 | self._number << 12
-            self._mine = [Message(head, int(not n), int(n == size + 1)) for n in range(size + 2)]
+            self.gathers, self._sent, self._folded = True, False, []
+            self._odd ^= not sets
+            self._turn = [(rank - n) % size for n in range(size)]
         if reset_link:
             self.reset()
 
-    def _fold(self, word: Message) -> None:
+    def _fold(self, word: int) -> None:
         """A record goes into the table."""
         self._turn = self._turn[1:]
-        self._folded.append((word.data >> 4 & 15, Record.parse(word.data)))
-
-    def _take(self, word: Message, rank: int, size: int, record: Record, gathers: bool, time: int, way: int) -> None:
-        """A word of the predecessor, and what is handed on of it."""
-        if word.first and word.data & 15 == _RECORD:
-            self._passing = None
-            if gathers and word.data >> 4 & 15 == self._turn[0] and word.data >> 8 & 1 == self._odd:
-                self._fold(word)
-                self._final = not self._turn
-                self.o = word if self._turn else None
-            return
-        if word.first:
-            self._begin(word, rank, size)
-        elif self._passing is not None:
-            self._take_record(word, rank, size, record, (time + (size + 1) * _HOP) & 0xFFFF
-                              | (way + (size + 1) * _HOP & 0xFFF) << 16)
-
-    def _begin(self, word: Message, rank: int, size: int) -> None:
-        """First word of another message."""
-        type, words, number = word.data & 15, word.data >> 4 & 255, word.data >> 12 & 0xFFFF
-        own = type == _COLLECT and (rank > 0 or (self._asked and number % _NUMBERS == self._number))
-        self._passing = None
-        if not word.data >> 28 and size > 1 and words == size + 1 and (own or (type == _GRANT and rank)):
-            self._passing, self._folded, self._odd = type, [], number % 2
-            self.gathers, self._sent, self._turn = False, False, list(reversed(range(size)))
-            self._asked &= type == _GRANT
-            self._offer(word if rank else dataclasses.replace(word, data=word.data ^ _COLLECT ^ _GRANT), rank, size)
-
-    def _offer(self, word: Message, rank: int, size: int) -> None:
-        """A word of COLLECT or GRANT goes on; but GRANT not from the last rank."""
-        self.o = None if self._passing == _GRANT and rank + 1 == size else word
-
-    def _take_record(self, word: Message, rank: int, size: int, record: Record, begins: int) -> None:
-        """A word of COLLECT or GRANT behind the first."""
-        gives = self._passing == _GRANT or not rank
-        if self._turn:
-            if self._passing == _COLLECT and self._turn[0] == rank:
-                word = dataclasses.replace(word, data=record.word(rank, self._odd))
-            self._offer(word, rank, size)
-            if gives:
-                self._fold(word)
-            else:
-                self._turn = self._turn[1:]
-            return
-        word = word if rank else dataclasses.replace(word, data=begins)
-        self._offer(word, rank, size)
-        self.sets, self._begins, self._passing = int(gives), word.data, None
+        self._folded.append((word >> 4 & 15, Record.parse(word)))
 
 
 @dataclasses.dataclass(frozen=True)

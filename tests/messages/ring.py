@@ -50,7 +50,7 @@ class Node(wiring.Component):
         path, clock, laps, table, ingress = self.path, self.clock, self.laps, self.table, self.ingress
         transmitter = ReplayTransmitter(segments=2, egress_words=256, throttled=True, timed=True)
         receiver = ReplayReceiver(segments=2, packet_words=5)
-        hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.COLLECT, ControlType.GRANT, ControlType.RECORD)])
+        hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.LAP, ControlType.RECORD)])
         departures, packets = Departures(), Source(type=PACKET)
         m.submodules += [path, clock, laps, table, ingress, transmitter, receiver, hub, departures, packets]
         connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,

@@ -23,16 +23,15 @@ class ControlType(enum.Enum, shape=4):
     READY = 4
     CLOSE = 5
     SYNC = 6
-    COLLECT = 7
-    GRANT = 8
-    RECORD = 11
+    LAP = 7
+    RECORD = 8
     START = 14
 
 
 #: Types whose words have other fields than :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
 #: Types of which the same is true, on links in slots.
-SINGLE_IN_SLOTS = (*SINGLE, ControlType.RECORD)
+SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
 #: Numbers of types of SIGNALs of tenants 1 and 2 on links, since all bits of a SIGNAL are used.
 TENANT_SIGNALS = (9, 10)

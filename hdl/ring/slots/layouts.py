@@ -4,8 +4,8 @@ from amaranth.lib import data
 
 from hdl.ring.replay.control_word import ControlType
 
-__all__ = ["GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
-           "TARGET_BITS", "message_header_layout", "mode_layout", "record_layout", "record_word_layout", "table_layout"]
+__all__ = ["BEGIN_UNIT", "GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
+           "TARGET_BITS", "lap_layout", "message_header_layout", "mode_layout", "record_layout", "record_word_layout", "table_layout"]
 
 #: Slots for packets in a superframe, and those between two for messages.
 MOST_SLOTS, GROUP = 16, 4
@@ -14,6 +14,8 @@ MOST_SLOTS, GROUP = 16, 4
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
 #: Low bits of TIME that tell where slots begin, and bits of the cycles between two superframes.
 TARGET_BITS, GAP_BITS = 16, 12
+#: Bits of a TIME that are 0 where a lap begins.
+BEGIN_UNIT = 3
 
 #: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
 MESSAGE_TYPE = 3
@@ -30,9 +32,15 @@ def record_layout():
 
 
 def record_word_layout():
-    """Record of the node of a rank, for a table that is to be ``odd``. It is a control word by itself, and one of
-    those behind the first of COLLECT and GRANT."""
+    """RECORD: record of the node of a rank, for a table that is to be ``odd`` or not."""
     return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
+
+
+def lap_layout():
+    """LAP: slots, odd or not, of rank 0 are over at this TIME, in eights of cycles, and the next ones begin ``gap``
+    cycles behind."""
+    return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
+                              "zeros": 2})
 
 
 def table_layout():

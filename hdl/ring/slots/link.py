@@ -61,6 +61,7 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
         link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
         link.round.eq(transmitter.round),
         laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
+        laps.error.eq(state.error),
         laps.over.eq(table.over), laps.left.eq(table.left), table.slots.eq(laps.slots),
         table.granted.eq(laps.granted), table.target.eq(laps.target), table.sets.eq(laps.sets), table.gap.eq(laps.gap),
         table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),

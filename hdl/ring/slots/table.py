@@ -86,8 +86,9 @@ class SlotTable(wiring.Component):
         empty, last = self.slots.slots == 0, kept.slots == 1
         m.d.sync += [self.starts.eq(0), self.over.eq(0)]
         with m.If(~self.active):
-            m.d.sync += [kept.eq(self.slots), self.active.eq(self.granted), group.eq(0),
-                         message_next.eq(empty & int(self._messages)), ends.eq(empty & int(not self._messages))]
+            m.d.sync += [kept.eq(self.slots), self.active.eq(self.granted | self.sets), group.eq(0),
+                         message_next.eq(empty & ~self.sets & int(self._messages)),
+                         ends.eq(self.sets | (empty & int(not self._messages)))]
             with m.If(self.sets):
                 m.d.sync += boundary.eq(self.target)
         with m.Elif(~passed[-1]):

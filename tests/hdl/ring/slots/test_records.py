@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from hdl.ring.replay.control_word import ControlType, control_layout
-from hdl.ring.slots.layouts import record_layout, record_word_layout, table_layout
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.slots.layouts import lap_layout, record_layout, record_word_layout, table_layout
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from sim.golden import slots as golden
@@ -36,19 +36,20 @@ class Node:
         self.rank, self.size = rank, size
 
     def step(self, *, word=None, ready=True, record=Record(), ask=0, over=0, left=0, time=0, valid=1,  # noqa: B008
-             way=0, reset_link=0):
+             way=0, error=0, reset_link=0):
         """One cycle; returns the word that is taken from it, and whether it takes one."""
         model, columns = self.model, self.columns
         sent, takes = (model.o if ready else None), model.ready(ready)
         columns.note(i__valid=word is not None, i__payload=0 if word is None else _bits(word), i__ready=takes)
         columns.stream("o", None if model.o is None else _bits(model.o), ready)
         columns.note(place=self.rank | self.size << 4, record=record.bits, ask=ask, over=over, left=left,
-                     now=time & 0xFFFF, valid=valid, way=way, reset_link=reset_link, granted=model.granted,
+                     now=time & 0xFFFF, valid=valid, way=way, error=error % (1 << 16),
+                     reset_link=reset_link, granted=model.granted,
                      home=model.home, gathers=model.gathers, sets=model.sets, gap=model.gap)
         columns.value("slots", model.table.bits if model.granted else None)
         columns.value("target", model.target(self.rank, way) if model.sets else None)
         model.step(word=word, ready=ready, rank=self.rank, size=self.size, record=record, ask=ask, over=over,
-                   left=left, time=time, valid=valid, way=way, reset_link=reset_link)
+                   left=left, time=time, valid=valid, way=way, error=error, reset_link=reset_link)
         return sent, takes
 
 
@@ -91,7 +92,7 @@ def test_plan():
 
 def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, moved=None):
     """Tables of the nodes of a ring, with the times at which their slots begin at rank 0, and how often rank 0 asked
-    for two laps. Rank 2 waits in the cycles ``stalled``, one rank is without TIME, and that of rank 1 moves."""
+    for a lap. Rank 2 waits in the cycles ``stalled``, one rank is without TIME, and that of rank 1 moves."""
     wires = [[] for _ in ring]
     granted, last = [[] for _ in ring], 0
     asked = 0
@@ -134,7 +135,7 @@ def small_record(generator):
 @pytest.mark.parametrize("nodes", [2, 3, 8, 15])
 def test_ring(laps_unit, nodes, wire):
     """All nodes have the table of all records, before its slots begin, again and again, and only the first one takes
-    two laps: slots begin as many cycles behind the last ones as are said."""
+    LAP: slots begin as many cycles behind the last ones as are said."""
     generator = random.Random(nodes)
     ring = [Node(rank, nodes) for rank in range(nodes)]
     records = [small_record(generator) for _ in ring]
@@ -154,22 +155,19 @@ def test_ring(laps_unit, nodes, wire):
 
 
 def test_without(laps_unit):
-    """A node without TIME has no table; the others have each second one, by two laps."""
+    """Without TIME a node sends no record, so nobody has a table; rank 0 asks again."""
     ring = [Node(rank, 4) for rank in range(4)]
-    granted, asked = play(ring, records=[Record(2, 9, 9)] * 4, cycles=3000, without=1)
-    assert granted[1] == []
-    assert asked > 3
-    assert asked - len(granted[0]) <= 1  # one is under way
-    assert granted[0] == granted[2] == granted[3]
-    assert [table for table, _ in granted[0]] == [
-        Table(2, 9, 0, number % 2) for number in range(1, len(granted[0]) + 1)]
-    ring[0].columns.compare(laps_unit)
+    granted, asked = play(ring, records=[Record(2, 9, 9)] * 4, cycles=2000, without=1)
+    assert granted == [[]] * 4
+    assert asked > 5
+    for node in ring[:2]:
+        node.columns.compare(laps_unit)
 
 
 @pytest.mark.parametrize("begin", range(120, 1000, 40))
 def test_late(laps_unit, begin):
     """Words that wait at a node for a restart of its link: some nodes may have no table, and nobody another one than
-    others that begins in the same cycle. Two laps follow, and then one for each superframe again."""
+    others that begins in the same cycle. LAP follows, and then tables as before."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(3, 9, 9)] * 4, cycles=3000, stalled=range(begin, begin + 70))
     assert asked <= 3
@@ -187,46 +185,41 @@ def test_laps_lockstep(laps_unit, seed):
     """Every port in every cycle, with words that no node sends."""
     generator = random.Random(seed)
     node = Node(seed % 3, 4)
-    words, totals, laps, left = [], [0, 0, 0], 0, 0
+    words, total, left = [], 0, 0
     for cycle in range(20_000):
         if cycle % 1000 == 0:
             chance = generator.choice([.05, .5, 1])
             node.size = generator.choice([0, 1, 3, 4, 4, 4])
             words = []
         if not words and generator.random() < .2:
-            size = node.size if generator.random() < .9 else generator.randrange(8)
-            type = generator.choice([7, 7, 8, 11, 11])
-            number = generator.choice([node.model._number, 1])
-            words = [type | size + 1 << 4 | number << 12,
-                     *(random_record(generator).word(rank, 0) for rank in reversed(range(size))),
-                     generator.getrandbits(32)]
-            if type == 11:  # records as they should come, for the most part
-                ranks = [rank for rank in node.model._turn if rank != node.rank] or [1]
-                words = [random_record(generator).word(rank, node.model._odd ^ (node.model._sent is False))
-                         for rank in ranks]
+            # Records as they should come, for the most part, or LAP, or anything.
+            ranks = [rank for rank in node.model._turn if rank != node.rank] or [1]
+            words = [random_record(generator).word(rank, node.model._odd) for rank in ranks]
+            if generator.random() < .2:
+                words = [generator.getrandbits(32) & ~15 | generator.choice([7, 7, 8, 9])]
             if generator.random() < .05:
                 words[0] ^= 1 << generator.randrange(32)
-            words = [Message(word, int(not n or type == 11), int(n == len(words) - 1 or type == 11))
-                     for n, word in enumerate(words)]
+            words = [Message(word, 1, 1) for word in words]
         word = words[0] if words and generator.random() < .7 else None
         _, takes = node.step(
             word=word, ready=generator.random() < chance, record=random_record(generator),
             ask=generator.random() < .02, over=node.size > 1 and generator.random() < .02, left=left, time=cycle,
             valid=generator.random() < .9, way=generator.randrange(50),
+            error=generator.randrange(-20, 20),
             reset_link=generator.random() < .001 or cycle % 1000 == 0)
         if word is not None and takes:
             words.pop(0)
         left = generator.choice([left - 1, left - 1, left - 1, generator.randrange(80)]) % (1 << 16)
-        totals[node.model.granted and laps] += 1
-        laps = 1 if node.model._final else 2 if node.model.sets else laps
-    print(f"seed {seed}: {totals[1:]} tables by one lap and by two")
-    assert min(totals[1:]) > 5
+        total += node.model.granted
+    print(f"seed {seed}: {total} tables")
+    assert total > 20
     node.columns.compare(laps_unit)
 
 
 def test_words():
-    for type, value in ((ControlType.COLLECT, 7), (ControlType.GRANT, 8), (ControlType.RECORD, 11)):
-        assert control_layout().const({"type": type, "words": 4, "tag": 9}).as_bits() == value | 4 << 4 | 9 << 12
+    assert lap_layout().const({"type": ControlType.LAP, "odd": 1, "gap": 300, "begin": 999}).as_bits() == (
+        7 | 1 << 4 | 300 << 5 | 999 << 17)
+    assert RecordLaps.hop == 8
 
 
 class Player:
@@ -250,20 +243,20 @@ class Player:
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots begin in the cycles that the table names, a cycle behind TIME, and end the same way; and so do those of a
-    second table, ``gap`` cycles behind, without another time."""
+    """Slots begin ``gap`` cycles behind a TIME that is set, in the cycles that the table names, a cycle behind TIME,
+    and end the same way; and so do those of a second table, without another time."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)
     begins, first, gap, overs = [], start - 100, 150, []
-    for time in range(first, start + 10_500):
+    for time in range(first, start + 11_000):
         node.step(time=time, table=table, target=start & 0xFFFF, sets=time == first,
-                  granted=time == first + 3 or time - 70 in overs[:1], gap=gap)
+                  granted=time - 70 in overs[:2], gap=gap)
         if node.model.begin:
             begins.append(time)
         if node.model.over:
             overs.append(time)
-    due, ends, at = [], [], start
+    due, ends, at = [], [start], start + gap
     for _ in range(2):
         for slot in plan(table, messages=messages):
             due.append(at)
