@@ -164,9 +164,13 @@ class RecordLaps:
         """Low bits of the time at which slots are over, while it is set."""
         return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
+    @property
+    def _busy(self) -> bool:
+        return bool(self.sets) or self._final or self._checks
+
     def ready(self, ready: int) -> int:
         """Whether a word is taken."""
-        return int((self.o is None or bool(ready)) and not self._calls and not self._final and not self._checks
+        return int((self.o is None or bool(ready)) and not self._calls and not self._busy
                    and (self._sent or not self.gathers))
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
@@ -175,7 +179,7 @@ class RecordLaps:
         """One cycle, with the word on offer, the willingness of the one that takes words, the slots and the clock."""
         taken = word.data if word is not None and self.ready(ready) else None
         gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
-        opens = bool(over) and not gathers and not self._final and not checks
+        opens = bool(over) and not gathers and not self._busy
         self.granted = int(checks and bool(valid) and 4 <= left < 1 << 15)
         self.home = int(rank == 0 and taken is not None and taken & 15 == _LAP)
         if checks:
@@ -208,7 +212,7 @@ class RecordLaps:
         self._calls |= bool(ask) and rank == 0
         if opens:
             self.gathers, self._sent, self._folded = True, False, []
-            self._odd ^= not sets
+            self._odd ^= 1
             self._turn = [(rank - n) % size for n in range(size)]
         if reset_link:
             self.reset()

@@ -34,7 +34,7 @@ class RecordLaps(wiring.Component):
     to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
-    none is taken for two cycles behind the last of a lap, and before the own record is sent. ``o`` and all other
+    none is taken for two cycles behind the last of a lap and for one behind LAP, nor before the own record is sent. ``o`` and all other
     outputs are registers but for ``target``, which depends on ``o`` and ``way`` alone, and ``i.ready``, which depends
     combinationally on ``o.ready``. Words that do not come now are taken and dropped.
 
@@ -71,9 +71,9 @@ class RecordLaps(wiring.Component):
         Pulse, at rank 0: LAP has come back, and with it all words that were sent before.
     reset_link : In(1)
         Level: forget all that is under way.
-    turn, most, folds, sent : Signal
-        Rank of the last record; packets of the node that has most; what ``o`` has is a record that goes into the
-        table; the own record is on its way. No ports: for proofs.
+    turn, most, opens, sent, folds, final, checks : Signal
+        Rank of the last record; packets of the node that has most. A lap begins; the own record is on its way; what
+        ``o`` has is a record that goes into the table; it is the last one; it was a cycle ago. No ports: for proofs.
     """
 
     latency = 1
@@ -101,7 +101,9 @@ class RecordLaps(wiring.Component):
 
     def __init__(self):
         super().__init__()
-        self.turn, self.most, self.folds, self.sent = Signal(4), Signal(5), Signal(), Signal()
+        self.turn, self.most = Signal(4), Signal(5)
+        self.opens, self.sent, self.folds, self.final, self.checks = (Signal(name=name) for name in (
+            "opens", "sent", "folds", "final", "checks"))
 
     def elaborate(self, platform):
         m = Module()
@@ -109,10 +111,10 @@ class RecordLaps(wiring.Component):
         told, came = (data.View(record_word_layout(), one.data) for one in (word, out))
         said, master = data.View(lap_layout(), out.data), rank == 0
         turn, most, folds = self.turn, self.most, self.folds
-        calls, due, own, last, final, checks = (Signal(name=name) for name in (
-            "calls", "due", "own", "last", "final", "checks"))
-        free, taken, tells, lap, opens, next = Signal(), Signal(), Signal(), Signal(), Signal(), Signal(4)
-        busy = final | checks
+        opens, final, checks = self.opens, self.final, self.checks
+        calls, due, own, last = Signal(), Signal(), Signal(), Signal()
+        free, taken, tells, lap, next = Signal(), Signal(), Signal(), Signal(), Signal(4)
+        busy = final | checks | self.sets
         m.d.comb += [
             free.eq(self.o.ready | ~self.o.valid),
             own.eq(self.gathers & ~self.sent & ~calls & (~master | due)),
