@@ -70,8 +70,8 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Ask for two laps at rank 0, which alone has ``looped``, when there are no slots, one lap gathers no records, and
-    two laps before are over, or have not come back for two SYNCs. The first ones wait for a SYNC to come back."""
+    """Ask for a lap at rank 0, which alone has ``looped``, when there are no slots, no records are to come, and the LAP
+    before has come back, or not for two SYNCs. The first one waits for a SYNC to come back."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -98,10 +98,9 @@ class SlotLink(wiring.Component):
     replay for control words alone. A packet waits at ``i`` until it is whole, and then for a slot that is long enough
     for it. The record of the node is filled in here: it has as many packets as there can be slots, of the longest
     that can be, if there has been one since the superframe before; it has room for packets that its receiver does not
-    hold. At rank 0, whose record leaves before all packets of its predecessor's slots have come, slots that were
-    granted and did not bring one yet count as taken.
+    hold. Its record leaves when all packets of its predecessor's slots have come, or the last one has begun to.
 
-    Rank 0 sends COLLECT when its TIME is valid and there are no slots. Without a valid table nothing is driven but
+    Rank 0 sends LAP when no records are to come and there are no slots. Without a valid table nothing is driven but
     control words.
 
     Packets that come are kept as :class:`~hdl.ring.link.Ingress` does, and are as long or damaged as they come: the
