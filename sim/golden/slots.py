@@ -16,7 +16,7 @@ _LAP, _RECORD = 7, 8
 #: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
 MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
-_HOP = 8
+_HOP, _MARGIN = 8, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +180,7 @@ class RecordLaps:
         taken = word.data if word is not None and self.ready(ready) else None
         gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
         opens = bool(over) and not gathers and not self._busy
-        self.granted = int(checks and bool(valid) and 4 <= left < 1 << 15)
+        self.granted = int(checks and bool(valid) and 2 <= left < 1 << 15)
         self.home = int(rank == 0 and taken is not None and taken & 15 == _LAP)
         if checks:
             self.table = Table.of([one for _, one in self._folded], odd, ranks=[of for of, _ in self._folded])
@@ -192,7 +192,7 @@ class RecordLaps:
         if self.o is None or ready:
             offers = None
             if self._calls:
-                gap = way - error + (size + 1) * _HOP & 0xFFF
+                gap = way - error + size * _HOP + _MARGIN & 0xFFF
                 begin = (time >> 3) + size + 2 & 0x1FFF
                 offers = _LAP | odd << 4 | gap << 5 | begin << 17
                 self._calls, self.sets = False, valid
@@ -208,7 +208,7 @@ class RecordLaps:
                 offers = taken if self._turn else None
             self.o = None if offers is None else Message(offers, 1, 1)
             self._said = self._said if offers is None else offers
-        self._due = left >> 3 == size or word is not None
+        self._due = left >> 1 == size * 4 or word is not None
         self._calls |= bool(ask) and rank == 0
         if opens:
             self.gathers, self._sent, self._folded = True, False, []

@@ -25,12 +25,12 @@ class RecordLaps(wiring.Component):
 
     A node hands on the RECORDs of the others, which come in falling order of ranks, but for its successor's. Rank 0,
     whose predecessor's slots end later by the way round the ring, sends its own that much later, or when the first
-    one comes. With the records of all ranks there is a table, if they have come at least 5 cycles before slots begin.
+    one comes. With the records of all ranks there is a table, if they have come at least 3 cycles before slots begin.
     Any other RECORD is dropped: then nobody has all at the end of the next slots.
 
     The first lap, and one behind a table that rank 0 did not get, begins as behind slots that are over at a TIME:
     this is what LAP says, which rank 0 sends round the ring, with the cycles from the end of slots to the next ones:
-    :attr:`hop` for each node, and once more, and the way round the ring. A control word takes 8 cycles and the wires
+    :attr:`hop` for each node, :attr:`margin`, and the way round the ring. A control word takes 8 cycles and the wires
     to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
@@ -77,7 +77,7 @@ class RecordLaps(wiring.Component):
     """
 
     latency = 1
-    hop = 8
+    hop, margin = 8, 2
 
     i: In(stream.Signature(message_layout()))
     o: Out(stream.Signature(message_layout()))
@@ -127,15 +127,15 @@ class RecordLaps(wiring.Component):
             self.target.eq((said.begin << BEGIN_UNIT) + Mux(master, 0, self.way)),
         ]
         m.d.sync += [
-            due.eq((self.left[3:] == size) | self.i.valid), self.home.eq(taken & lap & master),
-            self.granted.eq(checks & self.valid & ~self.left[-1] & (self.left[2:] != 0)),
+            due.eq((self.left[1:] == size << 2) | self.i.valid), self.home.eq(taken & lap & master),
+            self.granted.eq(checks & self.valid & ~self.left[-1] & (self.left[1:] != 0)),
             checks.eq(final), final.eq(0), folds.eq(0), self.sets.eq(0),
         ]
 
         # To the successor: an own LAP, the own record, or what comes.
         record, first, span = Signal(record_word_layout()), Signal(lap_layout()), Signal(8)
         m.d.comb += [
-            span.eq((size + 1) * self.hop),
+            span.eq(size * self.hop + self.margin),
             record.type.eq(ControlType.RECORD), record.rank.eq(rank), record.odd.eq(table.odd),
             record.record.eq(self.record),
             first.type.eq(ControlType.LAP), first.odd.eq(table.odd), first.gap.eq(self.way[:GAP_BITS] - self.error[:GAP_BITS] + span),

@@ -144,8 +144,8 @@ def test_superframes(unit, forward, back, wants):
         assert tables == [table.bits for table in due]
     frame = sum(slot.cycles for slot in plan(due[0]))
     print(f"wires {forward}, {back}: {np.diff(cycles[0])[1:] - frame} cycles between superframes")
-    # The way round the ring, with a cycle for each node, and 8 for each and once more.
-    lap = sum(forward[n % len(forward)] + 1 for n in range(NODES)) + RecordLaps.hop * (NODES + 1)
+    # The way round the ring, with a cycle for each node.
+    lap = sum(forward[n % len(forward)] + 1 for n in range(NODES)) + RecordLaps.hop * NODES + RecordLaps.margin
     assert set(np.diff(cycles[0])[1:]) <= {frame + lap - 1, frame + lap, frame + lap + 1}
     for n in range(NODES):
         assert in_order(found, n, PACKET) // WORDS in (least, least + 1)
