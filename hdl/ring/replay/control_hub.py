@@ -5,7 +5,13 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.replay.control_word import (
-    SINGLE, SINGLE_IN_SLOTS, ControlType, control_layout, mark, marked, message_layout,
+    SINGLE,
+    SINGLE_IN_SLOTS,
+    ControlType,
+    control_layout,
+    mark,
+    marked,
+    message_layout,
 )
 
 __all__ = ["ControlHub"]

@@ -141,9 +141,9 @@ def test_ring(laps_unit, nodes, wire):
     records = [small_record(generator) for _ in ring]
     granted, asked = play(ring, records=records, cycles=3000, wire=wire)
     assert asked == 1
-    assert len({len(tables) for tables in granted}) == 1
-    assert len(granted[0]) > 3
-    assert all(tables == granted[0] for tables in granted)
+    least = min(len(tables) for tables in granted)  # the next one may not be everywhere yet
+    assert least > 3
+    assert all(tables[:least] == granted[0][:least] and len(tables) <= least + 1 for tables in granted)
     table = Table.of(records, 1)
     lap = (wire + 1) * nodes + RecordLaps.hop * nodes + RecordLaps.margin
     begins = [begin for _, begin in granted[0]]
