@@ -118,8 +118,8 @@ class SlotTable:
         """Cycles before the first slot, or the next one, less 1."""
         return self._boundary - time - 1 & 0xFFFF
 
-    def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0, gap: int = 0,
-             reset_link: int = 0) -> None:
+    def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
+             gap: int = 0, reset_link: int = 0) -> None:
         """One cycle at a time, with a table that counts from another one."""
         self.begin = self.over = 0
         if self._left is None:

@@ -10,8 +10,9 @@ from amaranth.lib import data, enum
 
 from hdl.control.sequencer import RUN_BITS
 
-__all__ = ["SINGLE", "SINGLE_IN_SLOTS", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout", "keepalive_layout",
-           "mark", "marked", "message_layout", "ready_layout", "restart_layout", "signal_layout", "sync_layout"]
+__all__ = ["SINGLE", "SINGLE_IN_SLOTS", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout",
+           "keepalive_layout", "mark", "marked", "message_layout", "ready_layout", "restart_layout", "signal_layout",
+           "sync_layout"]
 
 
 class ControlType(enum.Enum, shape=4):

@@ -4,8 +4,9 @@ from amaranth.lib import data
 
 from hdl.ring.replay.control_word import ControlType
 
-__all__ = ["BEGIN_UNIT", "GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
-           "TARGET_BITS", "lap_layout", "message_header_layout", "mode_layout", "record_layout", "record_word_layout", "table_layout"]
+__all__ = ["BEGIN_UNIT", "GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE",
+           "MESSAGE_WORDS", "MOST_SLOTS", "TARGET_BITS", "lap_layout", "message_header_layout", "mode_layout",
+           "record_layout", "record_word_layout", "table_layout"]
 
 #: Slots for packets in a superframe, and those between two for messages.
 MOST_SLOTS, GROUP = 16, 4

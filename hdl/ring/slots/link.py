@@ -61,17 +61,17 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
         link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
         link.round.eq(transmitter.round),
         laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
-        laps.error.eq(state.error),
-        laps.over.eq(table.over), laps.left.eq(table.left), table.slots.eq(laps.slots),
-        table.granted.eq(laps.granted), table.target.eq(laps.target), table.sets.eq(laps.sets), table.gap.eq(laps.gap),
+        laps.error.eq(state.error), laps.over.eq(table.over), laps.left.eq(table.left),
+        table.slots.eq(laps.slots), table.granted.eq(laps.granted), table.target.eq(laps.target),
+        table.sets.eq(laps.sets), table.gap.eq(laps.gap),
         table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),
         transmitter.enable.eq(table.mode.as_value() == 0),
     ]
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Ask for a lap at rank 0, which alone has ``looped``, when there are no slots, no records are to come, and the LAP
-    before has come back, or not for two SYNCs. The first one waits for a SYNC to come back."""
+    """Ask for a lap at rank 0, which alone has ``looped``, when there are no slots, no records are to come, and the
+    LAP before has come back, or not for two SYNCs. The first one waits for a SYNC to come back."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):

@@ -34,9 +34,9 @@ class RecordLaps(wiring.Component):
     to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
-    none is taken for two cycles behind the last of a lap and for one behind LAP, nor before the own record is sent. ``o`` and all other
-    outputs are registers but for ``target``, which depends on ``o`` and ``way`` alone, and ``i.ready``, which depends
-    combinationally on ``o.ready``. Words that do not come now are taken and dropped.
+    none is taken for two cycles behind the last of a lap and for one behind LAP, nor before the own record is sent.
+    ``o`` and all other outputs are registers but for ``target``, which depends on ``o`` and ``way`` alone, and
+    ``i.ready``, which depends combinationally on ``o.ready``. Words that should not come now are taken and dropped.
 
     Members
     -------
@@ -56,8 +56,8 @@ class RecordLaps(wiring.Component):
         TIME of the :class:`~hdl.ring.slots.clock.Clock`, and what that says of it.
     target : Out(16)
     sets : Out(1)
-        Pulse: low bits of the TIME at which slots of this node are over, as LAP says. They are over later from node to
-        node by the latency of the wires, and so by what the error of TIMEs differs by. Not without TIME.
+        Pulse: low bits of the TIME at which slots of this node are over, as LAP says. They are over later from node
+        to node by the latency of the wires, and so by what the error of TIMEs differs by. Not without TIME.
     gap : Out(12)
         Cycles from the end of slots to the beginning of the next ones.
     slots : Out(table_layout())
@@ -121,7 +121,8 @@ class RecordLaps(wiring.Component):
             self.i.ready.eq(free & ~calls & ~(self.gathers & ~self.sent) & ~busy),
             taken.eq(self.i.valid & self.i.ready),
             next.eq(Mux(turn == 0, size, turn) - 1), last.eq(next == Mux(rank + 1 == size, 0, rank + 1)),
-            tells.eq((told.type == ControlType.RECORD) & self.gathers & (told.rank == next) & (told.odd == table.odd)),
+            tells.eq((told.type == ControlType.RECORD) & self.gathers & (told.rank == next)
+                     & (told.odd == table.odd)),
             lap.eq(told.type == ControlType.LAP),
             opens.eq(self.over & ~self.gathers & ~busy),
             self.target.eq((said.begin << BEGIN_UNIT) + Mux(master, 0, self.way)),
@@ -138,7 +139,8 @@ class RecordLaps(wiring.Component):
             span.eq(size * self.hop + self.margin),
             record.type.eq(ControlType.RECORD), record.rank.eq(rank), record.odd.eq(table.odd),
             record.record.eq(self.record),
-            first.type.eq(ControlType.LAP), first.odd.eq(table.odd), first.gap.eq(self.way[:GAP_BITS] - self.error[:GAP_BITS] + span),
+            first.type.eq(ControlType.LAP), first.odd.eq(table.odd),
+            first.gap.eq(self.way[:GAP_BITS] - self.error[:GAP_BITS] + span),
             first.begin.eq((self.now >> BEGIN_UNIT) + (size + 2)),
             out.first.eq(1), out.last.eq(1),
         ]

@@ -17,8 +17,8 @@ class FoldedRecords(wiring.Component):
     records have the same table.
 
     The solver chooses ring size and rank, and holds the records and what follows from all of them: the most packets
-    of any node, the least room, the longest packet, each with a rank that has it, and the lowest rank but 0 that wants
-    to send a message. Which of them are in the table so far is told by the rank of the last record.
+    of any node, the least room, the longest packet, each with a rank that has it, and the lowest rank but 0 that
+    wants to send a message. Which of them are in the table so far is told by the rank of the last record.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ class FoldedRecords(wiring.Component):
             Assert(~tracked | ~dut.gathers | (table.odd == every.odd)),
             Assert(~(tracked & dut.folds) | (dut.sent & (came.rank == dut.turn)
                                              & (came.record.as_value() == records[dut.turn]))),
-            Assert(~(tracked & dut.final) | (dut.folds & ~dut.sets & (dut.turn == successor) & (table.odd == every.odd))),
-            Assert(~(tracked & dut.checks) | (dut.sent & ~dut.folds & (dut.turn == successor) & (table.odd == every.odd)
-                                              & (~dut.sets | (said.odd == every.odd)))),
+            Assert(~(tracked & dut.final) | (dut.folds & ~dut.sets)),
+            Assert(~(tracked & dut.checks) | (dut.sent & ~dut.folds & (~dut.sets | (said.odd == every.odd)))),
+            Assert(~(tracked & (dut.final | dut.checks)) | ((dut.turn == successor) & (table.odd == every.odd))),
             *(Assert(~tracked | one) for one in holds.values()),
             Assert(~(done & dut.granted) | (
                 (table.slots == least) & (table.longest == longest) & (table.other == every.other)
