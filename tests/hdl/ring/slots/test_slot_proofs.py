@@ -137,7 +137,8 @@ class SteadySlots(wiring.Component):
             m.d.comb += [
                 table.now.eq(now), table.slots.eq(self.slots), table.rank.eq(n),
                 # No slots at TIME 0, and those of the table at TIME 4.
-                table.sets.eq(~begun), table.gap.eq(4), table.granted.eq(table.over), Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
+                table.sets.eq(~begun), table.gap.eq(4), table.granted.eq(table.over),
+                Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
                 Assert(~(table.starts & packets) | (since + 1 + self._less >= self.slots.longest + GAP)),
             ]
             m.d.sync += [now.eq(now + self.advance[n]), since.eq(since + 1),
