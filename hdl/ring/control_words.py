@@ -56,8 +56,10 @@ UNITS = (
     ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive(),
                 present=lambda config: config.jobs == 1),
     # The gateware of slots is with the ends of links.
-    ControlUnit("records", (ControlType.COLLECT, ControlType.GRANT), lambda config: UnitWords(name="record_words"),
-                interface="record_words", present=lambda config: config.slots),
+    ControlUnit("records", (ControlType.LAP, ControlType.RECORD), lambda config: UnitWords(name="record_words"),
+                interface="record_words", present=lambda config: config.slots and config.jobs == 1),
+    ControlUnit("rooms", (ControlType.COLLECT, ControlType.GRANT), lambda config: UnitWords(name="record_words"),
+                interface="record_words", present=lambda config: config.jobs > 1),
     ControlUnit("clock", (ControlType.SYNC,), lambda config: UnitWords(name="clock_words"), interface="clock_words",
                 present=lambda config: config.slots),
     ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",

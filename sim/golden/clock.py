@@ -11,7 +11,7 @@ from sim.golden.control_words import Message
 __all__ = ["Clock", "Departures", "Link", "follow_words", "sync_word"]
 
 _SYNC = 6
-_SINGLE = (1, 2, 4)
+_SINGLE = (1, 2, 4, 7, 8)
 _TIMES = 1 << 32
 _NUMBERS, _FOLLOWS = 16, 1 << 15
 _FRACTION = 1 << 20
@@ -105,7 +105,7 @@ class Clock:
         self._count_time(master, set_to, drift, shift)
         self.looped = int(self._sets and master)
         if self.looped:
-            self.error = set_to % (1 << 16)
+            self.error, self.way = set_to % (1 << 16), self._rounds >> 1
         if self._loads:
             self.way, self._heard = self._rounds >> 1, True
         if self._valids:

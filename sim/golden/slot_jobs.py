@@ -10,7 +10,7 @@ from sim.golden.slots import GAP, Sender, Wires
 
 __all__ = ["Frame", "JobPath", "JobTable", "RoomLaps", "SlotState"]
 
-_COLLECT, _GRANT = 7, 8
+_COLLECT, _GRANT = 11, 12
 _NUMBERS, _ROOMS, _PAIRS = 64, 31, 4
 _IDLE = Wires()
 

@@ -13,12 +13,11 @@ from sim.golden.messages import check_after
 __all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Sender", "Slot", "SlotTable",
            "Table", "Wires", "plan"]
 
-_COLLECT, _GRANT = 7, 8
+_LAP, _RECORD = 7, 8
 #: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
 MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
-_HOP, _MARGIN = 8, 16
-_NUMBERS = 16
+_HOP, _MARGIN = 8, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +31,17 @@ class Record:
     wants: int = 0
 
     @property
-    def word(self) -> int:
+    def bits(self) -> int:
         return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
+
+    def word(self, rank: int, odd: int) -> int:
+        """Word of the record of a rank, for a table that is odd or not."""
+        return _RECORD | rank << 4 | odd << 8 | self.bits << 9
 
     @classmethod
     def parse(cls, word: int) -> "Record":
-        return cls(word & 31, word >> 5 & 31, word >> 10 & 0xFFF, word >> 22 & 1)
+        """Record in such a word."""
+        return cls(word >> 9 & 31, word >> 14 & 31, word >> 19 & 0xFFF, word >> 31)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +55,10 @@ class Table:
     odd: int = 0
 
     @classmethod
-    def of(cls, records: Sequence[Record], number: int) -> "Table":
-        """Table that follows from the records of all ranks."""
-        wanting = [rank for rank, record in enumerate(records) if record.wants and rank]
+    def of(cls, records: Sequence[Record], number: int, *, ranks: Sequence[int] | None = None) -> "Table":
+        """Table that follows from the records of all ranks, in any order if these are given."""
+        wanting = sorted(rank for rank, record in zip(ranks or range(len(records)), records, strict=True)
+                         if record.wants and rank)
         most = max(record.pending for record in records)
         return cls(min(MOST_SLOTS, most, *(record.room for record in records)),
                    max(record.longest for record in records), wanting[0] if wanting else 0, number % 2)
@@ -96,27 +101,33 @@ class SlotTable:
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
+        self._boundary = 0
         self.reset()
 
     def reset(self) -> None:
         """Forget the table."""
         self.slot: Slot | None = None
-        self.begin = 0
+        self.begin = self.over = 0
         self._left: list[Slot] | None = None
-        self._boundary = 0
 
     @property
     def active(self) -> int:
         """Whether there is a slot, or will be one."""
         return int(self._left is not None)
 
-    def step(self, *, time: int, table: Table = Table(), target: int = 0, granted: int = 0,
-             reset_link: int = 0) -> None:
+    def left(self, time: int) -> int:
+        """Cycles before the first slot, or the next one, less 1."""
+        return self._boundary - time - 1 & 0xFFFF
+
+    def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
+             gap: int = 0, reset_link: int = 0) -> None:
         """One cycle at a time, with a table that counts from another one."""
-        self.begin = 0
+        self.begin = self.over = 0
         if self._left is None:
             if granted:
-                self._left, self._boundary = plan(table, messages=self._messages), target
+                self._left = plan(table, messages=self._messages)
+            if sets:
+                self._left, self._boundary = [], target
         elif not (time - self._boundary) & 0x8000:
             if self._left:
                 self.slot = self._left.pop(0)
@@ -124,88 +135,93 @@ class SlotTable:
                 self._boundary = (self._boundary + self.slot.cycles) & 0xFFFF
             else:
                 self.slot = self._left = None
+                self.over, self._boundary = 1, self._boundary + gap & 0xFFFF
         if reset_link:
             self.reset()
 
 
 class RecordLaps:
-    """The laps of records, cycle by cycle: COLLECT goes round and comes back as GRANT."""
+    """The laps of records, cycle by cycle: all send theirs when slots are over, the first time as LAP says."""
 
     def __init__(self) -> None:
+        self.gap = self._odd = 0
+        self._said = 0  # the last word that was offered
         self.reset()
-        self.table, self.target = Table(), 0
+        self.table = Table()
 
     def reset(self) -> None:
         """Forget what is under way."""
         self.o: Message | None = None
-        self.granted = self.home = 0
-        self._returns = False  # what comes is a GRANT that has gone all the way round
-        self._number = 0
-        self._asked = False
-        self._mine: list[Message] = []  # words of this node that are to be offered
-        self._passing: int | None = None  # type of the message that comes
-        self._records: list[Record] = []
-        self._tag = 0
-        self._begins: int | None = None  # time at which slots begin, if there may be a table
+        self.granted = self.home = self.sets = 0
+        self.gathers = False
+        self._calls = False  # LAP is to be offered
+        self._sent = False  # the own record
+        self._due = False  # rank 0 may send it
+        self._folded: list[tuple[int, Record]] = []  # records that have come, with their ranks
+        self._turn: list[int] = []  # ranks whose records are to come
+        self._final = self._checks = False  # all have; and a cycle later
+
+    def target(self, rank: int, way: int) -> int:
+        """Low bits of the time at which slots are over, while it is set."""
+        return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.sets) or self._final or self._checks
 
     def ready(self, ready: int) -> int:
         """Whether a word is taken."""
-        return int((self.o is None or bool(ready)) and not self._mine and self._begins is None)
+        return int((self.o is None or bool(ready)) and not self._calls and not self._busy
+                   and (self._sent or not self.gathers))
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
-             record: Record = Record(), ask: int = 0, time: int = 0, valid: int = 0, way: int = 0,
-             reset_link: int = 0) -> None:
-        """One cycle, with the word on offer, the willingness of the one that takes words, and the clock."""
-        self.granted = int(self._begins is not None and 4 <= (self._begins - time) % (1 << 32) < 1 << 15
-                           and bool(valid))
-        takes = word is not None and self.ready(ready)
-        self.home = int(word is not None and bool(takes) and self._returns and not word.first and bool(word.last))
-        if word is not None and takes and word.first:
-            self._returns = rank == 0 and word.data & 15 == _GRANT
-        self._begins = None
-        asks = ask and rank == 0 and size > 1 and self._passing is None and not self._mine and not takes
-        start = time + size * _HOP + _MARGIN
+             record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
+             way: int = 0, error: int = 0, reset_link: int = 0) -> None:
+        """One cycle, with the word on offer, the willingness of the one that takes words, the slots and the clock."""
+        taken = word.data if word is not None and self.ready(ready) else None
+        gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
+        opens = bool(over) and not gathers and not self._busy
+        self.granted = int(checks and bool(valid) and 2 <= left < 1 << 15)
+        self.home = int(rank == 0 and taken is not None and taken & 15 == _LAP)
+        if checks:
+            self.table = Table.of([one for _, one in self._folded], odd, ranks=[of for of, _ in self._folded])
+        if sets:
+            self.gap, self._odd = self._said >> 5 & 0xFFF, self._said >> 4 & 1
+        if sets or checks or left >> 15:
+            self.gathers = False
+        self._checks, self._final, self.sets = self._final, False, 0
         if self.o is None or ready:
-            self.o = None
-            if self._mine:
-                self.o = self._mine.pop(0)
-                if not self.o.first:
-                    self.o = dataclasses.replace(self.o, data=record.word)
-            elif word is not None and takes:
-                self._take(word, rank, size, record, time, start, way)
-        if asks:
-            self._number = (self._number + 1) % _NUMBERS
-            self._asked = True
-            self._mine = [Message(_COLLECT | size + 1 << 4 | self._number << 12, 1, 0)]
-            self._mine += [Message(0, 0, int(n == size)) for n in range(size + 1)]
+            offers = None
+            if self._calls:
+                gap = way - error + size * _HOP + _MARGIN & 0xFFF
+                begin = (time >> 3) + size + 2 & 0x1FFF
+                offers = _LAP | odd << 4 | gap << 5 | begin << 17
+                self._calls, self.sets = False, valid
+            elif gathers and not self._sent and (rank or self._due):
+                offers, self._sent = record.word(rank, odd), True
+                self._fold(offers)
+            elif taken is not None and taken & 15 == _LAP and rank:
+                offers, self.sets = taken, valid
+            elif (taken is not None and taken & 15 == _RECORD and gathers and taken >> 4 & 15 == self._turn[0]
+                    and taken >> 8 & 1 == odd):
+                self._fold(taken)
+                self._final = not self._turn
+                offers = taken if self._turn else None
+            self.o = None if offers is None else Message(offers, 1, 1)
+            self._said = self._said if offers is None else offers
+        self._due = left >> 1 == size * 4 or word is not None
+        self._calls |= bool(ask) and rank == 0
+        if opens:
+            self.gathers, self._sent, self._folded = True, False, []
+            self._odd ^= 1
+            self._turn = [(rank - n) % size for n in range(size)]
         if reset_link:
             self.reset()
 
-    def _take(self, word: Message, rank: int, size: int, record: Record, time: int, start: int, way: int) -> None:
-        """A word of the predecessor, and what is handed on of it."""
-        if word.first:
-            type, words, number = word.data & 15, word.data >> 4 & 255, word.data >> 12 & 0xFFFF
-            own = type == _COLLECT and (rank > 0 or (self._asked and number % _NUMBERS == self._number))
-            self._passing = None
-            if not word.data >> 28 and size > 1 and words == size + 1 and (own or (type == _GRANT and rank)):
-                self._passing, self._records, self._tag = type, [], number
-                self._asked &= type == _GRANT
-                self.o = word if rank else dataclasses.replace(word, data=word.data ^ _COLLECT ^ _GRANT)
-            return
-        if self._passing is None:
-            return
-        self.o = word
-        if len(self._records) < size:
-            if self._passing == _COLLECT and rank and len(self._records) == rank:
-                self.o = dataclasses.replace(word, data=record.word)
-            self._records.append(Record.parse(word.data))
-            return
-        if not rank:
-            self.o = dataclasses.replace(word, data=start % (1 << 32))
-        if self._passing == _GRANT or not rank:
-            self._begins = self.o.data + way
-            self.table, self.target = Table.of(self._records, self._tag), self._begins & 0xFFFF
-        self._passing = None
+    def _fold(self, word: int) -> None:
+        """A record goes into the table."""
+        self._turn = self._turn[1:]
+        self._folded.append((word >> 4 & 15, Record.parse(word)))
 
 
 @dataclasses.dataclass(frozen=True)

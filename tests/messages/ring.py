@@ -16,7 +16,7 @@ from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS
-from hdl.ring.slots.link import connect_units
+from hdl.ring.slots.link import ask_for_laps, connect_units
 from hdl.ring.slots.messages import MessageGate
 from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.records import RecordLaps
@@ -29,8 +29,6 @@ __all__ = ["CONFIG", "LONGEST", "MEMORY", "NODES", "Ring"]
 NODES, LONGEST = 8, packet_words(256)
 #: Elements of each node's memory, and configuration of its host port.
 MEMORY, CONFIG = 1024, NodeConfig(gradient_words=1024, weight_words=1024, state_planes=0)
-#: Cycles without slots after which records are asked for again.
-_PATIENCE = 1024
 
 
 class Node(wiring.Component):
@@ -50,7 +48,7 @@ class Node(wiring.Component):
         path, clock, laps, table, ingress = self.path, self.clock, self.laps, self.table, self.ingress
         transmitter = ControlTransmitter(window=31)
         receiver = ReplayReceiver(segments=2, packet_words=5)
-        hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.COLLECT, ControlType.GRANT)])
+        hub = ControlHub(takes=[(ControlType.SYNC,), (ControlType.LAP, ControlType.RECORD)])
         departures, packets = Departures(), Source(type=PACKET)
         m.submodules += [path, clock, laps, table, ingress, transmitter, receiver, hub, departures, packets]
         connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
@@ -59,25 +57,11 @@ class Node(wiring.Component):
         connect_stream(m, hub.o, transmitter.control)
         for number, unit in enumerate((clock, laps)):
             connect_stream(m, hub.take[number], unit.i)
-            if unit is laps or self._rank:
-                connect_stream(m, unit.o, hub.give[number])
+            connect_stream(m, unit.o, hub.give[number])
             m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
         connect_stream(m, packets.o, path.i)
-        state = clock.clock
-        # Records go round when the last slot has ended, so far behind SYNC and FOLLOW that they do not overtake them
-        # on the ring, which would restart a link; and again if they are lost. Rank 0 begins none of these meanwhile.
-        waited, due = Signal(range(_PATIENCE)), Signal()
-        m.d.sync += waited.eq(Mux(table.active | laps.granted | (waited == _PATIENCE - 1), 0, waited + state.valid))
-        m.d.sync += due.eq(waited == 40)
-        if not self._rank:
-            inside = Signal()  # a message, which goes as a whole
-            free = table.active | ~state.valid | inside
-            with m.If(clock.o.valid & clock.o.ready):
-                m.d.sync += inside.eq(~clock.o.payload.last)
-            m.d.comb += [hub.give[0].valid.eq(clock.o.valid & free), hub.give[0].payload.eq(clock.o.payload),
-                         clock.o.ready.eq(hub.give[0].ready & free)]
+        ask_for_laps(m, laps=laps, table=table, clock=clock.clock, reset_link=0)
         m.d.comb += [
-            laps.ask.eq(due),
             # The source has packets as fast as they leave.
             laps.record.pending.eq(Mux(self.stalls, 0, MOST_SLOTS)),
             laps.record.room.eq(MOST_SLOTS + 4 - ingress.packets), laps.record.longest.eq(LONGEST),
@@ -133,7 +117,7 @@ class Ring(wiring.Component):
     stalls : In(8)
         Nodes that neither send packets nor take them.
     now, granted, slots, target : Out
-        TIME and tables of rank 0.
+        TIME and tables of rank 0; with ``granted`` the TIME at which slots begin.
     heard, word : Out
         Words of messages at the last rank.
     bad : Out(8)
@@ -163,7 +147,8 @@ class Ring(wiring.Component):
         connect_stream(m, first.host_o, wiring.flipped(self.host_o))
         m.d.comb += [
             self.now.eq(first.clock.clock.time), self.granted.eq(first.laps.granted),
-            self.slots.eq(first.laps.slots), self.target.eq(first.laps.target), self.count.eq(last.count),
+            self.slots.eq(first.laps.slots), self.count.eq(last.count),
+            self.target.eq(first.clock.clock.time + first.table.left + 1),
             self.heard.eq(last.path.heard), self.word.eq(last.path.word)]
         for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
             m.submodules += [node, forward, back]

@@ -4,7 +4,15 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.replay.control_word import SINGLE, ControlType, control_layout, mark, marked, message_layout
+from hdl.ring.replay.control_word import (
+    SINGLE,
+    SINGLE_IN_SLOTS,
+    ControlType,
+    control_layout,
+    mark,
+    marked,
+    message_layout,
+)
 
 __all__ = ["ControlHub"]
 
@@ -85,7 +93,8 @@ class ControlHub(wiring.Component):
         first, whole = Signal(), Signal()
         ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # what has a mark is whole
         follow = Signal.like(word.words)
-        single = Cat(word.type == type for type in SINGLE).any()
+        singles = SINGLE_IN_SLOTS if any(ControlType.RECORD in types for types in self._takes) else SINGLE
+        single = Cat(word.type == type for type in singles).any()
         mine = Cat(Cat(word.type == type for type in types).any() for types in self._takes)
         m.d.comb += [
             first.eq(left == 0),

@@ -10,8 +10,9 @@ from amaranth.lib import data, enum
 
 from hdl.control.sequencer import RUN_BITS
 
-__all__ = ["SINGLE", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout", "keepalive_layout",
-           "mark", "marked", "message_layout", "ready_layout", "restart_layout", "signal_layout", "sync_layout"]
+__all__ = ["SINGLE", "SINGLE_IN_SLOTS", "TENANT_SIGNALS", "ControlType", "close_layout", "control_layout",
+           "keepalive_layout", "mark", "marked", "message_layout", "ready_layout", "restart_layout", "signal_layout",
+           "sync_layout"]
 
 
 class ControlType(enum.Enum, shape=4):
@@ -23,13 +24,17 @@ class ControlType(enum.Enum, shape=4):
     READY = 4
     CLOSE = 5
     SYNC = 6
-    COLLECT = 7
-    GRANT = 8
+    LAP = 7
+    RECORD = 8
+    COLLECT = 11
+    GRANT = 12
     START = 14
 
 
 #: Types whose words have other fields than :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
+#: Types of which the same is true, on links in slots.
+SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
 #: Numbers of types of SIGNALs of tenants 1 and 2 on links, since all bits of a SIGNAL are used.
 TENANT_SIGNALS = (9, 10)

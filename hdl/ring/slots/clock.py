@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.sequencer import place_layout
-from hdl.ring.replay.control_word import SINGLE, ControlType, control_layout, message_layout, sync_layout
+from hdl.ring.replay.control_word import SINGLE_IN_SLOTS, ControlType, control_layout, message_layout, sync_layout
 from hdl.ring.replay.window import NUMBER_BITS
 
 __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signature", "departure_layout"]
@@ -40,7 +40,8 @@ def clock_signature():
     valid : In(1)
         TIME was set, or is that of rank 0, which has sent a SYNC.
     way : In(15)
-        Latency of the wires from rank 0 to here, as it was when TIME was set: half of all round trips.
+        Latency of the wires from rank 0 to here, as it was when TIME was set: half of all round trips. At rank 0
+        that of the whole ring, once a SYNC has gone round.
     error : In(signed(16))
         At rank 0: what its own SYNC would have changed its TIME by.
     looped : In(1)
@@ -79,7 +80,7 @@ class Departures(wiring.Component):
         m = Module()
         word = data.View(control_layout(), self.data)
         left, follow = Signal.like(word.words), Signal.like(word.words)
-        single = Cat(word.type == type for type in SINGLE).any()
+        single = Cat(word.type == type for type in SINGLE_IN_SLOTS).any()
         m.d.comb += [
             follow.eq(Mux(left != 0, left - 1, Mux(single, 0, word.words))),
             self.departed.eq(self.fresh & self.kind & (left == 0) & (word.type == ControlType.SYNC)
@@ -183,7 +184,9 @@ class Clock(wiring.Component):
         with m.If(sets | master):
             m.d.sync += moved.eq(moved.init)
         with m.If(loads):
-            m.d.sync += [clock.way.eq(rounds >> 1), heard.eq(1)]
+            m.d.sync += heard.eq(1)
+        with m.If(loads | (sets & master)):
+            m.d.sync += clock.way.eq(rounds >> 1)
         with m.If(sets & master):
             m.d.sync += clock.error.eq(summed[:_SUM_BITS])
         with m.If(valids):

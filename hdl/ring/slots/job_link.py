@@ -97,20 +97,18 @@ class JobUnits(wiring.Component):
             self.now.eq(state.time), self.error.eq(state.error),
         ]
 
-        # The way round the ring, at rank 0: half of the sum that FOLLOW brings back, but for what SYNC has found.
-        master, around, behind = self.place.rank == 0, Signal(SHIFT_BITS), Signal(SHIFT_BITS)
+        # The way round the ring, at rank 0: as SYNC has found it.
+        master, behind = self.place.rank == 0, Signal(SHIFT_BITS)
         returned, known = Signal(), Signal()  # they are there; and words come back in time
-        with m.If(clock.i.valid & clock.i.ready & clock.i.payload.last & ~clock.i.payload.first):
-            m.d.sync += around.eq(clock.i.payload.data[1:])
         with m.If(state.looped):
-            m.d.sync += behind.eq(around - state.error)
+            m.d.sync += behind.eq(state.way - state.error)
         m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (behind <= self._frame.way))]
         with m.If(self.place.size == 0):
             m.d.sync += [returned.eq(0), known.eq(0)]
 
         # Slots.
         m.d.comb += self.valid.eq(state.valid & (known | ~master))
-        for table, shift in ((sending, state.way), (coming, Mux(master, behind, state.way))):
+        for table, shift in ((sending, Mux(master, 0, state.way)), (coming, Mux(master, behind, state.way))):
             m.d.comb += [table.now.eq(state.time), table.valid.eq(self.valid), table.shift.eq(shift),
                          table.job.eq(self.place.rank[0])]
         m.d.comb += [

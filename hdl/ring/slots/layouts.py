@@ -3,16 +3,21 @@
 from amaranth.hdl import Cat
 from amaranth.lib import data
 
-__all__ = ["GAP", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE", "MESSAGE_WORDS", "MOST_SLOTS",
-           "TARGET_BITS", "check_after", "message_header_layout", "mode_layout", "record_layout", "table_layout"]
+from hdl.ring.replay.control_word import ControlType
+
+__all__ = ["BEGIN_UNIT", "GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE",
+           "MESSAGE_WORDS", "MOST_SLOTS", "TARGET_BITS", "check_after", "lap_layout", "message_header_layout",
+           "mode_layout", "record_layout", "record_word_layout", "table_layout"]
 
 #: Slots for packets in a superframe, and those between two for messages.
 MOST_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest, and cycles of a slot for messages: 64 words, a header
 #: and a check, and as many cycles beyond.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
-#: Low bits of TIME that tell where slots begin.
-TARGET_BITS = 16
+#: Low bits of TIME that tell where slots begin, and bits of the cycles between two superframes.
+TARGET_BITS, GAP_BITS = 16, 12
+#: Bits of a TIME that are 0 where a lap begins.
+BEGIN_UNIT = 3
 
 #: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
 MESSAGE_TYPE = 3
@@ -25,7 +30,19 @@ _LENGTH_BITS = 12
 def record_layout():
     """State of a node: packets that it has for its successor, and room for those of its predecessor, in packets; the
     words of the longest that it sends; whether it has a message."""
-    return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1, "zeros": 9})
+    return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1})
+
+
+def record_word_layout():
+    """RECORD: record of the node of a rank, for a table that is to be ``odd`` or not."""
+    return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
+
+
+def lap_layout():
+    """LAP: slots, odd or not, of rank 0 are over at this TIME, in eights of cycles, and the next ones begin ``gap``
+    cycles behind."""
+    return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
+                              "zeros": 2})
 
 
 def table_layout():

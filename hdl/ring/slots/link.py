@@ -20,7 +20,7 @@ from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["PERIOD", "SlotLink", "connect_units", "egress_words", "state_layout", "test_layout",
+__all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_units", "egress_words", "state_layout", "test_layout",
            "usual_words"]
 
 #: Cycles from one SYNC of rank 0 to the next.
@@ -61,10 +61,27 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
         link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
         link.round.eq(transmitter.round),
         laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
-        table.slots.eq(laps.slots), table.target.eq(laps.target), table.granted.eq(laps.granted),
+        laps.error.eq(state.error), laps.over.eq(table.over), laps.left.eq(table.left),
+        table.slots.eq(laps.slots), table.granted.eq(laps.granted), table.target.eq(laps.target),
+        table.sets.eq(laps.sets), table.gap.eq(laps.gap),
         table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),
         transmitter.enable.eq(table.mode.as_value() == 0), transmitter.hush.eq(path.hush),
     ]
+
+
+def ask_for_laps(m, *, laps, table, clock, reset_link):
+    """Ask for a lap at rank 0, which alone has ``looped``, when there are no slots, no records are to come, and the
+    LAP before has come back, or not for two SYNCs. The first one waits for a SYNC to come back."""
+    waits, late = Signal(init=1), Signal(init=1)
+    m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
+    with m.If(laps.ask):
+        m.d.sync += [waits.eq(1), late.eq(0)]
+    with m.Elif(laps.home | (clock.looped & late)):
+        m.d.sync += waits.eq(0)
+    with m.Elif(clock.looped):
+        m.d.sync += late.eq(1)
+    with m.If(reset_link):
+        m.d.sync += [waits.eq(1), late.eq(1)]
 
 
 def usual_words(config):
@@ -81,10 +98,9 @@ class SlotLink(wiring.Component):
     replay for control words alone. A packet waits at ``i`` until it is whole, and then for a slot that is long enough
     for it. The record of the node is filled in here: it has as many packets as there can be slots, of the longest
     that can be, if there has been one since the superframe before; it has room for packets that its receiver does not
-    hold. At rank 0, whose record leaves before all packets of its predecessor's slots have come, slots that were
-    granted and did not bring one yet count as taken.
+    hold. Its record leaves when all packets of its predecessor's slots have come, or the last one has begun to.
 
-    Rank 0 sends COLLECT when its TIME is valid and there are no slots. Without a valid table nothing is driven but
+    Rank 0 sends LAP when no records are to come and there are no slots. Without a valid table nothing is driven but
     control words.
 
     Packets that come are kept as :class:`~hdl.ring.link.Ingress` does, and are as long or damaged as they come: the
@@ -166,7 +182,7 @@ class SlotLink(wiring.Component):
             m.d.comb += unit.reset_link.eq(reset)
 
         # TIME, its slots, and what is for tests.
-        state, master = clock.clock, self.place.rank == 0
+        state = clock.clock
         moved, lost = Signal(), Signal(8)
         m.d.sync += [moved.eq(self.test.move), lost.eq(lost + path.lost),
                      self.superframes.eq(self.superframes + laps.granted)]
@@ -176,15 +192,7 @@ class SlotLink(wiring.Component):
             self.now.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
             self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
         ]
-        # The next lap begins when there are no slots and the one before is over, or has not come back for two SYNCs.
-        waits, late = Signal(), Signal()
-        m.d.comb += laps.ask.eq(master & state.valid & ~table.active & ~laps.granted & ~waits)
-        with m.If(laps.ask):
-            m.d.sync += [waits.eq(1), late.eq(0)]
-        with m.Elif(laps.home | reset | (state.looped & late)):
-            m.d.sync += waits.eq(0)
-        with m.Elif(state.looped):
-            m.d.sync += late.eq(1)
+        ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=reset)
 
         # Packets for the successor, with their lengths.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
@@ -221,21 +229,12 @@ class SlotLink(wiring.Component):
             m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(0)]
 
         # Packets of the predecessor.
-        coming, owed = Signal(), Signal.like(laps.slots.slots)
         connect_stream(m, ingress.o, self.o)
         m.d.comb += [
             ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), self.overrun.eq(ingress.overrun),
-            laps.record.room.eq(segments - ingress.packets - Mux(master, owed, 0)),
+            laps.record.room.eq(segments - ingress.packets),
         ]
         m.d.sync += [self.received.word.eq(path.arrived), self.received.packet.eq(path.arrived & path.word.last)]
-        with m.If(path.arrived):
-            m.d.sync += coming.eq(~path.word.last)
-        with m.If(laps.granted):
-            m.d.sync += owed.eq(laps.slots.slots)
-        with m.Elif(path.arrived & ~coming & (owed != 0)):
-            m.d.sync += owed.eq(owed - 1)
-        with m.If(reset):
-            m.d.sync += [coming.eq(0), owed.eq(0)]
 
         # Messages.
         connect_stream(m, self.message_i, path.message_i)

@@ -1,32 +1,42 @@
-"""Records of what nodes send and have room for: one lap of the ring collects them, a second gives them out."""
+"""Records of what nodes send and have room for, which one lap of the ring makes known to all."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.sequencer import place_layout
-from hdl.ring.replay.control_word import ControlType, control_layout, message_layout
-from hdl.ring.slots.layouts import MOST_SLOTS, TARGET_BITS, record_layout, table_layout
+from hdl.ring.replay.control_word import ControlType, message_layout
+from hdl.ring.slots.layouts import (
+    BEGIN_UNIT,
+    GAP_BITS,
+    MOST_SLOTS,
+    TARGET_BITS,
+    lap_layout,
+    record_layout,
+    record_word_layout,
+    table_layout,
+)
 
 __all__ = ["RecordLaps"]
 
-#: Bits of the number of a COLLECT.
-_NUMBER_BITS = 4
-
 
 class RecordLaps(wiring.Component):
-    """Collect the records of all nodes, give them out, and fold them into a table that is the same at all nodes.
+    """Send the record of this node when its slots are over, and fold those of all into a table, the same everywhere.
 
-    Rank 0 sends COLLECT, with a place for the record of each rank and for a time. Each node puts its own record in.
-    What comes back to rank 0 it hands on as GRANT, word by word, with the TIME at which its slots begin behind the
-    records: :attr:`hop` cycles for each node and :attr:`margin` cycles from then. A control word takes 8 cycles and
-    the wires to the next node, and a slot 1 cycle and the wires, so GRANT comes before the slots on wires of any
-    latency. A node has a table if its TIME is valid, and GRANT has come at least 4 cycles before its slots begin;
-    else it has none until the next GRANT.
+    A node hands on the RECORDs of the others, which come in falling order of ranks, but for its successor's. Rank 0,
+    whose predecessor's slots end later by the way round the ring, sends its own that much later, or when the first
+    one comes. With the records of all ranks there is a table, if they have come at least 3 cycles before slots begin.
+    Any other RECORD is dropped: then nobody has all at the end of the next slots.
 
-    A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle.
-    ``o`` and all other outputs are registers but for ``i.ready``, which depends combinationally on ``o.ready``. Words
-    of other messages, of a ring of another size, and of a COLLECT that is not the last one, are taken and dropped.
+    The first lap, and one behind a table that rank 0 did not get, begins as behind slots that are over at a TIME:
+    this is what LAP says, which rank 0 sends round the ring, with the cycles from the end of slots to the next ones:
+    :attr:`hop` for each node, :attr:`margin`, and the way round the ring. A control word takes 8 cycles and the wires
+    to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
+
+    A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
+    none is taken for two cycles behind the last of a lap and for one behind LAP, nor before the own record is sent.
+    ``o`` and all other outputs are registers but for ``target``, which depends on ``o`` and ``way`` alone, and
+    ``i.ready``, which depends combinationally on ``o.ready``. Words that should not come now are taken and dropped.
 
     Members
     -------
@@ -36,129 +46,142 @@ class RecordLaps(wiring.Component):
     record : In(record_layout())
         Of this node; taken when it is sent.
     ask : In(1)
-        Pulse, at rank 0: send COLLECT. Without effect while a message is being sent or handed on.
-    now : In(32)
+        Pulse, at rank 0: send LAP.
+    over, left : In(1), In(16)
+        Those of :class:`~hdl.ring.slots.table.SlotTable`.
+    now : In(16)
     valid : In(1)
     way : In(15)
-        TIME of the :class:`~hdl.ring.slots.clock.Clock`, and what that says of it; 0 for the way at rank 0.
+    error : In(signed(16))
+        TIME of the :class:`~hdl.ring.slots.clock.Clock`, and what that says of it.
+    target : Out(16)
+    sets : Out(1)
+        Pulse: low bits of the TIME at which slots of this node are over, as LAP says. They are over later from node
+        to node by the latency of the wires, and so by what the error of TIMEs differs by. Not without TIME.
+    gap : Out(12)
+        Cycles from the end of slots to the beginning of the next ones.
     slots : Out(table_layout())
         Right with ``granted``. There are as many slots as the node with most packets needs, and no more than any node
         has room for: one without packets lets its slots pass.
-    target : Out(16)
-        With ``granted``: low bits of the TIME at which slots of this node begin. They begin later from node to node
-        by the latency of the wires, and so by what the error of TIMEs differs by.
     granted : Out(1)
         Pulse: there is a table.
+    gathers : Out(1)
+        Records are to come.
     home : Out(1)
-        Pulse, at rank 0: GRANT has come back. A COLLECT before that would keep it waiting.
+        Pulse, at rank 0: LAP has come back, and with it all words that were sent before.
     reset_link : In(1)
         Level: forget all that is under way.
-    index, most : Signal
-        Records that are in the table, while a message is handed on, and packets of the node among them that has most.
-        No ports: for proofs.
+    turn, most, opens, sent, folds, final, checks : Signal
+        Rank of the last record; packets of the node that has most. A lap begins; the own record is on its way; what
+        ``o`` has is a record that goes into the table; it is the last one; it was a cycle ago. No ports: for proofs.
     """
 
     latency = 1
-    hop, margin = 8, 16
+    hop, margin = 8, 2
 
     i: In(stream.Signature(message_layout()))
     o: Out(stream.Signature(message_layout()))
     place: In(place_layout())
     record: In(record_layout())
     ask: In(1)
-    now: In(32)
+    over: In(1)
+    left: In(TARGET_BITS)
+    now: In(TARGET_BITS)
     valid: In(1)
     way: In(15)
-    slots: Out(table_layout())
+    error: In(signed(16))
     target: Out(TARGET_BITS)
+    sets: Out(1)
+    gap: Out(GAP_BITS)
+    slots: Out(table_layout())
     granted: Out(1)
+    gathers: Out(1)
     home: Out(1)
     reset_link: In(1)
 
     def __init__(self):
         super().__init__()
-        self.index, self.most = Signal(range(16 + 1)), Signal(5)
+        self.turn, self.most = Signal(4), Signal(5)
+        self.opens, self.sent, self.folds, self.final, self.checks = (Signal(name=name) for name in (
+            "opens", "sent", "folds", "final", "checks"))
 
     def elaborate(self, platform):
         m = Module()
-        word, out, size, table = self.i.payload, self.o.payload, self.place.size, self.slots
-        head, came = data.View(control_layout(), word.data), data.View(record_layout(), word.data)
-        master = self.place.rank == 0
-        number, asked = Signal(_NUMBER_BITS), Signal()
-        mine = Signal(range(2 + 16 + 1))  # words of an own COLLECT that are to be offered
-        collects, grants = Signal(), Signal()
-        index, most = self.index, self.most  # of the record that comes
-        returns = Signal()  # what comes is a GRANT that has gone all the way round
-        checks, begins, ahead = Signal(), Signal(32), Signal(32)
-        free, taken, collect, grant, at_end = Signal(), Signal(), Signal(), Signal(), Signal()
+        word, out, size, rank, table = self.i.payload, self.o.payload, self.place.size, self.place.rank, self.slots
+        told, came = (data.View(record_word_layout(), one.data) for one in (word, out))
+        said, master = data.View(lap_layout(), out.data), rank == 0
+        turn, most, folds = self.turn, self.most, self.folds
+        opens, final, checks = self.opens, self.final, self.checks
+        calls, due, own, last = Signal(), Signal(), Signal(), Signal()
+        free, taken, tells, lap, next = Signal(), Signal(), Signal(), Signal(), Signal(4)
+        busy = final | checks | self.sets
         m.d.comb += [
             free.eq(self.o.ready | ~self.o.valid),
-            self.i.ready.eq(free & (mine == 0) & ~checks),
+            own.eq(self.gathers & ~self.sent & ~calls & (~master | due)),
+            self.i.ready.eq(free & ~calls & ~(self.gathers & ~self.sent) & ~busy),
             taken.eq(self.i.valid & self.i.ready),
-            Cat(collect, grant).eq(Mux(
-                word.first & (head.words == size + 1) & (head.reserved == 0) & (size > 1),
-                Cat((head.type == ControlType.COLLECT) & (~master | (asked & (head.tag[:_NUMBER_BITS] == number))),
-                    (head.type == ControlType.GRANT) & ~master), 0)),
-            at_end.eq(index == size),
-            ahead.eq(begins - self.now), self.target.eq(begins),
+            next.eq(Mux(turn == 0, size, turn) - 1), last.eq(next == Mux(rank + 1 == size, 0, rank + 1)),
+            tells.eq((told.type == ControlType.RECORD) & self.gathers & (told.rank == next)
+                     & (told.odd == table.odd)),
+            lap.eq(told.type == ControlType.LAP),
+            opens.eq(self.over & ~self.gathers & ~busy),
+            self.target.eq((said.begin << BEGIN_UNIT) + Mux(master, 0, self.way)),
         ]
-        m.d.sync += self.home.eq(taken & ~word.first & word.last & returns)
-        m.d.sync += [self.granted.eq(checks & self.valid & (ahead[15:] == 0) & (ahead[2:15] != 0)), checks.eq(0)]
+        m.d.sync += [
+            due.eq((self.left[1:] == size << 2) | self.i.valid), self.home.eq(taken & lap & master),
+            self.granted.eq(checks & self.valid & ~self.left[-1] & (self.left[1:] != 0)),
+            checks.eq(final), final.eq(0), folds.eq(0), self.sets.eq(0),
+        ]
 
-        # To the successor: an own COLLECT, with this record in the place of all; or what comes.
-        start = Signal(32)
-        first = Signal(control_layout())
+        # To the successor: an own LAP, the own record, or what comes.
+        record, first, span = Signal(record_word_layout()), Signal(lap_layout()), Signal(8)
         m.d.comb += [
-            start.eq(self.now + (size * self.hop + self.margin)),
-            first.type.eq(ControlType.COLLECT), first.words.eq(size + 1), first.tag.eq(number),
+            span.eq(size * self.hop + self.margin),
+            record.type.eq(ControlType.RECORD), record.rank.eq(rank), record.odd.eq(table.odd),
+            record.record.eq(self.record),
+            first.type.eq(ControlType.LAP), first.odd.eq(table.odd),
+            first.gap.eq(self.way[:GAP_BITS] - self.error[:GAP_BITS] + span),
+            first.begin.eq((self.now >> BEGIN_UNIT) + (size + 2)),
+            out.first.eq(1), out.last.eq(1),
         ]
-        gives = master & ~word.first & at_end
         with m.If(free):
-            m.d.sync += [
-                self.o.valid.eq((mine != 0) | (taken & (Mux(word.first, collect | grant, collects | grants)))),
-                out.first.eq(Mux(mine != 0, mine > size + 1, word.first)),
-                out.last.eq(Mux(mine != 0, mine == 1, word.last)),
-            ]
-            with m.If(mine > size + 1):
-                m.d.sync += out.data.eq(first)
-            with m.Elif((mine != 0) | (collects & ~word.first & ~master & (index == self.place.rank))):
-                m.d.sync += out.data.eq(self.record)
-            with m.Elif(gives):
-                m.d.sync += out.data.eq(start)
+            m.d.sync += [self.o.valid.eq(calls | own | (taken & ((lap & ~master) | (tells & ~last)))), calls.eq(0)]
+            with m.If(calls):
+                m.d.sync += [out.data.eq(first), self.sets.eq(self.valid)]
+            with m.Elif(own):
+                m.d.sync += [out.data.eq(record), self.sent.eq(1), folds.eq(1), turn.eq(rank)]
             with m.Else():
                 m.d.sync += out.data.eq(word.data)
-                with m.If(word.first & master):
-                    m.d.sync += out.data[:4].eq(ControlType.GRANT.value)
-            with m.If(mine != 0):
-                m.d.sync += mine.eq(mine - 1)
+        with m.If(self.ask & master):
+            m.d.sync += calls.eq(1)
 
-        # From the predecessor. The table is that of the records which go round for the second time.
+        # From the predecessor, and the end of the slots of this node.
+        with m.If(taken & lap & ~master):
+            m.d.sync += self.sets.eq(self.valid)
+        with m.If(taken & tells):
+            m.d.sync += [folds.eq(1), turn.eq(next), final.eq(last)]
+        with m.If(self.left[-1] | checks | self.sets):
+            m.d.sync += self.gathers.eq(0)
+
+        # The table is that of records in `o`, a cycle behind.
+        with m.If(folds):
+            with m.If(came.record.room < table.slots):
+                m.d.sync += table.slots.eq(came.record.room)
+            with m.If(came.record.pending > most):
+                m.d.sync += most.eq(came.record.pending)
+            with m.If(came.record.longest > table.longest):
+                m.d.sync += table.longest.eq(came.record.longest)
+            with m.If(came.record.wants & (came.rank != 0) & ((table.other == 0) | (came.rank < table.other))):
+                m.d.sync += table.other.eq(came.rank)
         with m.If(checks & (most < table.slots)):
             m.d.sync += table.slots.eq(most)
-        with m.If(taken & word.first):
-            m.d.sync += returns.eq(master & (head.type == ControlType.GRANT))
-            m.d.sync += [collects.eq(collect), grants.eq(grant), index.eq(0), table.slots.eq(MOST_SLOTS),
-                         most.eq(0), table.longest.eq(0), table.other.eq(0), table.odd.eq(head.tag[0])]
-            with m.If(collect):
-                m.d.sync += asked.eq(0)
-        with m.Elif(taken):
-            m.d.sync += index.eq(index + 1)
-            with m.If(at_end):
-                m.d.sync += [collects.eq(0), grants.eq(0), checks.eq(Mux(master, collects, grants)),
-                             begins.eq(Mux(master, start, word.data) + self.way)]
-            with m.Else():
-                with m.If(came.room < table.slots):
-                    m.d.sync += table.slots.eq(came.room)
-                with m.If(came.pending > most):
-                    m.d.sync += most.eq(came.pending)
-                with m.If(came.longest > table.longest):
-                    m.d.sync += table.longest.eq(came.longest)
-                with m.If(came.wants & (table.other == 0)):
-                    m.d.sync += table.other.eq(index)
-        with m.If(self.ask & master & (size > 1) & (mine == 0) & ~collects & ~taken):
-            m.d.sync += [number.eq(number + 1), asked.eq(1), mine.eq(size + 2)]
+        with m.If(opens):
+            m.d.sync += [self.gathers.eq(1), self.sent.eq(0), table.odd.eq(~table.odd), table.slots.eq(MOST_SLOTS),
+                         most.eq(0), table.longest.eq(0), table.other.eq(0)]
+        with m.If(self.sets):
+            m.d.sync += [self.gap.eq(said.gap), table.odd.eq(said.odd)]
 
         with m.If(self.reset_link):
             m.d.sync += [signal.eq(0) for signal in (
-                self.o.valid, self.granted, self.home, returns, number, asked, mine, collects, grants, checks)]
+                self.o.valid, self.granted, self.gathers, self.home, calls, folds, final, self.sets, checks)]
         return m

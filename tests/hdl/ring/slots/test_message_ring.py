@@ -26,7 +26,7 @@ def test_cycles():
 
 
 def again(call, *arguments):
-    """Ask up to three times: where GRANT comes late to a node, messages over it are lost."""
+    """Ask up to three times: where a record comes late to a node, messages over it are lost."""
     for _ in range(2):
         try:
             return call(*arguments)

@@ -1,12 +1,13 @@
 # amaranth: UnusedElaboratable=no
 """Records of nodes, tables and slots that follow from them: hdl/ring/slots/records.py and table.py."""
 
+import itertools
 import random
 
 import pytest
 
-from hdl.ring.replay.control_word import ControlType, control_layout
-from hdl.ring.slots.layouts import record_layout, table_layout
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.slots.layouts import lap_layout, record_layout, record_word_layout, table_layout
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from sim.golden import slots as golden
@@ -30,23 +31,25 @@ class Node:
     """The model of a node's records, with a record of its ports."""
 
     def __init__(self, rank, size):
-        self.model, self.columns = golden.RecordLaps(), Columns()
+        self.model, self.slots = golden.RecordLaps(), golden.SlotTable(messages=False)
+        self.columns = Columns()
         self.rank, self.size = rank, size
 
-    def step(self, *, word=None, ready=True, record=Record(), ask=0, time=0, valid=1, way=0,  # noqa: B008
-             reset_link=0):
+    def step(self, *, word=None, ready=True, record=Record(), ask=0, over=0, left=0, time=0, valid=1,  # noqa: B008
+             way=0, error=0, reset_link=0):
         """One cycle; returns the word that is taken from it, and whether it takes one."""
         model, columns = self.model, self.columns
         sent, takes = (model.o if ready else None), model.ready(ready)
         columns.note(i__valid=word is not None, i__payload=0 if word is None else _bits(word), i__ready=takes)
         columns.stream("o", None if model.o is None else _bits(model.o), ready)
-        columns.note(place=self.rank | self.size << 4, record=record.word, ask=ask, now=time, valid=valid,
-                     way=way, reset_link=reset_link, granted=model.granted,
-                     home=model.home)
+        columns.note(place=self.rank | self.size << 4, record=record.bits, ask=ask, over=over, left=left,
+                     now=time & 0xFFFF, valid=valid, way=way, error=error % (1 << 16),
+                     reset_link=reset_link, granted=model.granted,
+                     home=model.home, gathers=model.gathers, sets=model.sets, gap=model.gap)
         columns.value("slots", model.table.bits if model.granted else None)
-        columns.value("target", model.target if model.granted else None)
-        model.step(word=word, ready=ready, rank=self.rank, size=self.size, record=record, ask=ask, time=time,
-                   valid=valid, way=way, reset_link=reset_link)
+        columns.value("target", model.target(self.rank, way) if model.sets else None)
+        model.step(word=word, ready=ready, rank=self.rank, size=self.size, record=record, ask=ask, over=over,
+                   left=left, time=time, valid=valid, way=way, error=error, reset_link=reset_link)
         return sent, takes
 
 
@@ -61,8 +64,11 @@ def random_record(generator):
 
 def test_layouts():
     record = Record(3, 17, 268, 1)
-    assert record_layout().const({"pending": 3, "room": 17, "longest": 268, "wants": 1}).as_bits() == record.word
-    assert Record.parse(record.word) == record
+    fields = {"pending": 3, "room": 17, "longest": 268, "wants": 1}
+    assert record_layout().const(fields).as_bits() == record.bits
+    assert record_word_layout().const(
+        {"type": ControlType.RECORD, "rank": 5, "odd": 1, "record": fields}).as_bits() == record.word(5, 1)
+    assert Record.parse(record.word(5, 1)) == record
     table = Table(16, 268, 5, 1)
     assert table_layout().const({"slots": 16, "longest": 268, "other": 5, "odd": 1}).as_bits() == table.bits
 
@@ -84,52 +90,93 @@ def test_plan():
     assert all(packet.drives(rank) and not packet.passes(rank) for rank in range(8))
 
 
-def play(ring, *, records, cycles, wire=16, without=None, stalled=()):
-    """Tables of the nodes of a ring, with the times at which their slots begin at rank 0. Rank 2 waits in the cycles
-    ``stalled``, and one rank is without TIME."""
+def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, moved=None):
+    """Tables of the nodes of a ring, with the times at which their slots begin at rank 0, and how often rank 0 asked
+    for a lap. Rank 2 waits in the cycles ``stalled``, one rank is without TIME, and that of rank 1 moves."""
     wires = [[] for _ in ring]
-    granted = [[] for _ in ring]
+    granted, last = [[] for _ in ring], 0
+    asked = 0
     for cycle in range(cycles):
         sent = []
         for rank, node in enumerate(ring):
-            queue = wires[rank]
+            queue, model, slots = wires[rank], node.model, node.slots
             word = queue[0][1] if queue and queue[0][0] <= cycle else None
-            way = rank * wire
+            way = (rank or len(ring)) * (wire + 1)
+            time = cycle + (moved(cycle) if moved and rank == 1 else 0)
+            ask = rank == 0 and cycle - last == 20
+            if rank == 0 and (slots.active or slots.over or model.gathers or model.granted or cycle - last > 1000):
+                last = cycle
+            asked += ask
+            told = {"table": model.table, "granted": model.granted, "sets": model.sets,
+                    "target": model.target(rank, way) if model.sets else 0, "gap": model.gap}
             word_out, takes = node.step(word=word, ready=rank != 2 or cycle not in stalled, record=records[rank],
-                                        ask=cycle % 1500 == 20, time=cycle, valid=rank != without, way=way)
+                                        ask=ask, over=slots.over, left=slots.left(time), time=time,
+                                        valid=rank != without, way=way)
             if word is not None and takes:
                 queue.pop(0)
-            if node.model.granted:
-                assert cycle < node.model.target
-                granted[rank].append((node.model.table, node.model.target - way))
+            if told["granted"] and not slots.active:
+                begins = cycle + slots.left(time) + 1
+                assert begins < cycle + (1 << 15)
+                granted[rank].append((told["table"], begins - (way if rank else 0)))
+            slots.step(time=time, **told)
             sent.append(word_out)
         for rank, word in enumerate(sent):
-            if word is not None:
-                wires[(rank + 1) % len(ring)].append((cycle + wire, word))
-    return granted
+            if word is not None:  # a hop is of the wires, and of 8 cycles from `o` to `o`
+                wires[(rank + 1) % len(ring)].append((cycle + wire + delays - 1, word))
+    return granted, asked
 
 
+def small_record(generator):
+    return Record(generator.randrange(1, 32), generator.randrange(1, 32), generator.choice([5, 20]),
+                  int(generator.random() < .3))
+
+
+@pytest.mark.parametrize("wire", [1, 16])
 @pytest.mark.parametrize("nodes", [2, 3, 8, 15])
-def test_ring(laps_unit, nodes):
-    """All nodes have the table of all records, before its slots begin; a node without TIME has none."""
+def test_ring(laps_unit, nodes, wire):
+    """All nodes have the table of all records, before its slots begin, again and again, and only the first one takes
+    LAP: slots begin as many cycles behind the last ones as are said."""
     generator = random.Random(nodes)
     ring = [Node(rank, nodes) for rank in range(nodes)]
-    records = [random_record(generator) for _ in ring]
-    granted = play(ring, records=records, cycles=3000, without=1)
-    assert granted[1] == []
-    assert [[table for table, _ in tables] for tables in granted] == [
-        [Table.of(records, number) for number in (1, 2) if rank != 1] for rank in range(nodes)]
-    assert len({tuple(target for _, target in tables) for rank, tables in enumerate(granted) if rank != 1}) == 1
+    records = [small_record(generator) for _ in ring]
+    granted, asked = play(ring, records=records, cycles=3000, wire=wire)
+    assert asked == 1
+    least = min(len(tables) for tables in granted)  # the next one may not be everywhere yet
+    assert least > 3
+    assert all(tables[:least] == granted[0][:least] and len(tables) <= least + 1 for tables in granted)
+    table = Table.of(records, 1)
+    lap = (wire + 1) * nodes + RecordLaps.hop * nodes + RecordLaps.margin
+    begins = [begin for _, begin in granted[0]]
+    assert [one for one, _ in granted[0]] == [Table.of(records, number % 2) for number in range(1, len(begins) + 1)]
+    assert {after - before for before, after in itertools.pairwise(begins)} == {
+        sum(slot.cycles for slot in plan(table, messages=False)) + lap}
     for node in ring[:3]:
         node.columns.compare(laps_unit)
 
 
-def test_late(laps_unit):
-    """A node to which GRANT comes when its slots have begun has no table; the others have it, and all the next."""
+def test_without(laps_unit):
+    """Without TIME a node sends no record, so nobody has a table; rank 0 asks again."""
     ring = [Node(rank, 4) for rank in range(4)]
-    granted = play(ring, records=[Record(9, 9, 9)] * 4, cycles=3000, stalled=range(120, 400))
-    assert [len(tables) for tables in granted] == [2, 2, 1, 1]
-    for node in ring:
+    granted, asked = play(ring, records=[Record(2, 9, 9)] * 4, cycles=2000, without=1)
+    assert granted == [[]] * 4
+    assert asked > 5
+    for node in ring[:2]:
+        node.columns.compare(laps_unit)
+
+
+@pytest.mark.parametrize("begin", range(120, 1000, 40))
+def test_late(laps_unit, begin):
+    """Words that wait at a node for a restart of its link: some nodes may have no table, and nobody another one than
+    others that begins in the same cycle. LAP follows, and then tables as before."""
+    ring = [Node(rank, 4) for rank in range(4)]
+    granted, asked = play(ring, records=[Record(3, 9, 9)] * 4, cycles=3000, stalled=range(begin, begin + 70))
+    assert asked <= 3
+    begins = [{begin: table for table, begin in tables} for tables in granted]
+    for one in begins:
+        assert all(begins[0].get(begin, table) == table for begin, table in one.items())
+    ends = [[(table, begin) for table, begin in tables if begin > 2000] for tables in granted]
+    assert len({tuple(tables[:5]) for tables in ends}) == 1
+    for node in ring[::2] if begin % 200 == 0 else ():
         node.columns.compare(laps_unit)
 
 
@@ -138,36 +185,40 @@ def test_laps_lockstep(laps_unit, seed):
     """Every port in every cycle, with words that no node sends."""
     generator = random.Random(seed)
     node = Node(seed % 3, 4)
-    words, total = [], 0
+    words, total, left = [], 0, 0
     for cycle in range(20_000):
         if cycle % 1000 == 0:
             chance = generator.choice([.05, .5, 1])
             node.size = generator.choice([0, 1, 3, 4, 4, 4])
             words = []
         if not words and generator.random() < .2:
-            size = node.size if generator.random() < .9 else generator.randrange(8)
-            type = generator.choice([7, 7, 8])
-            number = generator.choice([node.model._number, 1])
-            words = [type | size + 1 << 4 | number << 12, *(random_record(generator).word for _ in range(size)),
-                     (cycle + generator.randrange(-20, 200)) % (1 << 32)]
+            # Records as they should come, for the most part, or LAP, or anything.
+            ranks = [rank for rank in node.model._turn if rank != node.rank] or [1]
+            words = [random_record(generator).word(rank, node.model._odd) for rank in ranks]
+            if generator.random() < .2:
+                words = [generator.getrandbits(32) & ~15 | generator.choice([7, 7, 8, 9])]
             if generator.random() < .05:
                 words[0] ^= 1 << generator.randrange(32)
-            words = [Message(word, int(not n), int(n == len(words) - 1)) for n, word in enumerate(words)]
+            words = [Message(word, 1, 1) for word in words]
         word = words[0] if words and generator.random() < .7 else None
         _, takes = node.step(
             word=word, ready=generator.random() < chance, record=random_record(generator),
-            ask=generator.random() < .02, time=cycle, valid=generator.random() < .9, way=generator.randrange(50),
+            ask=generator.random() < .02, over=node.size > 1 and generator.random() < .02, left=left, time=cycle,
+            valid=generator.random() < .9, way=generator.randrange(50),
+            error=generator.randrange(-20, 20),
             reset_link=generator.random() < .001 or cycle % 1000 == 0)
         if word is not None and takes:
             words.pop(0)
+        left = generator.choice([left - 1, left - 1, left - 1, generator.randrange(80)]) % (1 << 16)
         total += node.model.granted
+    print(f"seed {seed}: {total} tables")
     assert total > 20
     node.columns.compare(laps_unit)
 
 
 def test_words():
-    for type, value in ((ControlType.COLLECT, 7), (ControlType.GRANT, 8)):
-        assert control_layout().const({"type": type, "words": 4, "tag": 9}).as_bits() == value | 4 << 4 | 9 << 12
+    assert lap_layout().const({"type": ControlType.LAP, "odd": 1, "gap": 300, "begin": 999}).as_bits() == (
+        7 | 1 << 4 | 300 << 5 | 999 << 17)
 
 
 class Player:
@@ -177,32 +228,41 @@ class Player:
         self.model, self.columns = golden.SlotTable(messages=messages), Columns()
         self.rank = rank
 
-    def step(self, *, time, table=Table(), target=0, granted=0, reset_link=0):  # noqa: B008
+    def step(self, *, time, table=Table(), granted=0, target=0, sets=0, gap=0, reset_link=0):  # noqa: B008
         slot, model = self.model.slot, self.model
         mode = 0 if slot is None else (slot.drives(self.rank) | slot.passes(self.rank) << 1
                                        | (slot.owner is not None) << 2)
-        self.columns.note(now=time % (1 << 32), slots=table.bits, target=target, granted=granted,
-                          reset_link=reset_link, rank=self.rank, starts=model.begin, mode=mode,
-                          active=model.active)
-        model.step(time=time % (1 << 32), table=table, target=target, granted=granted, reset_link=reset_link)
+        self.columns.note(now=time % (1 << 32), slots=table.bits, granted=granted, target=target, sets=sets,
+                          gap=gap, reset_link=reset_link, rank=self.rank, starts=model.begin, mode=mode,
+                          active=model.active, over=model.over, left=model.left(time))
+        model.step(time=time % (1 << 32), table=table, granted=granted, target=target, sets=sets, gap=gap,
+                   reset_link=reset_link)
 
 
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots begin in the cycles that the table names, a cycle behind TIME, and end the same way."""
+    """Slots begin ``gap`` cycles behind a TIME that is set, in the cycles that the table names, a cycle behind TIME,
+    and end the same way; and so do those of a second table, without another time."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)
-    begins, first = [], start - 100
-    for time in range(first, start + 5000):
-        node.step(time=time, table=table, target=start & 0xFFFF, granted=time == first)
+    begins, first, gap, overs = [], start - 100, 150, []
+    for time in range(first, start + 11_000):
+        node.step(time=time, table=table, target=start & 0xFFFF, sets=time == first,
+                  granted=time - 70 in overs[:2], gap=gap)
         if node.model.begin:
             begins.append(time)
-    due, at = [], start
-    for slot in plan(table, messages=messages):
-        due.append(at)
-        at += slot.cycles
+        if node.model.over:
+            overs.append(time)
+    due, ends, at = [], [start], start + gap
+    for _ in range(2):
+        for slot in plan(table, messages=messages):
+            due.append(at)
+            at += slot.cycles
+        ends.append(at)
+        at += gap
+    assert overs == ends
     assert begins == due
     assert not node.model.active
     node.columns.compare(table_units[messages])
@@ -218,6 +278,7 @@ def test_slots_lockstep(table_units, seed):
                                                        if generator.random() < .0005 else 0)
         node.step(time=time, table=Table(generator.randrange(17), generator.choice([5, 20]), generator.randrange(4),
                                          generator.randrange(2)),
-                  target=(time + generator.randrange(-3, 50)) & 0xFFFF, granted=generator.random() < .05,
+                  target=(time + generator.randrange(-3, 50)) & 0xFFFF, sets=generator.random() < .05,
+                  granted=generator.random() < .05, gap=generator.randrange(60),
                   reset_link=generator.random() < .0005)
     node.columns.compare(table_units[messages])

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from amaranth.hdl import Cat, Module, Mux
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -43,12 +43,17 @@ class Ring(wiring.Component):
             m.submodules += [path, wires[n], table, ingress, packets, messages]
             connect_stream(m, packets.o, path.i)
             connect_stream(m, messages.o, path.message_i)
+            granted = Signal(name=f"has_table_{n}")
+            with m.If(table.over):
+                m.d.sync += granted.eq(1)
             given = {name: getattr(self, f"{name}_{n}") for name in (
                 "now", "target", "granted", "delay", "on", "message_on", "words", "starts", "mode")}
             shown = {"valid": ingress.o.valid, "data": ingress.o.payload.data, "last": ingress.o.payload.last,
                      "heard": path.heard, "word": path.word, "lost": path.lost, "overrun": ingress.overrun}
             m.d.comb += [
-                table.now.eq(given["now"]), table.target.eq(given["target"]), table.granted.eq(given["granted"]),
+                # The slots before are over without any, and one superframe follows.
+                table.now.eq(given["now"]), table.target.eq(given["target"] - 100), table.gap.eq(100),
+                table.sets.eq(given["granted"]), table.granted.eq(table.over & ~granted),
                 table.slots.eq(self.slots), table.rank.eq(n),
                 packets.on.eq(given["on"]), packets.words.eq(given["words"]), messages.on.eq(given["message_on"]),
                 messages.words.eq(MESSAGE), messages.to.eq(self.to), path.rank.eq(n),

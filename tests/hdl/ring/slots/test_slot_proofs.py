@@ -137,8 +137,10 @@ class SteadySlots(wiring.Component):
             packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # of slots, by their number
             irregular = self.advance[n] != 1
             m.d.comb += [
-                table.now.eq(now), table.slots.eq(self.slots), table.target.eq(3), table.rank.eq(n),
-                table.granted.eq(~begun), Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
+                table.now.eq(now), table.slots.eq(self.slots), table.rank.eq(n),
+                # No slots at TIME 0, and those of the table at TIME 4.
+                table.sets.eq(~begun), table.gap.eq(4), table.granted.eq(table.over),
+                Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
                 Assert(~(table.starts & packets) | (since + 1 + self._less >= self.slots.longest + GAP)),
             ]
             m.d.sync += [now.eq(now + self.advance[n]), since.eq(since + 1),
@@ -161,13 +163,13 @@ class SteadySlots(wiring.Component):
 
 
 def test_steady_slots():
-    prove(SteadySlots(), depth=15, mode="bmc")
+    prove(SteadySlots(), depth=16, mode="bmc")
 
 
 def test_shorter_slots():
     """A slot that lacks two cycles happens."""
     with pytest.raises(RefutedError):
-        prove(SteadySlots(less=1), depth=15, mode="bmc")
+        prove(SteadySlots(less=1), depth=16, mode="bmc")
 
 
 def test_undisturbed():

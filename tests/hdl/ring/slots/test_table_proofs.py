@@ -1,39 +1,24 @@
 """Proofs about tables: equal records, equal tables."""
 
 import pytest
-from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
+from amaranth.hdl import Array, Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
-from hdl.ring.replay.control_word import ControlType, control_layout, message_layout
-from hdl.ring.slots.layouts import MOST_SLOTS, record_layout, table_layout
+from hdl.ring.replay.control_word import ControlType, message_layout
+from hdl.ring.slots.layouts import MOST_SLOTS, lap_layout, record_layout, record_word_layout, table_layout
 from hdl.ring.slots.records import RecordLaps
 from sim.formal import RefutedError, prove
 
 
-def state_layout():
-    """A table, and packets of the node that has most of them."""
-    return data.StructLayout({"table": table_layout(), "most": 5})
-
-
-def folded(m, state, record, index, *, wrong=False):
-    """State after one more record."""
-    result, table = Signal(table_layout()), state.table
-    most = Mux(record.pending > state.most, record.pending, state.most)
-    m.d.comb += [
-        result.slots.eq(Mux(record.room < table.slots, record.room, table.slots)),
-        result.longest.eq(Mux((record.longest > table.longest) ^ wrong, record.longest, table.longest)),
-        result.other.eq(Mux(record.wants & (table.other == 0), index, table.other)), result.odd.eq(table.odd),
-    ]
-    return Cat(result, most)
-
-
 class FoldedRecords(wiring.Component):
-    """A node to which GRANT comes with given records, or COLLECT at rank 0, word by word with any pauses, among words
-    of any other messages. If it has a table of that message, it is the one that follows from the records and the
-    number alone: so nodes with the same records have the same table. Rank 0 gives out the records of its own table.
+    """A node in a lap of given records, whose words come with any pauses, among any other words. If it has a table of
+    that lap, it is the one that follows from the records and from whether it is odd, alone: so nodes with the same
+    records have the same table.
 
-    The solver chooses ring size and rank, and holds the records and what follows from the first of them.
+    The solver chooses ring size and rank, and holds the records and what follows from all of them: the most packets
+    of any node, the least room, the longest packet, each with a rank that has it, and the lowest rank but 0 that
+    wants to send a message. Which of them are in the table so far is told by the rank of the last record.
 
     Parameters
     ----------
@@ -47,74 +32,95 @@ class FoldedRecords(wiring.Component):
         self._most, self._wrong = most, wrong
         self.dut = RecordLaps()
         super().__init__({
-            "records": In(data.ArrayLayout(record_layout(), most)),
-            "states": In(data.ArrayLayout(state_layout(), most + 1)), "tag": In(16), "size": In(4), "rank": In(4),
-            "valid": In(1), "begins": In(1), "any": In(message_layout()), "start": In(32), "ready": In(1),
-            "now": In(32), "tells": In(1), "ask": In(1), "record": In(record_layout()), "way": In(15),
-            "reset_link": In(1)})
+            "records": In(data.ArrayLayout(record_layout(), most)), "all": In(table_layout()), "pending": In(5),
+            "of": In(data.ArrayLayout(4, 3)), "size": In(4), "rank": In(4), "word": In(message_layout()),
+            "record": In(record_layout()), "tracks": In(1), "reset_link": In(1),
+            **{name: In(width) for name, width in (("valid", 1), ("ready", 1), ("ask", 1), ("over", 1), ("left", 16),
+                                                   ("now", 16), ("tells", 1), ("way", 15), ("error", 16))}})
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.dut = dut = self.dut
-        held = [self.records, self.states, self.tag, self.size, self.rank]
         begun = Signal()
         m.d.sync += begun.eq(1)
+        held = (self.records, self.all, self.pending, self.of, self.size, self.rank)
         for number, value in enumerate(held):
             bits = value.as_value() if isinstance(value, data.View) else value
             before = Signal(len(bits), name=f"before_{number}")
             m.d.sync += before.eq(bits)
             m.d.comb += Assume(~begun | (before == bits))
+        records = Array(self.records[k].as_value() for k in range(self._most))
+
+        def of(rank):
+            return data.View(record_layout(), records[rank])
+
+        # What follows from all records.
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
-                     Assume(self.rank < self.size)]
-        empty = Signal(state_layout())
-        m.d.comb += [empty.table.slots.eq(MOST_SLOTS), empty.table.odd.eq(self.tag[0]),
-                     Assume(self.states[0].as_value() == empty.as_value())]
+                     Assume(self.rank < self.size), Assume(self.all.slots <= MOST_SLOTS)]
+        m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
         for k in range(self._most):
-            following = folded(m, self.states[k], self.records[k], k, wrong=self._wrong and k == 1)
-            m.d.comb += Assume(self.states[k + 1].as_value() == following)
-
-        # Words at the node: those of GRANT in order, or any.
-        place, done = Signal(range(self._most + 3)), Signal(2)  # of a word of GRANT; all have been taken
-        header, word = Signal(control_layout()), dut.i.payload
-        records = Array([0, *(self.records[k].as_value() for k in range(self._most)), 0])
+            here, one = self.size > k, self.records[k]
+            m.d.comb += Assume(~here | ((one.pending <= self.pending) & (one.room >= self.all.slots)
+                                        & (one.longest <= self.all.longest)))
+            if k:
+                m.d.comb += Assume(~(here & one.wants) | ((self.all.other != 0) & (self.all.other <= k)))
         m.d.comb += [
-            header.type.eq(Mux(self.rank == 0, ControlType.COLLECT, ControlType.GRANT)),
-            header.words.eq(self.size + 1), header.tag.eq(self.tag),
-            dut.i.valid.eq(self.valid), word.eq(self.any),
-            dut.o.ready.eq(self.ready), dut.place.rank.eq(self.rank), dut.place.size.eq(self.size),
-            dut.record.eq(self.record), dut.ask.eq(self.ask), dut.now.eq(self.now), dut.valid.eq(self.tells),
-            dut.way.eq(self.way), dut.reset_link.eq(self.reset_link),
+            Assume(of(self.of[0]).pending == self.pending),
+            Assume((self.all.slots == MOST_SLOTS) | (of(self.of[1]).room == self.all.slots)),
+            Assume(of(self.of[2]).longest == self.all.longest),
+            Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
-        with m.If(place != 0):
-            m.d.comb += [word.first.eq(0), word.last.eq(place == self.size + 1),
-                         word.data.eq(Mux(place == self.size + 1, self.start, records[place]))]
-        with m.Elif(self.begins):
-            m.d.comb += [word.first.eq(1), word.last.eq(0), word.data.eq(header)]
-        given, gives = Signal(32), Signal()  # word that rank 0 gives out
-        granting = Signal(control_layout())
-        m.d.comb += [granting.eq(header), granting.type.eq(ControlType.GRANT)]
-        m.d.sync += [done.eq(done << 1), gives.eq(0)]
-        with m.If(dut.i.valid & dut.i.ready):
-            m.d.sync += [given.eq(Mux(place == 0, granting, word.data)),
-                         gives.eq((self.rank == 0) & Mux(place == 0, self.begins, place <= self.size))]
-            with m.If(place != 0):
-                m.d.sync += [place.eq(Mux(place == self.size + 1, 0, place + 1)), done[0].eq(place == self.size + 1)]
-            with m.Elif(self.begins):
-                m.d.sync += place.eq(1)
-        with m.If(self.reset_link):
-            m.d.sync += [place.eq(0), done.eq(0)]
 
-        # What is folded so far, which holds from cycle to cycle, and the table that follows.
-        states, final = Array([self.states[k].as_value() for k in range(self._most + 1)]), Signal(state_layout())
-        state, table = Cat(dut.slots, dut.most), Signal(table_layout())
+        # Words at the node: in the lap, those of its records, and any others.
+        tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
+        m.d.sync += done.eq(tracked & dut.checks)
+        with m.If(dut.opens | dut.checks | dut.reset_link):
+            m.d.sync += tracked.eq(dut.opens & self.tracks & ~dut.reset_link)
         m.d.comb += [
-            final.eq(states[self.size]), table.eq(final.table),
-            table.slots.eq(Mux(final.most < final.table.slots, final.most, final.table.slots)),
-            Assert((place == 0) | ((dut.index == place - 1) & (state == states[place - 1]))),
-            Assert(place <= self.size + 1),
-            Assert(~done[0] | (state == final.as_value())),
-            Assert(~(done[1] & dut.granted) | (dut.slots.as_value() == table.as_value())),
-            Assert(~(gives & dut.o.valid) | (dut.o.payload.data == given)),
+            dut.i.valid.eq(self.valid), dut.i.payload.eq(self.word), dut.o.ready.eq(self.ready),
+            dut.place.rank.eq(self.rank), dut.place.size.eq(self.size), dut.record.eq(self.record),
+            *(getattr(dut, name).eq(getattr(self, name)) for name in (
+                "ask", "over", "left", "now", "way", "error", "reset_link")),
+            dut.valid.eq(self.tells),
+            Assume(~tracked | (told.type != ControlType.RECORD) | (told.odd != self.all.odd)
+                   | (told.rank >= self.size) | (told.record.as_value() == records[told.rank])),
+            Assume(~tracked | (self.record.as_value() == records[self.rank])),
+            Assume(~(dut.opens & self.tracks) | (dut.slots.odd != self.all.odd)),
+        ]
+
+        def place(rank):
+            """Place of a rank in the order of the lap."""
+            return Mux(rank > self.rank, self.size, 0) + self.rank - rank
+
+        def folded(rank):
+            """Whether the record of a rank is in the table."""
+            return dut.sent & (place(rank)[:5] <= place(dut.turn)[:5]) & ~(dut.folds & (rank == dut.turn))
+
+        came, said = (data.View(layout, dut.o.payload.data) for layout in (record_word_layout(), lap_layout()))
+        table, every = dut.slots, self.all
+        successor = Mux(self.rank + 1 == self.size, 0, self.rank + 1)
+        least = Mux(self.pending < every.slots, self.pending, every.slots)
+        longest = every.longest + self._wrong
+        holds = {
+            "pending": (dut.most <= self.pending) & (~folded(self.of[0]) | (dut.most == self.pending)),
+            "room": (table.slots >= every.slots) & (table.slots <= MOST_SLOTS)
+                    & (~folded(self.of[1]) | (table.slots == every.slots) | (every.slots == MOST_SLOTS)),
+            "longest": (table.longest <= every.longest) & (~folded(self.of[2]) | (table.longest == every.longest)),
+            "other": ((table.other == 0) | ((every.other != 0) & (table.other >= every.other)))
+                     & (~folded(every.other) | (table.other == every.other) | (every.other == 0)),
+        }
+        m.d.comb += [
+            Assert(~tracked | ~dut.sent | (dut.turn < self.size)),
+            Assert(~tracked | ~dut.gathers | (table.odd == every.odd)),
+            Assert(~(tracked & dut.folds) | (dut.sent & (came.rank == dut.turn)
+                                             & (came.record.as_value() == records[dut.turn]))),
+            Assert(~(tracked & dut.final) | (dut.folds & ~dut.sets)),
+            Assert(~(tracked & dut.checks) | (dut.sent & ~dut.folds & (~dut.sets | (said.odd == every.odd)))),
+            Assert(~(tracked & (dut.final | dut.checks)) | ((dut.turn == successor) & (table.odd == every.odd))),
+            *(Assert(~tracked | one) for one in holds.values()),
+            Assert(~(done & dut.granted) | (
+                (table.slots == least) & (table.longest == longest) & (table.other == every.other)
+                & (table.odd == every.odd))),
         ]
         return m
 
@@ -127,4 +133,4 @@ def test_equal_tables():
 def test_unequal_tables():
     """Another rule for the longest packet is refuted."""
     with pytest.raises(RefutedError):
-        prove(FoldedRecords(most=3, wrong=True), depth=8, mode="bmc")
+        prove(FoldedRecords(most=3, wrong=True), depth=9, mode="bmc")
