@@ -17,8 +17,13 @@ def check_one_owner(config):
 
 
 def check_slots(config):
-    """Raise ValueError if a node with slots lacks what they need, or has links that are not for them."""
-    if not config.slots or config.reduced:
+    """Raise ValueError if a node with slots lacks what they need, or has links that are not for them; or if one
+    without slots has messages."""
+    if config.reduced:
+        return
+    if config.messages and (not config.slots or config.rounds):
+        raise ValueError("Node with messages must have slots, and no rounds")
+    if not config.slots:
         return
     if not config.has_signals:
         raise ValueError("Node with slots must have two queues and replay, which have control words")

@@ -25,6 +25,7 @@ class ControlType(enum.Enum, shape=4):
     SYNC = 6
     COLLECT = 7
     GRANT = 8
+    PLACE = 13
     START = 14
 
 
