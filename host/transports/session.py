@@ -215,9 +215,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Called with the name of each stage of a build as it begins.
     """
     verilated = (TransportName.VERILATED, TransportName.MESSAGES)
-    if (transport is TransportName.MESSAGES) != config.messages:
-        raise ValueError(f"Transport must be messages for nodes with messages, and for no others, not "
-                         f"{transport.value} for messages={config.messages}")
+    if transport is TransportName.MESSAGES and not (config.messages and nodes > 1):
+        raise ValueError("Nodes for transport messages must be two or more, and have messages")
     if (transport is TransportName.SERIAL) != (device is not None):
         raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
                          f"{transport.value}")
@@ -320,7 +319,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
         watches = [_Stopwatch(one) for one in transports]
         devices = [Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)]
-        if config.messages:
+        if transport is TransportName.MESSAGES:
             devices[0].write_register("SLOT_PLACE", place_of(nodes))
         ring, every = Ring(devices, timeout=timeout + 4 * latency), None
         if grid is None:

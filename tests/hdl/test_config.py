@@ -175,16 +175,17 @@ def test_hash_covers_every_parameter():
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
-    assert joined.hash != dataclasses.replace(joined, slots=True).hash
+    slots = dataclasses.replace(joined, slots=True)
+    assert len({joined.hash, slots.hash, dataclasses.replace(slots, messages=True).hash}) == 3
     worker = NodeConfig(role="worker")
     assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
-    assert {*changed, "element", "rounds", "slots", "far_words", "fetch_formats"} == {
+    assert {*changed, "element", "rounds", "slots", "messages", "far_words", "fetch_formats"} == {
         field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(
         centroids=0, operands="fp32", sequences=False, row_owners=False, throttles=False,
-        one_owner=False, restorable=False, program_banks=1, tenants=1, interleaved=False).hash
+        one_owner=False, restorable=False, program_banks=1, tenants=1, interleaved=False, messages=False).hash
     assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before these options
     assert 0 <= NodeConfig().hash < 1 << 32
 
@@ -230,6 +231,9 @@ def test_reduced():
     ({"one_owner": True}, "Node with slots must not have one_owner"),
     ({"throttles": True}, "Node with slots must not have throttles"),
     ({"slots": 1}, "slots must be True or False, not 1"),
+    ({"messages": 1}, "messages must be True or False, not 1"),
+    ({"messages": True, "slots": False}, "Node with messages must have slots, and no rounds"),
+    ({"messages": True, "rounds": True, "stand_in": True}, "Node with messages must have slots, and no rounds"),
     ({"element": "int16", "lanes": 1, "nodes_max": 1, "state_planes": 0, "queues": 1, "replay": False},
      "slots of an int16 node must be False, not True"),
 ])

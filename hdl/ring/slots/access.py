@@ -1,6 +1,6 @@
 """Access of rank 0's host to a node by messages: the gate, and answers for requests that come twice."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -38,8 +38,7 @@ class AnswerKeeper(wiring.Component):
     """Execute a request of messages once, however often it comes.
 
     The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
-    A request with the same first word, and so with the same tag, is dropped, and has the answer that is kept. Requests
-    of a host at the node itself are handed on, and change nothing of that.
+    If the next request has the same first word, and so the same tag, it is dropped, and has the answer that is kept.
 
     Words pass without a register. An answer that is kept is offered from the cycle after the request's last word on,
     a word per cycle.
@@ -50,8 +49,8 @@ class AnswerKeeper(wiring.Component):
         Requests, one at a time, and their answers.
     port_i, port_o : Out, In(stream of word_layout())
         To and from the host port.
-    local : In(1)
-        The word at ``i`` is of a host at the node itself.
+    direct : In(1)
+        Level: hand all requests on, since they are of a host at this node, and none is lost.
     """
 
     words = 8
@@ -60,7 +59,7 @@ class AnswerKeeper(wiring.Component):
     o: Out(stream.Signature(word_layout()))
     port_i: Out(stream.Signature(word_layout()))
     port_o: In(stream.Signature(word_layout()))
-    local: In(1)
+    direct: In(1)
 
     def elaborate(self, platform):
         m = Module()
@@ -71,7 +70,7 @@ class AnswerKeeper(wiring.Component):
         place = Signal(range(self.words))
         once, drops, plays = Signal(), Signal(), Signal()
         m.d.comb += [
-            once.eq(sum(asked.opcode == one for one in ONCE) != 0),
+            once.eq(Cat(asked.opcode == one for one in ONCE).any()),
             self.i.ready.eq(drops | self.port_i.ready), self.port_i.valid.eq(self.i.valid & ~drops),
             self.port_i.payload.eq(self.i.payload),
             write.addr.eq(place), read.addr.eq(place), write.data.eq(self.port_o.payload),
@@ -82,11 +81,11 @@ class AnswerKeeper(wiring.Component):
             m.d.comb += self.o.payload.eq(read.data)
         with m.FSM():
             with m.State("Request"):
-                m.d.comb += drops.eq(known & ~self.local & (self.i.payload.data == latest))
+                m.d.comb += drops.eq(known & ~self.direct & (self.i.payload.data == latest))
                 m.d.sync += place.eq(0)
                 with m.If(self.i.valid & self.i.ready):
-                    m.d.sync += keeps.eq(once & ~self.local)
-                    with m.If(~drops & ~self.local):
+                    m.d.sync += keeps.eq(once)
+                    with m.If(~drops):
                         m.d.sync += [latest.eq(self.i.payload.data), known.eq(0)]
                     with m.If(~self.i.payload.last):
                         m.next = "Words"
@@ -152,6 +151,6 @@ class MessageAccess(wiring.Component):
         connect_stream(m, gate.message_o, self.ring.i)
         m.d.comb += [
             gate.word.eq(self.ring.word), gate.heard.eq(self.ring.heard), gate.rank.eq(self.ring.rank),
-            gate.reset_link.eq(self.ring.forget), keeper.local.eq(gate.own),
+            gate.reset_link.eq(self.ring.forget), keeper.direct.eq(gate.rank == 0),
         ]
         return m

@@ -118,8 +118,6 @@ class MessageGate(wiring.Component):
     word : In(word_layout())
     heard : In(1)
         Those of :class:`~hdl.ring.slots.path.SlotPath`.
-    own : Out(1)
-        The word at ``port_i`` is of the host at this node.
     message_o : Out(stream of word_layout())
         To its ``message_i``; its ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
@@ -135,7 +133,6 @@ class MessageGate(wiring.Component):
     port_o: In(stream.Signature(word_layout()))
     word: In(word_layout())
     heard: In(1)
-    own: Out(1)
     message_o: Out(stream.Signature(word_layout()))
     reset_link: In(1)
 
@@ -160,7 +157,6 @@ class MessageGate(wiring.Component):
             offers.eq(master & (asked.type == MESSAGE_TYPE) & (asked.opcode == MESSAGE_OPCODE)),
             takes_local.eq(entering | ~(local | remote | offers | (master & (held | ~heading)))),
             takes_message.eq(master & ~entering & ~held & ((heading & offers) | filling)),
-            self.own.eq(takes_local),
             host.ready.eq((takes_local & self.port_i.ready) | (takes_message & message.ready & ~self.reset_link)
                           | (master & heading & held)),
         ]
