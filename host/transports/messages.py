@@ -32,7 +32,7 @@ WINDOW = 4
 #: Nodes of a ring whose ranks a message can name.
 MOST_NODES = 15
 #: Cycles without a packet, and packets of others, after which a message is repeated.
-PATIENCE, OTHERS = 16_384, 32
+PATIENCE, OTHERS = 8192, 32
 #: Cycles that a node waits for an event in one request: a wait that is longer is several of them.
 SLICE = 4096
 #: Words of registers or memories in a message, beside header and address, or header and status.

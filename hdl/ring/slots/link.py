@@ -10,6 +10,7 @@ from hdl.ring.header import OVERHEAD_WORDS, packet_words
 from hdl.ring.link import Ingress
 from hdl.ring.link_ends import moves_layout, repairs_layout
 from hdl.ring.ports import port_members
+from hdl.ring.replay.control_word import message_layout
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.replay.unit_words import unit_words_signature
@@ -19,6 +20,7 @@ from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.place import PlaceRelay
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
+from hdl.ring.slots.through_queue import ThroughQueue
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
 __all__ = ["PERIOD", "SlotLink", "connect_units", "egress_words", "state_layout", "test_layout",
@@ -173,7 +175,13 @@ class SlotLink(wiring.Component):
         connect_stream(m, self.control_i, transmitter.control)
         connect_stream(m, receiver.control, self.control_o)
         for words, unit in ((self.clock_words, clock), (self.record_words, laps)):
-            connect_stream(m, words.i, unit.i)
+            came = words.i
+            if config.messages and unit is laps:
+                # FOLLOW on its way out is no reason to refuse records: the link would restart, and GRANT be late.
+                m.submodules.records = records = ResetInserter(anew)(ThroughQueue(shape=message_layout(), depth=17))
+                connect_stream(m, came, records.i)
+                came = records.o
+            connect_stream(m, came, unit.i)
             connect_stream(m, unit.o, words.o)
             m.d.comb += unit.place.eq(place)
         for unit in (clock, laps, table):

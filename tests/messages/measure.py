@@ -15,18 +15,19 @@ from sim.golden.messages import Header, message
 from sim.golden.slots import Record, Table, plan
 from sim.verilated.links import CONTROL, LAST
 from tests.host import rings
-from tests.host.rings import random
-from tests.messages.measure import MOST
+from tests.host.rings import Reference, random
 
-__all__ = ["CONFIG", "NODES", "Beside", "beside_updates", "open_nodes"]
+__all__ = ["CONFIG", "LATENCY", "MOST", "NODES", "Beside", "beside_updates", "open_nodes"]
 
-NODES, _LATENCY, _STALL = 8, 16, 5000
+NODES, LATENCY, _STALL = 8, 16, 5000
+#: Cycles that a message may take.
+MOST = 1700
 #: Nodes with messages, as those of the figures of slots.
 CONFIG = NodeConfig(slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15, messages=True,
                     state_planes=0, masking=False, error_feedback=False, multiplier_dsps=1, program_depth=2)
 _GRANT = 8
 #: Cycles from the beginning of a slot of rank 0 to the last word of a message at the last rank.
-_FROM_SLOT = 1 + 3 + (NODES - 1) * (_LATENCY + 1) - 1 + MESSAGE_WORDS + 1
+_FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + MESSAGE_WORDS + 1
 
 
 @dataclasses.dataclass
@@ -42,26 +43,20 @@ class Beside:
 @contextlib.contextmanager
 def open_nodes(nodes=NODES, **options):
     """Ring, each of whose nodes has a host, and its simulation."""
-    with rings.open_nodes(nodes, config=CONFIG, latency=_LATENCY, **{"host_port": False, "timeout": 4 * _STALL, **options}) as opened:
+    with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **{"host_port": False, "timeout": 4 * _STALL, **options}) as opened:
         yield opened
 
 
 def _tables(words):
-    """First cycle of slots and the table of each GRANT that leaves rank 0, by its control words."""
+    """First cycle of slots and the table of each GRANT that leaves rank 0, by its control words. TIME of rank 0 counts
+    from reset on."""
     words = [(int(word["cycle"]), int(word["data"])) for word in words
              if word["place"] & CONTROL and not word["place"] & LAST]
-    found, place = [], 0
-    while place < len(words):
-        head = words[place][1]
-        if head & 15 == _GRANT and head >> 4 & 0xFF == NODES + 1 and place + NODES + 1 < len(words):
-            records = [Record.parse(data) for _, data in words[place + 1:place + NODES + 1]]
-            cycle, start = words[place + NODES + 1]
-            # TIME of rank 0 counts from reset on.
-            found.append((cycle + ((start - cycle) % (1 << 32)), Table.of(records, head >> 12 & 0xFFFF)))
-            place += NODES + 2
-        else:
-            place += 1 + (head >> 4 & 0xFF) * (head & 15 not in (1, 2, 14))
-    return found
+    for place, (_, head) in enumerate(words[:-NODES - 1]):
+        records, (cycle, start) = words[place + 1:place + NODES + 1], words[place + NODES + 1]
+        ahead = (start - cycle) % (1 << 32)
+        if head & 0xFFF == _GRANT | NODES + 1 << 4 and ahead < 1000 and not any(data >> 23 for _, data in records):
+            yield cycle + ahead, Table.of([Record.parse(data) for _, data in records], head >> 12)
 
 
 class _Messages:
@@ -109,19 +104,23 @@ def _update(ring, messages, length, slow):
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
     """Dense fused updates with messages beside them, of which each ends in the cycle that the table of its slot names;
     in each update one node begins 5,000 cycles after the others."""
-    generator = np.random.default_rng(seed)
-    gradients = list(random(generator, (NODES, length)))
-    ring.write_weights(random(generator, length))
-    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1))
+    generator, times = np.random.default_rng(seed).spawn(2)
+    gradients, weights = random(generator, (NODES, length)), random(generator, length)
+    settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)
+    ring.write_weights(weights)
+    ring.write_settings(settings)
+    reference = Reference(ring, weights)
     first, last = simulation.links[0], simulation.links[NODES - 2]
     for link in (first, last):
         link.tap()
-    messages, cycles = _Messages(simulation, generator, on), []
+    messages, cycles = _Messages(simulation, times, on), []
     for _ in range(updates):
-        ring.write_gradients(gradients)
+        ring.write_gradients(list(gradients))
+        reference.step(gradients, settings)
         cycles.append(_update(ring, messages, length, int(generator.integers(1, NODES)) if stall else None))
+    reference.compare(f"seed {seed}")
     simulation.run(6000)
-    arrived = [(int(word["cycle"]) + _LATENCY, int(word["data"])) for word in last.tap(on=False)
+    arrived = [(int(word["cycle"]) + LATENCY, int(word["data"])) for word in last.tap(on=False)
                if word["place"] == LAST]
     assert [data for _, data in arrived] == [check for _, check in messages.sent], f"seed {seed}"
     slots, full = [], set()
@@ -136,15 +135,8 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     for (begin, _), (end, _) in zip(messages.sent, arrived, strict=True):
         whole = begin + MESSAGE_WORDS
         named = next(slot for slot in slots if slot >= whole)
+        assert end == named + _FROM_SLOT, f"seed {seed}: message of cycle {whole} ends in {end}, by the table in " \
+                                          f"{named + _FROM_SLOT}"
         taken.append(end - whole)
-        print(end - (named + _FROM_SLOT), end=" ")
     return Beside(taken, cycles, full)
 
-
-if __name__ == "__main__":
-    import time
-    with open_nodes() as (ring, simulation):
-        began = time.process_time()
-        for k in ({}, {"on": False}, {"stall": False, "on": False}):
-            a = beside_updates(ring, simulation, updates=2, length=16384, seed=1, **k)
-            print(a, len(a.taken), max(a.taken, default=0), simulation.cycle, time.process_time() - began)
