@@ -54,14 +54,14 @@ class Losing:
 
 
 @contextlib.contextmanager
-def opened(nodes, *, seed=0, latency=16, timeout=20_000):
+def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
     """Ring by messages, its simulation, its hub and the way to rank 0."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:
             link.set_latency(data=latency, credit=latency)
         way = Losing(ring.transports[0], seed=seed)
         hub = MessageHub(way, nodes=nodes)
-        devices = [Device(one, CONFIG, name=f"node {rank}", timeout=200_000)
+        devices = [Device(one, CONFIG, name=f"node {rank}", timeout=patience)
                    for rank, one in enumerate(hub.transports)]
         devices[0].write_register("SLOT_PLACE", place_of(nodes))
         found = Ring(devices, timeout=timeout)
@@ -116,11 +116,6 @@ def test_driver():
             assert device.pop_event(timeout=10_000) is None
             assert 10_000 <= simulation.cycle - begun < 16_000
         print(f"{hub.repeated} messages again")
-        idle = simulation.cycle
-        simulation.run(100_000)
-        for device in ring.devices:
-            device.ping(words[:5])
-        assert simulation.cycle - idle < 110_000
 
 
 @pytest.mark.parametrize(("nodes", "rate"), [(3, .15), (2, .25)])
@@ -150,18 +145,18 @@ def test_faults():
     """Damaged packets and words of any kind, a ring that is brought in order in the middle of a command, and nodes
     that have no message for a while."""
     generator = np.random.default_rng(11)
-    with opened(3) as (ring, simulation, hub, way):
-        gradients = random(generator, (3, 4096))
+    with opened(3, patience=60_000) as (ring, simulation, hub, way):
+        gradients = random(generator, (3, 2560))
         expected = golden.all_reduce(golden.bits(gradients))[0]
 
         def right():
             ring.write_gradients(list(gradients))
-            ring.all_reduce(4096)
-            assert (ring.read_gradients(4096).view(np.uint32) == expected).all()
+            ring.all_reduce(2560)
+            assert (ring.read_gradients(2560).view(np.uint32) == expected).all()
 
         for number in range(3):
             ring.write_gradients(list(gradients))
-            pending = ring.submit(Operation.ALL_REDUCE, 4096)
+            pending = ring.submit(Operation.ALL_REDUCE, 2560)
             link = simulation.links[number]
             word = await_packet(simulation, link)
             if number < 2:
@@ -176,8 +171,8 @@ def test_faults():
             right()
         before = hub.repeated
         for number, link in enumerate(simulation.links):
-            link.set_faults(RandomFaults(rate=2e-4, seed=number))
-        for device in ring.devices * 20:
+            link.set_faults(RandomFaults(rate=2e-3, seed=number))
+        for device in ring.devices[1:] * 10:
             words = generator.integers(0, 1 << 32, 62, np.uint64).astype(np.uint32)
             device.write_memory(Space.GRADIENT, 0, words)
             assert (device.read_memory(Space.GRADIENT, 0, 62) == words).all()
