@@ -8,8 +8,8 @@ __all__ = ["simulation_notes"]
 _CYCLES = {
     TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
                              "for boards; no board has taken part.",
-    TransportName.MESSAGES: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised for "
-                            "boards, of which node 0 alone has a host; no board has taken part.",
+    TransportName.MESSAGES: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
+                            "for boards, of which node 0 alone has a host; no board has taken part.",
     TransportName.PYSIM: "Cycles are those of a simulation of the gateware by Amaranth's simulator; no board has "
                          "taken part.",
     TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",

@@ -71,7 +71,7 @@ class _Piece:
     @property
     def long(self) -> bool:
         """Whether it is of several messages; then it begins anew, with another tag, if one is lost."""
-        return self.words.size > MESSAGE_WORDS
+        return bool(self.words.size > MESSAGE_WORDS)
 
 
 @dataclasses.dataclass
@@ -290,8 +290,8 @@ class MessageHub:
         """A packet of rank 0's host port: its own, or a message, with header and check."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
-            for piece in conversation.on_the_way:
-                piece.others += 1
+            for one in conversation.on_the_way:
+                one.others += 1
         if header["opcode"] != MESSAGE_OPCODE | RESPONSE:
             self._conversations[0].responses.append(packet)
             return

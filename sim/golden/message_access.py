@@ -29,7 +29,7 @@ class Answered:
 class AnswerKeeper:
     """Keep the answer to the latest request, for the case that it comes again.
 
-    ``kept`` is that answer, with the first word of its request. ``phase`` is what comes next: the first word of a
+    ``kept`` is that answer, with opcode and tag of its request. ``phase`` is what comes next: the first word of a
     request, more of its words, its answer; or, of one that has come again, its words, or the answer that is kept.
     """
 
@@ -40,7 +40,7 @@ class AnswerKeeper:
         self.place = 0
 
     def _drops(self, word: Beat | None, direct: int) -> bool:
-        again = self.kept is not None and not direct and word is not None and word[0] == self.latest
+        again = self.kept is not None and not direct and word is not None and word[0] >> 16 == self.latest
         return self.phase == "again" or (self.phase == "request" and again)
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
@@ -58,7 +58,7 @@ class AnswerKeeper:
         if self.phase == "request" and taken is not None:
             drops, self.place = self._drops(word, direct), 0
             if not drops:
-                self.latest, self.kept = taken[0], None
+                self.latest, self.kept = taken[0] >> 16, None
                 self.answer = [] if taken[0] >> 24 in _ONCE else None
             self.phase = ("play" if drops else "answer") if taken[1] else ("again" if drops else "words")
         elif self.phase in ("words", "again") and taken is not None and taken[1]:

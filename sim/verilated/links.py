@@ -19,7 +19,7 @@ NEVER = (1 << 64) - 1
 #: Node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` of a word that was tapped: it is the last of a message, or belongs to the link; it is a control word.
+#: Bits of ``place`` of a word that was tapped: it is the last of a message, or of the link itself; a control word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
@@ -275,7 +275,7 @@ class RingLink:
         """Words that its node has sent since the last call, and from now on, if ``on``: control words, and the first
         and the last one of each message between slots; with ``cycle``, ``data``, and ``place``, bits :data:`LAST`
         and :data:`CONTROL`."""
-        found = []
+        found: list[NDArray[np.void]] = []
         while not found or found[-1].size == _TAPPED_AT_ONCE:
             part = np.empty(_TAPPED_AT_ONCE, _TAPPED)
             found.append(part[:self._library.ring_link_tap(self._ring, self.index, on, part.ctypes.data, part.size)])

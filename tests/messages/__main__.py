@@ -19,7 +19,7 @@ def main(
     messages: Annotated[int, typer.Option(min=1, help="Messages, or some more.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Send messages while nodes update weights, one of them 5,000 cycles behind the others, and print their cycles."""
+    """Send messages while nodes update weights, one 5,000 cycles behind the others, and print their cycles."""
     began, taken, updates, superframes = time.process_time(), [], [], set()
     with open_nodes() as (ring, simulation):
         while len(taken) < messages:
@@ -37,8 +37,8 @@ def main(
           f"{np.mean(updates):,.0f} cycles; the first {len(quiet)} {mean:,.0f}, without messages "
           f"{np.mean(quiet):,.0f}: {100 * (mean / np.mean(quiet) - 1):+.1f} %")
     print(f"{restarts} links restarted")
-    print(f"superframes of 15 slots take up to {longest:,} cycles, {longest - 4 * MESSAGE_CYCLES:,} without slots for "
-          f"messages: {100 * (longest / (longest - 4 * MESSAGE_CYCLES) - 1):.1f} % more")
+    print(f"superframes of 15 slots take up to {longest:,} cycles, {longest - 4 * MESSAGE_CYCLES:,} without slots "
+          f"for messages: {100 * (longest / (longest - 4 * MESSAGE_CYCLES) - 1):.1f} % more")
     print(f"{MESSAGE_WORDS} control words over {NODES - 1} hops on links of credits, modelled: "
           f"{(NODES - 1) * (LATENCY + _CONTROL_HOP) + MESSAGE_WORDS} cycles")
     print(f"{time.process_time() - began:.0f} s of processor time")

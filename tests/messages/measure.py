@@ -43,13 +43,14 @@ class Beside:
 @contextlib.contextmanager
 def open_nodes(nodes=NODES, **options):
     """Ring, each of whose nodes has a host, and its simulation."""
-    with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **{"host_port": False, "timeout": 4 * _STALL, **options}) as opened:
+    options = {"host_port": False, "timeout": 4 * _STALL, **options}
+    with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **options) as opened:
         yield opened
 
 
 def _tables(words):
-    """First cycle of slots and the table of each GRANT that leaves rank 0, by its control words. TIME of rank 0 counts
-    from reset on."""
+    """First cycle of slots and the table of each GRANT that leaves rank 0, by its control words. TIME of rank 0
+    counts from reset on."""
     words = [(int(word["cycle"]), int(word["data"])) for word in words
              if word["place"] & CONTROL and not word["place"] & LAST]
     for place, (_, head) in enumerate(words[:-NODES - 1]):
@@ -102,8 +103,8 @@ def _update(ring, messages, length, slow):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Dense fused updates with messages beside them, of which each ends in the cycle that the table of its slot names;
-    in each update one node begins 5,000 cycles after the others."""
+    """Dense fused updates with messages beside them, of which each ends in the cycle that the table names; in
+    each update one node begins 5,000 cycles after the others."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)

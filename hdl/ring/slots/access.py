@@ -38,7 +38,7 @@ class AnswerKeeper(wiring.Component):
     """Execute a request of messages once, however often it comes.
 
     The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
-    If the next request has the same first word, and so the same tag, it is dropped, and has the answer that is kept.
+    If the next request has the same opcode and tag, it is dropped, and has the answer that is kept.
 
     Words pass without a register. An answer that is kept is offered from the cycle after the request's last word on,
     a word per cycle.
@@ -66,7 +66,7 @@ class AnswerKeeper(wiring.Component):
         m.submodules.answer = answer = Memory(shape=word_layout(), depth=self.words, init=[])
         write, read = answer.write_port(), answer.read_port(domain="comb")
         asked = data.View(header_layout(), self.i.payload.data)
-        latest, known, keeps = Signal(32), Signal(), Signal()
+        latest, known, keeps = Signal(16), Signal(), Signal()
         place = Signal(range(self.words))
         once, drops, plays = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -81,12 +81,12 @@ class AnswerKeeper(wiring.Component):
             m.d.comb += self.o.payload.eq(read.data)
         with m.FSM():
             with m.State("Request"):
-                m.d.comb += drops.eq(known & ~self.direct & (self.i.payload.data == latest))
+                m.d.comb += drops.eq(known & ~self.direct & (Cat(asked.tag, asked.opcode) == latest))
                 m.d.sync += place.eq(0)
                 with m.If(self.i.valid & self.i.ready):
                     m.d.sync += keeps.eq(once)
                     with m.If(~drops):
-                        m.d.sync += [latest.eq(self.i.payload.data), known.eq(0)]
+                        m.d.sync += [latest.eq(Cat(asked.tag, asked.opcode)), known.eq(0)]
                     with m.If(~self.i.payload.last):
                         m.next = "Words"
                         with m.If(drops):

@@ -212,7 +212,8 @@ def test_training(run, monkeypatch, tmp_path):
     ("slots", {"slow_link": "2:0.5"}, "Option --links slots is for a run without --slow-link: leave it out"),
     ("slots", {"transport": TransportName.BOARD},
      "Option --links slots is for transports verilated, messages and pysim, not board: leave it out"),
-    ("credits", {"transport": TransportName.MESSAGES}, "Transport messages must be with --links slots, not 'credits'"),
+    ("credits", {"transport": TransportName.MESSAGES},
+     "Transport messages must be with --links slots, not 'credits'"),
 ])
 def test_option(links, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -7,7 +7,7 @@ import random as plain_random
 import numpy as np
 import pytest
 
-from hdl.control.protocol import EventStatus, Operation, Opcode, Space
+from hdl.control.protocol import EventStatus, Opcode, Operation, Space
 from hdl.ring.slots.layouts import MESSAGE_OPCODE
 from host import cli
 from host.driver.device import Device

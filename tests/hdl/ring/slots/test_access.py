@@ -82,7 +82,8 @@ def test_twice(keeper):
     first, served = port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16)))
     assert served == 1
     assert port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16))) == (first, 0)
-    assert port.ask(request(Opcode.PUSH_COMMAND, 1, 5))[1] == 1  # the first word has another count
+    assert port.ask(request(Opcode.PUSH_COMMAND, 1, 5)) == (first, 0)  # whatever follows
+    assert port.ask(request(Opcode.RUN, 1, 5))[1] == 1
     assert port.ask(request(Opcode.PUSH_COMMAND, 2, *range(16)))[1] == 1
     assert port.ask(request(Opcode.READ_REGISTER, 3, 9))[1] == 1
     assert port.ask(request(Opcode.READ_REGISTER, 3, 9))[1] == 1
@@ -90,7 +91,8 @@ def test_twice(keeper):
     port.columns.compare(keeper)
 
 
-@pytest.mark.parametrize(("answer", "served"), [(1, 0), (AnswerKeeper.words, 0), (AnswerKeeper.words + 1, 1), (40, 1)])
+@pytest.mark.parametrize(("answer", "served"), [
+    (1, 0), (AnswerKeeper.words, 0), (AnswerKeeper.words + 1, 1), (40, 1)])
 def test_length(keeper, answer, served):
     port = Port()
     first, _ = port.ask(request(Opcode.POP_EVENT, 1, 7), answer=answer)
@@ -133,7 +135,7 @@ class Place:
 
 @pytest.mark.parametrize("nodes", [2, 5, 16])
 def test_places(relay, nodes):
-    """All nodes have their places when the word has gone round, it is sent again while it is lost, and then no more; a
+    """All nodes have their places when the word has gone round, it is sent again while it is lost, then no more; a
     ring of another size has other places."""
     ring = [Place() for _ in range(nodes)]
     ring[0].given = (0, nodes)

@@ -20,7 +20,7 @@ def test_depth(depth):
 
 
 def test_lockstep():
-    """Beats in order, in their cycle if nothing is kept, and otherwise one behind the other; it is full at its depth."""
+    """Beats in order, in their cycle if nothing is kept, and else one behind the other; it is full at its depth."""
     generator, columns, kept, full = random.Random(3), Columns(), [], 0
     offered = None
     for cycle in range(6000):
