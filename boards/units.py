@@ -319,7 +319,6 @@ UNITS = {
     "ring.slots.table": Unit("hdl.ring.slots.table:SlotTable", {}),
     "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
     "ring.slots.access": Unit("hdl.ring.slots.access:MessageAccess", {}),
-    "ring.slots.place": Unit("hdl.ring.slots.place:PlaceRelay", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
     "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
     "ring.slots.link.messages": Unit("hdl.ring.slots.link:SlotLink", {**_SLOTS, "messages": True}),
