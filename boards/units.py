@@ -124,32 +124,36 @@ def command_checkers(*, queues):
 
 
 class SlotsWithMessages(wiring.Component):
-    """Ends of links in slots with the gate of messages: all that a node has of slots.
+    """Ends of links in slots with access by messages: all that a node has of slots.
 
-    Members are those of :class:`~hdl.ring.slots.link.SlotLink` and :class:`~hdl.ring.slots.messages.MessageGate`, but
+    Members are those of :class:`~hdl.ring.slots.link.SlotLink` and :class:`~hdl.ring.slots.access.MessageAccess`, but
     for those between the two.
     """
 
     def __init__(self, *, config):
+        from hdl.ring.slots.access import MessageAccess
         from hdl.ring.slots.link import SlotLink
-        from hdl.ring.slots.messages import MessageGate
-        self._link, self._gate = SlotLink(config=config, messages=True), MessageGate()
-        link, gate = self._link.signature.members, self._gate.signature.members
-        super().__init__({name: link[name] for name in link if name not in ("message_i", "message", "heard")}
-                         | {name: gate[name] for name in ("host_i", "host_o", "port_i", "port_o")})
+        self._link, self._access = SlotLink(config=config), MessageAccess()
+        link, access = self._link.signature.members, self._access.signature.members
+        super().__init__({name: link[name] for name in link
+                          if name not in ("message_i", "message", "heard", "rank", "forget")}
+                         | {name: access[name] for name in ("host_i", "host_o")}
+                         | {f"to_{name}": access[name] for name in ("i", "o")})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.link, m.submodules.gate = link, gate = self._link, self._gate
+        m.submodules.link, m.submodules.access = link, access = self._link, self._access
         for name, member in self.signature.members.items():
-            own, part = getattr(self, name), getattr(link if hasattr(link, name) else gate, name)
+            own = getattr(self, name)
+            part = getattr(access, name.removeprefix("to_")) if name in ("to_i", "to_o", "host_i", "host_o") else \
+                getattr(link, name)
             if member.is_port:
                 m.d.comb += own.eq(part) if member.flow == Out else part.eq(own)
             else:
                 wiring.connect(m, wiring.flipped(own), part)
-        wiring.connect(m, gate.message_o, link.message_i)
-        m.d.comb += [gate.rank.eq(link.place.rank), gate.word.eq(link.message), gate.heard.eq(link.heard),
-                     gate.reset_link.eq(link.reset_link)]
+        wiring.connect(m, access.ring.i, link.message_i)
+        m.d.comb += [access.ring.rank.eq(link.rank), access.ring.word.eq(link.message),
+                     access.ring.heard.eq(link.heard), access.ring.forget.eq(link.forget)]
         return m
 
 
@@ -350,13 +354,15 @@ UNITS = {
     "ring.slots.records": Unit("hdl.ring.slots.records:RecordLaps", {}),
     "ring.slots.table": Unit("hdl.ring.slots.table:SlotTable", {}),
     "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
+    "ring.slots.access": Unit("hdl.ring.slots.access:MessageAccess", {}),
     "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
     "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
     "ring.slots.job_table": Unit("hdl.ring.slots.job_table:JobTable", {"frame": JobFrame(longest=268)}),
     "ring.slots.job_rooms": Unit("hdl.ring.slots.job_rooms:RoomLaps", {}),
     "ring.slots.job_path": Unit("hdl.ring.slots.job_path:JobPath", {"depth": 512, "frame": JobFrame(longest=268)}),
     "ring.slots.job_link": Unit("hdl.ring.slots.job_link:JobLink", {**_SLOTS, "jobs": 2}),
-    "ring.slots.all": Unit("boards.units:SlotsWithMessages", _SLOTS),
+    "ring.slots.all": Unit("boards.units:SlotsWithMessages", {**_SLOTS, "messages": True}),
+    "ring.slots.link.messages": Unit("hdl.ring.slots.link:SlotLink", {**_SLOTS, "messages": True}),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),

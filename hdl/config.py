@@ -27,14 +27,14 @@ _REDUCED = {
     "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE), "role": ("Role", NODE),
     **{name: (name, False) for name in (
         "replay", "rounds", "throttles", "masters", "fetch_formats", "one_owner", "restorable", "slots",
-        "interleaved")},
+        "interleaved", "messages")},
 }
 
 #: Options that are off with this value, and came when there were nodes without them; and what no value is.
-_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "row_owners": False,
-                  "sequences": False, "role": NODE, "throttles": False, "program_banks": 1,
-                  "fetch_formats": False, "one_owner": False, "restorable": False, "tenants": 1,
-                  "slots": False, "interleaved": False, "jobs": 1}, object()
+_LATER, _EVERY = {"centroids": 0, "far_words": 0, "operands": OPERANDS_FP32, "role": NODE, "program_banks": 1,
+                  "tenants": 1, "jobs": 1, **dict.fromkeys((
+                      "row_owners", "sequences", "throttles", "fetch_formats", "one_owner", "restorable", "slots",
+                      "interleaved", "messages"), False)}, object()
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
@@ -162,8 +162,8 @@ class NodeConfig:
         1, or 2 that do not trust each other, with windows on the memories and guards at their ports: docs/tenants.md.
     slots : bool
         Whether packets are sent in slots of a common TIME, in place of on credit: docs/ring/slots.md.
-    jobs : int
-        1, or 2 that share a ring of nodes with slots by turns: docs/ring/two_jobs.md.
+    jobs, messages : int, bool
+        1 or 2 on a ring with slots: docs/ring/two_jobs.md. Messages to all nodes in them: docs/ring/messages.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -211,6 +211,7 @@ class NodeConfig:
     tenants: int = 1
     slots: bool = False
     jobs: int = 1
+    messages: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -237,7 +238,7 @@ class NodeConfig:
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "sequences", "versions",
                      "masters", "replay", "rounds", "row_owners", "throttles", "fetch_formats", "one_owner",
-                     "restorable", "slots", "interleaved"):
+                     "restorable", "slots", "interleaved", "messages"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -437,8 +438,7 @@ class NodeConfig:
     def hash(self):
         """32-bit digest of every parameter, which the driver compares with its own.
 
-        Options of :data:`_LATER` that are off are left out, so that a node without them keeps the digest of the time
-        before they were.
+        Options of :data:`_LATER` that are off are left out, so that a node without them keeps its digest.
         """
         text = repr(sorted((name, value) for name, value in dataclasses.asdict(self).items()
                            if value != _LATER.get(name, _EVERY)))

@@ -25,6 +25,7 @@ from hdl.far.port import far_signature
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
 from hdl.ring.ports import port_members
+from hdl.ring.slots.access import MessageAccess
 from hdl.streams.stream import connect_stream
 from hdl.throttle import Throttle
 
@@ -166,7 +167,13 @@ class Node(wiring.Component):
                 return roots[root][name]
             return version if root == "weight_version" else getattr(registers, root)
 
-        connect_host_side(m, self, host_port=host_port, registers=registers, queue=queue, access=access,
+        host = self
+        if config.messages:
+            m.submodules.messages = host = MessageAccess()
+            connect_stream(m, self.host_i, host.i)
+            connect_stream(m, host.o, self.host_o)
+            wiring.connect(m, ring=found["messages"], access=host.ring)
+        connect_host_side(m, host, host_port=host_port, registers=registers, queue=queue, access=access,
                           weight_version=version, enable=host_throttle.enable if config.throttles else None)
         m.d.comb += [
             queue.rule.eq(fields["rule"]),

@@ -17,12 +17,17 @@ def check_one_owner(config):
 
 
 def check_slots(config):
-    """Raise ValueError if a node with slots lacks what they need, or has links that are not for them."""
+    """Raise ValueError if a node with slots lacks what they need, or has links that are not for them; or if one
+    without slots has messages or two jobs."""
     if isinstance(config.jobs, bool) or config.jobs not in (1, 2):
         raise ValueError(f"Job count must be 1 or 2, not {config.jobs!r}")
-    if config.jobs > 1 and (not config.slots or config.rounds) and not config.reduced:
-        raise ValueError("Node with two jobs must have slots, and no rounds")
-    if not config.slots or config.reduced:
+    if config.reduced:
+        return
+    if config.jobs > 1 and (not config.slots or config.rounds or config.messages):
+        raise ValueError("Node with two jobs must have slots, and no rounds and messages")
+    if config.messages and (not config.slots or config.rounds):
+        raise ValueError("Node with messages must have slots, and no rounds")
+    if not config.slots:
         return
     if not config.has_signals:
         raise ValueError("Node with slots must have two queues and replay, which have control words")

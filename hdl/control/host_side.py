@@ -24,7 +24,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     ----------
     m : Module
     node : Component
-        It has :func:`host_members`.
+        It has :func:`host_members`, or is what stands between them and the host port.
     host_port : HostPort
     registers : RegisterFile
     queue : CommandQueue

@@ -23,6 +23,7 @@ from hdl.ring.parts.part import memory_ports
 from hdl.ring.parts.tally import ENTRIES
 from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
+from hdl.ring.slots.access import messages_signature
 from hdl.ring.slots.job_link import JobLink
 from hdl.ring.slots.link import SlotLink, state_layout, test_layout
 from hdl.ring.switched_link import SwitchedLink
@@ -139,6 +140,8 @@ class CollectiveEngine(wiring.Component):
                 # Place on the ring and what is for tests of TIME, TIME and its state, and superframes.
                 **({"slot_place": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
                     "time_status": Out(state_layout()), "superframes": Out(16)} if config.slots else {}),
+                # Messages of rank 0's host and to it.
+                **({"messages": Out(messages_signature())} if config.messages else {}),
                 # Rows that late memories owe are not wanted, since the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
@@ -414,13 +417,21 @@ class CollectiveEngine(wiring.Component):
                 link.place.eq(self.slot_place), link.test.eq(self.time_test), self.time.eq(link.now),
                 self.time_status.eq(link.state), self.superframes.eq(link.superframes),
             ]
-            for name in ("clock_words", "record_words"):
+            for name in ("clock_words", "record_words", *(["place_words"] if self._config.messages else [])):
                 wiring.connect(m, words=getattr(words, name), link=getattr(link, name))
+        reset = self.link_reset
+        if self._config.messages:
+            began, messages = Signal(), self.messages
+            connect_stream(m, messages.i, link.message_i)
+            m.d.sync += began.eq(self.link_reset)
+            m.d.comb += [messages.word.eq(link.message), messages.heard.eq(link.heard), messages.rank.eq(link.rank),
+                         messages.forget.eq(link.forget)]
+            reset &= ~began  # else what is held back here would hold back what ends the reset
         if self._config.rounds:
             wiring.connect(m, words=words.rounds, rounds=wiring.flipped(self.rounds))
         # Links of a new setting of a switch begin anew, and so does what is said on them.
         loads = link.load & link.still if self._config.ring_ports > 1 else 0
-        held = self.slot_place.size == 0 if self._config.jobs > 1 else self.link_reset | loads
+        held = self.slot_place.size == 0 if self._config.jobs > 1 else reset | loads
         m.d.comb += words.reset_link.eq(held)
         if self._config.tenants > 1:
             m.d.comb += words.tenant.eq(self.tenant)

@@ -62,6 +62,8 @@ UNITS = (
                 interface="record_words", present=lambda config: config.jobs > 1),
     ControlUnit("clock", (ControlType.SYNC,), lambda config: UnitWords(name="clock_words"), interface="clock_words",
                 present=lambda config: config.slots),
+    ControlUnit("places", (ControlType.PLACE,), lambda config: UnitWords(name="place_words"), interface="place_words",
+                present=lambda config: config.messages),
     ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",
                 present=lambda config: config.rounds),
 )
@@ -91,8 +93,9 @@ class ControlWords(wiring.Component):
     signals : In(signals_signature(queues))
     rounds : In(rounds_signature()), in a node with rounds
     clock_words, record_words : In(unit_words_signature()), in a node with slots
+    place_words : In(unit_words_signature()), in a node with messages
     reset_link : In(1)
-        Level: forget everything.
+        Level: forget everything; in a node with messages only what units here know, since other control words go on.
     tenant : In(2), in a node with tenants
         Tenant whose control words these are; changes only while ``reset_link`` is held.
     """
@@ -109,6 +112,7 @@ class ControlWords(wiring.Component):
             "signals": In(signals_signature(config.queues)),
             **({"rounds": In(rounds_signature())} if config.rounds else {}),
             **(dict.fromkeys(("clock_words", "record_words"), In(unit_words_signature())) if config.slots else {}),
+            **({"place_words": In(unit_words_signature())} if config.messages else {}),
             "reset_link": In(1),
             **({"tenant": In(2)} if config.tenants > 1 else {}),
         })
@@ -123,7 +127,7 @@ class ControlWords(wiring.Component):
         m.d.comb += [
             hub.i.valid.eq(self.i.valid), hub.i.payload.eq(self.i.payload), self.i.ready.eq(hub.i.ready),
             self.o.valid.eq(hub.o.valid), self.o.payload.eq(hub.o.payload), hub.o.ready.eq(self.o.ready),
-            hub.reset_link.eq(self.reset_link),
+            hub.reset_link.eq(0 if self._config.messages else self.reset_link),
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)

@@ -47,7 +47,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
     workload, optimizer, transport, device, board, overlap, compute, faults, topology
         Those of the run.
     """
-    simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
+    simulated = transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM)
     integers = board is not None and BOARDS[board].node.element != FP32
     momentum = optimizer in (OptimizerName.MOMENTUM, OptimizerName.NESTEROV)
     refused = {
@@ -55,7 +55,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "momentum": (not momentum, f"is for optimizers momentum and nesterov, not {optimizer.value}"),
         "dampening": (optimizer is not OptimizerName.MOMENTUM, f"is for optimizer momentum, not {optimizer.value}"),
         "moments": (optimizer in _STATELESS, f"is for optimizers with state, not {optimizer.value}"),
-        "threads": (transport is not TransportName.VERILATED,
+        "threads": (transport not in (TransportName.VERILATED, TransportName.MESSAGES),
                     f"is for transport verilated, not {transport.value}"),
         "processes": (transport is not TransportName.VERILATED,
                       f"is for transport verilated, not {transport.value}"),

@@ -31,11 +31,14 @@ def with_links(links: str, node: NodeConfig, *, transport: TransportName, **othe
     if links not in (CREDITS, SLOTS):
         raise ValueError(f"Links must be {CREDITS} or {SLOTS}, not {links!r}")
     if links == CREDITS:
+        if transport is TransportName.MESSAGES:
+            raise ValueError(f"Transport messages must be with --links {SLOTS}, not {links!r}")
         return node
     used = [name for name, value in others.items() if value is not None]
     if used:
         raise ValueError(f"Option --links {SLOTS} is for a run without --{used[0].replace('_', '-')}: leave it out")
-    if transport not in (TransportName.VERILATED, TransportName.PYSIM):
-        raise ValueError(f"Option --links {SLOTS} is for transports verilated and pysim, not {transport.value}: "
-                         f"leave it out")
-    return dataclasses.replace(node, slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15)
+    if transport not in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
+        raise ValueError(f"Option --links {SLOTS} is for transports verilated, messages and pysim, not "
+                         f"{transport.value}: leave it out")
+    return dataclasses.replace(node, slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15,
+                               messages=transport is TransportName.MESSAGES)

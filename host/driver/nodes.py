@@ -25,7 +25,7 @@ TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
 
 ALIKE = ("element", "segment", "weight_codec", "gradient_codec", "masters", "ingress_segments", "replay", "rounds",
-         "queues", "one_owner", "slots", "interleaved", "jobs")
+         "queues", "one_owner", "slots", "interleaved", "jobs", "messages")
 """Parameters that all nodes of a ring must have alike: those of packets, links, masters and programs."""
 
 

@@ -8,6 +8,8 @@ __all__ = ["simulation_notes"]
 _CYCLES = {
     TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
                              "for boards; no board has taken part.",
+    TransportName.MESSAGES: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
+                            "for boards, of which node 0 alone has a host; no board has taken part.",
     TransportName.PYSIM: "Cycles are those of a simulation of the gateware by Amaranth's simulator; no board has "
                          "taken part.",
     TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",
@@ -27,7 +29,7 @@ def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str)
         How floating-point units were simulated.
     """
     found = [Note(_CYCLES[transport])]
-    if transport in (TransportName.VERILATED, TransportName.PYSIM):
+    if transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
         found.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))
     if arithmetic == "native":
         found.append(Note("Floating-point units are simulated by instructions of the computer, with the same bits "

@@ -1,7 +1,7 @@
 """Transports to all nodes of a ring with slots through the host port of node 0, by messages.
 
-Requests of other ranks are cut into messages of at most 64 words, and answers are put together from them;
-docs/ring/messages.md has their words and rules.
+Requests of other ranks are cut into pieces of at most 64 words, a message each, and their answers are put together;
+what is not answered is repeated. docs/ring/messages.md has the words and rules.
 
 Example
 -------
@@ -9,49 +9,135 @@ Example
 
     hub = MessageHub(transport, nodes=8)
     devices = [Device(one, config, name=f"node {rank}") for rank, one in enumerate(hub.transports)]
+    devices[0].write_register("SLOT_PLACE", place_of(8))
 """
 
 import dataclasses
 from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 
-from hdl.control.protocol import RESPONSE, header_layout
+from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
 from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, message_header_layout
 from host.driver.errors import TransportStatus
 from host.driver.transport import Transport
 from host.driver.words import Words, fields, pack, places
 
-__all__ = ["MOST_NODES", "WINDOW", "MessageHub", "MessageTransport"]
+__all__ = ["MOST_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "MessageTransport", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
 #: Messages that have no answer yet, of all nodes together: as many as each gate keeps.
 WINDOW = 4
 #: Nodes of a ring whose ranks a message can name.
 MOST_NODES = 15
+#: Cycles without a packet, and packets of others, after which a message is repeated.
+PATIENCE, OTHERS = 8192, 32
+#: Cycles that a node waits for an event in one request: a wait that is longer is several of them.
+SLICE = 4096
+#: Words of registers or memories in a message, beside header and address, or header and status.
+_PART = MESSAGE_WORDS - 2
+
+
+def place_of(nodes: int) -> int:
+    """Register SLOT_PLACE of rank 0, from which all nodes of a ring learn their places."""
+    return nodes << 4
+
+
+@dataclasses.dataclass(eq=False)
+class _Piece:
+    """Part of a request, with a tag of its own: ``words`` without the tag, and what has come of the answer.
+
+    Members
+    -------
+    tag : int, optional
+        None while nothing of it has been sent.
+    waiting : deque
+        Messages that are to be sent.
+    sent : array, optional
+        The message that was sent last, while it has no answer.
+    others : int
+        Packets of others since.
+    """
+
+    words: Words
+    tag: int | None = None
+    waiting: deque[Words] = dataclasses.field(default_factory=deque)
+    sent: Words | None = None
+    others: int = 0
+    answer: list[Words] = dataclasses.field(default_factory=list)
+    response: Words | None = None
+
+    @property
+    def long(self) -> bool:
+        """Whether it is of several messages; then it begins anew, with another tag, if one is lost."""
+        return bool(self.words.size > MESSAGE_WORDS)
 
 
 @dataclasses.dataclass
 class _Conversation:
-    """Requests to a node and what has come of the answer to the first: each message has one back."""
+    """Requests to a node, and the pieces of the first of them."""
 
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)
-    waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages
-    answer: list[Words] = dataclasses.field(default_factory=list)
-    unanswered: int = 0
+    pieces: list[_Piece] = dataclasses.field(default_factory=list)
+    left: int = 0  # cycles of a wait for an event beyond this piece
+    tag: int = 0
+
+    def next_tag(self) -> int:
+        self.tag = (self.tag + 1) % 256
+        return self.tag
 
     @property
-    def response_header(self) -> dict[str, int]:
-        """Header of the response to the first request, as far as it is known."""
-        asked = fields(_HEADER, int(self.requests[0][0]))
-        return {"count": 0, "tag": asked["tag"], "opcode": asked["opcode"] | RESPONSE}
+    def on_the_way(self) -> list[_Piece]:
+        return [piece for piece in self.pieces if piece.sent is not None]
+
+
+def _with(packet: Words, *, tag: int | None = None, count: int | None = None) -> Words:
+    """A request or response with another tag or count."""
+    values = fields(_HEADER, int(packet[0]))
+    values |= {name: value for name, value in (("tag", tag), ("count", count)) if value is not None}
+    return np.concatenate([pack(_HEADER, values, "Header's"), packet[1:]]).astype(np.uint32)
+
+
+def _cut(request: Words) -> list[Words]:
+    """Requests that together do what one does: reads and writes of at most 62 words each."""
+    header = fields(_HEADER, int(request[0]))
+    count, reads = header["count"], header["opcode"] in (Opcode.READ_REGISTER, Opcode.READ_MEMORY)
+    writes = header["opcode"] in (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
+    if not (reads or writes) or count <= _PART or request.size != 2 + writes * count:
+        return [request]
+    return [np.concatenate([_with(request[:1], count=min(_PART, count - start)),
+                            (request[1:2] + np.uint32(start)).astype(np.uint32),
+                            request[2 + start:2 + start + _PART]]) for start in range(0, count, _PART)]
+
+
+def _joined(request: Words, responses: list[Words]) -> Words:
+    """Response to a request that was cut: the first refusal, or all words."""
+    header = fields(_HEADER, int(request[0]))
+    writes = header["opcode"] in (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
+    status, payload = np.uint32(Status.OK), []
+    for response in responses:
+        if response[1] != Status.OK:
+            status = response[1]
+        payload.append(response[2:])
+        if status != Status.OK:
+            break
+    if writes:
+        payload = [np.array([sum(int(one.sum()) for one in payload)], np.uint32)]
+    elif status != Status.OK:
+        payload = []
+    words = np.concatenate([np.array([responses[0][0], status], np.uint32), *payload])
+    return _with(words, tag=header["tag"], count=words.size - 2)
 
 
 class MessageHub:
     """The ways to all nodes of a ring through one of them, of rank 0.
 
-    Requests to rank 0 itself go as they are. A node is given a request when it has answered the one before.
+    Requests to rank 0 itself go as they are. A node is given a request when it has answered the one before; pieces of
+    one that can be repeated without harm are on their way at the same time. A piece of one message is repeated as it
+    is if it has no answer: a node executes no command, event, run or edit twice that has the same tag as the request
+    before. One of several messages begins anew with another tag; it writes the same again.
 
     Parameters
     ----------
@@ -64,6 +150,8 @@ class MessageHub:
     -------
     transports : tuple of MessageTransport
         One per rank.
+    repeated : int
+        Messages that were sent again.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -72,6 +160,7 @@ class MessageHub:
         self._transport = transport
         self._conversations = [_Conversation() for _ in range(nodes)]
         self._turn = 0
+        self.repeated = 0
         self.transports = tuple(MessageTransport(self, rank) for rank in range(nodes))
 
     def send(self, rank: int, packet: Words) -> None:
@@ -97,17 +186,26 @@ class MessageHub:
         TimeoutError
             Rank 0 itself has not answered.
         """
-        conversation = self._conversations[rank]
+        conversation, waited = self._conversations[rank], 0
         while not conversation.responses:
+            cycles = max(min(PATIENCE, timeout_cycles - waited), 1)
             try:
-                packet = self._transport.receive(timeout_cycles)
+                packet = self._transport.receive(cycles)
             except TimeoutError:
-                if not conversation.requests:
+                waited += cycles
+                if waited < timeout_cycles:
+                    self._repeat(0)
+                elif not conversation.requests:
                     raise
-                header = pack(_HEADER, conversation.response_header, "Response's")
-                self._respond(rank, np.array([*header, TransportStatus.NO_ANSWER], np.uint32))
+                else:
+                    header = fields(_HEADER, int(conversation.requests[0][0])) | {"count": 0}
+                    header["opcode"] |= RESPONSE
+                    self._respond(rank, np.array([*pack(_HEADER, header, "Response's"), TransportStatus.NO_ANSWER],
+                                                 np.uint32))
             else:
+                waited = 0
                 self._take(packet)
+                self._repeat(OTHERS)
         return conversation.responses.popleft()
 
     def close(self) -> None:
@@ -115,38 +213,75 @@ class MessageHub:
         self._transport.close()
 
     def _begin(self, rank: int) -> None:
-        """Cut the first request into messages."""
+        """Cut the first request into pieces."""
         conversation = self._conversations[rank]
         request = conversation.requests[0]
-        for number, start in enumerate(range(0, request.size, MESSAGE_WORDS)):
-            payload = request[start:start + MESSAGE_WORDS]
-            self._queue(rank, payload, number=number % 8, begin=number == 0, end=start + payload.size == request.size)
+        conversation.left = 0
+        if fields(_HEADER, int(request[0]))["opcode"] == Opcode.POP_EVENT and request.size == 2:
+            conversation.left = max(int(request[1]) - SLICE, 0)
+            request = np.array([request[0], min(int(request[1]), SLICE)], np.uint32)
+        conversation.pieces = [_Piece(words) for words in _cut(request)]
+        for piece in conversation.pieces:
+            self._make(rank, piece)
         self._advance()
 
-    def _queue(self, rank: int, payload: Words, **values: int) -> None:
+    def _make(self, rank: int, piece: _Piece) -> None:
+        """Make the messages of a piece, with a tag that the node has not seen."""
+        piece.tag, piece.sent, piece.others = self._conversations[rank].next_tag(), None, 0
+        piece.waiting.clear()
+        piece.answer.clear()
+        request = _with(piece.words, tag=piece.tag)
+        for number, start in enumerate(range(0, request.size, MESSAGE_WORDS)):
+            payload = request[start:start + MESSAGE_WORDS]
+            piece.waiting.append(self._message(rank, payload, number=number % 8, begin=number == 0,
+                                               end=start + payload.size == request.size))
+
+    @staticmethod
+    def _message(rank: int, payload: Words, **values: int) -> Words:
         header = pack(_MESSAGE, {"type": MESSAGE_TYPE, "destination": rank, "count": payload.size,
                                  "opcode": MESSAGE_OPCODE, **values}, "Message's")
-        self._conversations[rank].waiting.append(np.concatenate([header, payload]).astype(np.uint32))
+        return np.concatenate([header, payload]).astype(np.uint32)
+
+    def _ready(self) -> Iterator[_Piece]:
+        """The next piece of each node that has a message to send, from one node on to the next."""
+        for _ in self._conversations:
+            self._turn = (self._turn + 1) % len(self._conversations)
+            pieces = self._conversations[self._turn].pieces
+            # One of several messages goes alone, since another request would end it.
+            for piece in pieces:
+                if piece.waiting and piece.sent is None:
+                    yield piece
+                if piece.response is None and piece.long:
+                    break
 
     def _advance(self) -> None:
         """Send messages while there is room for what comes back, to one node after the other."""
-        free = WINDOW - sum(one.unanswered for one in self._conversations)
-        while free > 0 and any(one.waiting for one in self._conversations):
-            self._turn = (self._turn + 1) % len(self._conversations)
-            conversation = self._conversations[self._turn]
-            if conversation.waiting:
-                self._transport.send(conversation.waiting.popleft())
-                conversation.unanswered += 1
-                free -= 1
+        free = WINDOW - sum(len(one.on_the_way) for one in self._conversations)
+        while free > 0 and (piece := next(self._ready(), None)) is not None:
+            piece.sent, piece.others = piece.waiting.popleft(), 0
+            self._transport.send(piece.sent)
+            free -= 1
+
+    def _repeat(self, others: int) -> None:
+        """Send again what has had no answer for so many packets of others."""
+        for rank, conversation in enumerate(self._conversations):
+            for piece in conversation.on_the_way:
+                if piece.others < others:
+                    continue
+                self.repeated += 1
+                piece.others = 0
+                if piece.long or piece.answer:
+                    self._make(rank, piece)
+                elif piece.sent is not None:
+                    self._transport.send(piece.sent)
+        self._advance()
 
     def _respond(self, rank: int, response: Words) -> None:
         """Give the response to the first request, and go on with the next."""
         conversation = self._conversations[rank]
         conversation.responses.append(response)
         conversation.requests.popleft()
-        conversation.waiting.clear()
-        conversation.answer.clear()
-        conversation.unanswered = 0
+        conversation.pieces = []
         if conversation.requests:
             self._begin(rank)
         self._advance()
@@ -154,33 +289,63 @@ class MessageHub:
     def _take(self, packet: Words) -> None:
         """A packet of rank 0's host port: its own, or a message, with header and check."""
         header = fields(_MESSAGE, int(packet[0]))
+        for conversation in self._conversations:
+            for one in conversation.on_the_way:
+                one.others += 1
         if header["opcode"] != MESSAGE_OPCODE | RESPONSE:
             self._conversations[0].responses.append(packet)
             return
         rank, payload = header["source"], packet[1:-1]
         if not 0 < rank < len(self._conversations):
             return
-        conversation = self._conversations[rank]
-        if not conversation.requests or not self._fits(conversation, header["begin"], payload):
-            return  # it is of a request that was given up
-        conversation.unanswered = max(conversation.unanswered - 1, 0)
+        piece = self._piece(self._conversations[rank], header["begin"], payload)
+        if piece is None:
+            return  # it is of a request that was given up, or was repeated
+        piece.sent = None
         if payload.size:
-            conversation.answer.append(payload)
-            answer = np.concatenate(conversation.answer)
+            piece.answer.append(payload)
+            answer = np.concatenate(piece.answer)
             if answer.size >= fields(_HEADER, int(answer[0]))["count"] + 2 or payload.size < MESSAGE_WORDS:
-                self._respond(rank, answer)
+                piece.response = answer
+                self._end(rank)
                 return
-            self._queue(rank, payload[:0])
+            piece.waiting.append(self._message(rank, payload[:0]))
         self._advance()
 
     @staticmethod
-    def _fits(conversation: _Conversation, begin: int, payload: Words) -> bool:
-        """Whether a message is the next that the first request has coming."""
-        if not payload.size:
-            return bool(conversation.waiting or conversation.unanswered) and not conversation.answer
-        if not begin or conversation.answer:
-            return bool(conversation.answer) and not begin
-        return {**fields(_HEADER, int(payload[0])), "count": 0} == conversation.response_header
+    def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
+        """The piece that a message is for: its answer has the tag of that, what goes on is of the one that waits."""
+        for piece in conversation.on_the_way:
+            if not payload.size:
+                if piece.long and piece.waiting and not piece.answer:
+                    return piece
+            elif not begin:
+                if piece.answer:
+                    return piece
+            elif not piece.answer and not piece.waiting:
+                asked = fields(_HEADER, int(piece.words[0]))
+                expected = asked | {"tag": piece.tag, "opcode": asked["opcode"] | RESPONSE, "count": 0}
+                if {**fields(_HEADER, int(payload[0])), "count": 0} == expected:
+                    return piece
+        return None
+
+    def _end(self, rank: int) -> None:
+        """Go on with the pieces of a request, or respond if all have their answers or one is refused."""
+        conversation = self._conversations[rank]
+        request, pieces = conversation.requests[0], conversation.pieces
+        answers = [piece.response for piece in pieces if piece.response is not None]
+        if len(answers) < len(pieces):
+            self._advance()
+        elif len(pieces) > 1:
+            self._respond(rank, _joined(request, answers))
+        elif conversation.left and int(answers[0][1]) == Status.EMPTY:
+            wait = min(conversation.left, SLICE)
+            conversation.left -= wait
+            conversation.pieces = [_Piece(np.array([request[0], wait], np.uint32))]
+            self._make(rank, conversation.pieces[0])
+            self._advance()
+        else:
+            self._respond(rank, _with(answers[0], tag=fields(_HEADER, int(request[0]))["tag"]))
 
 
 class MessageTransport:

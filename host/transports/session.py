@@ -18,6 +18,7 @@ from host.driver.transport import Transport
 from host.driver.words import Words
 from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.messages import MessageHub, place_of
 from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
@@ -51,6 +52,8 @@ class TransportName(enum.Enum):
     """Ways to nodes, by the names the command line knows them by."""
 
     VERILATED = "verilated"
+    MESSAGES = "messages"
+    """Verilated nodes of which only node 0 has a host, which reaches the others by messages."""
     PYSIM = "pysim"
     BOARD = "board"
     """A simulated board behind a pseudo-terminal."""
@@ -214,6 +217,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     announce : callable
         Called with the name of each stage of a build as it begins.
     """
+    verilated = (TransportName.VERILATED, TransportName.MESSAGES)
+    if transport is TransportName.MESSAGES and not (config.messages and nodes > 1):
+        raise ValueError("Nodes for transport messages must be two or more, and have messages")
     if (transport is TransportName.SERIAL) != (device is not None):
         raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
                          f"{transport.value}")
@@ -245,7 +251,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             return 0
 
         port_time = PortTime()
-        if transport is TransportName.VERILATED:
+        if transport in verilated:
             from host.transports.verilated import open_ring
 
             opened = stack.enter_context(
@@ -268,7 +274,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             def injected() -> int:
                 return sum(one.faults().total for one in opened.simulation.links)
 
-            if not host_port and not all(opened.simulation.spaces):
+            if transport is TransportName.MESSAGES:
+                transports = list(MessageHub(transports[0], nodes=nodes).transports)
+            elif not host_port and not all(opened.simulation.spaces):
                 announce("transfers by the host port, since the library does not know where memories are")
             elif not host_port:
                 port_time = PortTime(cycle, grid_cycles)
@@ -315,6 +323,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
         watches = [_Stopwatch(one) for one in transports]
         devices = [Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)]
+        if transport is TransportName.MESSAGES:
+            devices[0].write_register("SLOT_PLACE", place_of(nodes))
         ring, every = Ring(devices, timeout=timeout + 4 * latency), None
         if grid is None:
             ring.connect()

@@ -6,15 +6,23 @@ import enum
 from collections.abc import Sequence
 from typing import SupportsIndex
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.link_faults import RandomFaults, wire_number, wires
 
-__all__ = ["NEVER", "End", "InjectedFaults", "LinkStatus", "RingLink", "Struct", "check_wiring"]
+__all__ = ["CONTROL", "LAST", "NEVER", "End", "InjectedFaults", "LinkStatus", "RingLink", "Struct", "check_wiring"]
 
 #: A cycle that no simulation reaches.
 NEVER = (1 << 64) - 1
 
 #: Node and port.
 End = tuple[int, int]
+
+#: Bits of ``place`` of a word that was tapped: it is the last of a message, or of the link itself; a control word.
+LAST, CONTROL = 1, 2
+_TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
+_TAPPED_AT_ONCE = 4096
 
 
 class Struct(ctypes.Structure):
@@ -262,6 +270,16 @@ class RingLink:
         result = _LinkStatus()
         self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
         return LinkStatus(**result.values())
+
+    def tap(self, *, on: bool = True) -> NDArray[np.void]:
+        """Words that its node has sent since the last call, and from now on, if ``on``: control words, and the first
+        and the last one of each message between slots; with ``cycle``, ``data``, and ``place``, bits :data:`LAST`
+        and :data:`CONTROL`."""
+        found: list[NDArray[np.void]] = []
+        while not found or found[-1].size == _TAPPED_AT_ONCE:
+            part = np.empty(_TAPPED_AT_ONCE, _TAPPED)
+            found.append(part[:self._library.ring_link_tap(self._ring, self.index, on, part.ctypes.data, part.size)])
+        return np.concatenate(found)
 
     def describe(self, cycle: int) -> str:
         """Describe in one line what the link has carried and holds."""

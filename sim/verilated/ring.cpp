@@ -396,6 +396,10 @@ void ring_link_status(const Ring* ring, uint32_t link, RingLinkStatus* status) {
                from.forward.last, from.backward.last};
 }
 
+uint64_t ring_link_tap(Ring* ring, uint32_t link, uint32_t on, RingTapped* words, uint64_t most) {
+    return ring->links[link]->take_tapped(on, words, most);
+}
+
 int64_t ring_save(Ring* ring) {
     return guarded([&] {
         ring->save();

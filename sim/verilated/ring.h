@@ -56,6 +56,12 @@ typedef struct {
 } RingLinkStatus;
 
 typedef struct {
+    uint64_t cycle;            // in which the word was on the wires of its sender
+    uint32_t data;
+    uint32_t place;            // 1: it is the last of a message, or of the link itself; 2: it is a control word
+} RingTapped;
+
+typedef struct {
     uint64_t data;             // flips since reset, by wire; of words, and of idle cycles that a flip has made words
     uint64_t last;
     uint64_t valid;            // words lost and invented
@@ -118,6 +124,7 @@ void ring_link_fault(Ring* ring, uint32_t link, uint32_t scope, uint64_t at, uin
 void ring_link_random(Ring* ring, uint32_t link, uint64_t threshold, uint64_t seed);  // threshold: rate times 2^64
 void ring_link_faults(const Ring* ring, uint32_t link, RingLinkFaults* faults);
 void ring_link_status(const Ring* ring, uint32_t link, RingLinkStatus* status);
+uint64_t ring_link_tap(Ring* ring, uint32_t link, uint32_t on, RingTapped* words, uint64_t most);  // words that are taken
 
 int64_t ring_save(Ring* ring);
 void ring_saved(const Ring* ring, uint8_t* bytes);

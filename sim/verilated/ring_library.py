@@ -43,6 +43,7 @@ def load(path: Path) -> ctypes.CDLL:
         "link_random": (None, [ring, u32, u64, u64]),
         "link_faults": (None, [ring, u32, ctypes.c_void_p]),
         "link_status": (None, [ring, u32, ctypes.c_void_p]),
+        "link_tap": (u64, [ring, u32, u32, ctypes.c_void_p, u64]),
         "save": (i64, [ring]),
         "saved": (None, [ring, words]),
         "restore": (i64, [ring, words, u64]),

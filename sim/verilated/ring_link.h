@@ -69,6 +69,12 @@ struct Link {
     alignas(64) Queue<uint64_t> credits;  // popped by their sender
     Queue<uint8_t> levels;                // likewise: one for each cycle of the latency
 
+    // Control words, and first and last words of messages, while they are asked for.
+    std::vector<RingTapped> tapped;
+    struct Tap {
+        bool on = false, inside = false, message = false;
+    } tap;
+
     Link() { reset(); }
 
     bool is_cut(uint64_t cycle) const { return settings.cut_from <= cycle && cycle < settings.cut_until; }
@@ -134,7 +140,7 @@ struct Link {
     void watch() {
         const bool random = settings.random.threshold;
         forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
-                          || forward.swapping || forward.packet;
+                          || forward.swapping || forward.packet || tap.on;
         backward.watched = random || !faulty_backs.empty();
     }
 
@@ -143,6 +149,16 @@ struct Link {
         settings.data_latency = data;
         settings.back_latency = back;
         levels.resize(RING_REPLAY ? back : 0, 0);
+    }
+
+    // Hands out the oldest words that were tapped; only while nothing runs.
+    uint64_t take_tapped(bool on, RingTapped* to, uint64_t most) {
+        tap.on = on;
+        watch();
+        const auto count = std::min<uint64_t>(most, tapped.size());
+        std::copy_n(tapped.begin(), count, to);
+        tapped.erase(tapped.begin(), tapped.begin() + count);
+        return count;
     }
 
     void add(const Fault& fault, uint32_t scope) {
@@ -161,6 +177,8 @@ struct Link {
         forward = {};
         backward = {};
         kept.clear();
+        tapped.clear();
+        tap = {};
         words.clear();
         credits.clear();
         levels.clear();
@@ -191,7 +209,18 @@ struct Link {
     }
 
 private:
+    // What a node sends, before any fault. Messages have a type that no packet has.
+    void take_down(uint64_t cycle, const Word& word) {
+        const bool first = !tap.inside;
+        if (!word.kind && first) tap.message = (word.data & 15) == 3;
+        if (word.kind || (tap.message && (first || word.last))) {
+            tapped.push_back({cycle, word.data, word.last + 2u * word.kind});
+        }
+        if (!word.kind) tap.inside = !word.last;
+    }
+
     void put_watched(uint64_t cycle, bool valid, Word word) {
+        if (valid && tap.on) take_down(cycle, word);
         uint64_t wires = settings.random.wire(cycle) & ~(uint64_t{1} << BACK);
         faulty_cycles.take(cycle, [&](const Fault& fault) { wires ^= uint64_t{1} << fault.wire; });
         uint32_t action = RING_FLIP, packet = RING_FLIP;

@@ -175,18 +175,18 @@ def test_hash_covers_every_parameter():
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     joined = NodeConfig(queues=2, replay=True, stand_in=True)
     assert joined.hash != dataclasses.replace(joined, rounds=True).hash
-    assert joined.hash != dataclasses.replace(joined, slots=True).hash
+    slots = dataclasses.replace(joined, slots=True)
+    assert len({joined.hash, slots.hash, dataclasses.replace(slots, messages=True).hash}) == 3
     worker = NodeConfig(role="worker")
     assert worker.hash != dataclasses.replace(worker, fetch_formats=True).hash
-    slots = dataclasses.replace(joined, slots=True)
     assert slots.hash != dataclasses.replace(slots, jobs=2).hash
-    assert {*changed, "element", "rounds", "slots", "jobs", "far_words", "fetch_formats"} == {
+    assert {*changed, "element", "rounds", "slots", "jobs", "messages", "far_words", "fetch_formats"} == {
         field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(
         centroids=0, operands="fp32", sequences=False, row_owners=False, throttles=False,
-        one_owner=False, restorable=False, program_banks=1, tenants=1, interleaved=False).hash
+        one_owner=False, restorable=False, program_banks=1, tenants=1, interleaved=False, messages=False).hash
     assert NodeConfig(compute=4, queues=2).hash == 2375684587  # the digest of the time before these options
     assert 0 <= NodeConfig().hash < 1 << 32
 
@@ -233,8 +233,12 @@ def test_reduced():
     ({"throttles": True}, "Node with slots must not have throttles"),
     ({"slots": 1}, "slots must be True or False, not 1"),
     ({"jobs": 3}, "Job count must be 1 or 2, not 3"),
-    ({"jobs": 2, "slots": False}, "Node with two jobs must have slots, and no rounds"),
-    ({"jobs": 2, "rounds": True, "stand_in": True}, "Node with two jobs must have slots, and no rounds"),
+    ({"jobs": 2, "slots": False}, "Node with two jobs must have slots, and no rounds and messages"),
+    ({"jobs": 2, "rounds": True, "stand_in": True}, "Node with two jobs must have slots, and no rounds and messages"),
+    ({"jobs": 2, "messages": True}, "Node with two jobs must have slots, and no rounds and messages"),
+    ({"messages": 1}, "messages must be True or False, not 1"),
+    ({"messages": True, "slots": False}, "Node with messages must have slots, and no rounds"),
+    ({"messages": True, "rounds": True, "stand_in": True}, "Node with messages must have slots, and no rounds"),
     ({"element": "int16", "lanes": 1, "nodes_max": 1, "state_planes": 0, "queues": 1, "replay": False},
      "slots of an int16 node must be False, not True"),
 ])

@@ -1,1 +1,1 @@
-"""Messages on a ring whose slots are full of packets: ``make messages``."""
+"""Messages on a ring of whole nodes beside fused updates: ``make messages``."""

@@ -1,4 +1,4 @@
-"""``make messages``: messages of 64 words over seven hops of a ring whose slots are full of packets."""
+"""``make messages``: messages of 64 words over seven hops of a ring of nodes, beside dense fused updates."""
 
 import time
 from typing import Annotated
@@ -6,31 +6,42 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from hdl.ring.slots.layouts import MESSAGE_CYCLES
-from tests.messages.measure import MOST, measure, ring, start
+from hdl.ring.slots.layouts import MESSAGE_CYCLES, MESSAGE_WORDS
+from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_nodes
+
+#: Elements of an update, and updates of one seed.
+_LENGTH, _UPDATES = 16_384, 5
+#: Cycles of a control word from node to node, beside those on the wires: docs/ring/control_words.md.
+_CONTROL_HOP = 8
 
 
 def main(
-    messages: Annotated[int, typer.Option(min=1, help="Messages.")] = 10_000,
+    messages: Annotated[int, typer.Option(min=1, help="Messages, or some more.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Send messages, with a node that stalls for 5,000 cycles among every 100, and print their cycles."""
-    began, unit = time.monotonic(), ring("-O1")
-    start(unit)
-    taken, superframes, words, cycles = [], set(), 0, 0
-    for part, first in enumerate(range(0, messages, 100)):
-        times = measure(unit, count=min(100, messages - first), seed=[seed, part])
-        taken += times.taken
-        superframes |= times.superframes
-        words, cycles = words + times.words, cycles + times.cycles
-    longest = max(superframes, default=0)
-    print(f"{len(taken):,} messages in {cycles:,} cycles, each word right and each in the cycle that the table "
-          f"names: {min(taken):,} to {max(taken):,} cycles, {np.mean(taken):,.0f} on average; at most {MOST:,} are "
-          f"allowed")
-    print(f"{words:,} words of packets came to the last rank; superframes of 16 slots take up to {longest:,} cycles, "
-          f"{longest - 4 * MESSAGE_CYCLES:,} without slots for messages: "
-          f"{100 * (longest / (longest - 4 * MESSAGE_CYCLES) - 1):.1f} % more")
-    print(f"{time.monotonic() - began:.0f} s")
+    """Send messages while nodes update weights, one 5,000 cycles behind the others, and print their cycles."""
+    began, taken, updates, superframes = time.process_time(), [], [], set()
+    with open_nodes() as (ring, simulation):
+        while len(taken) < messages:
+            found = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, len(taken)])
+            taken += found.taken
+            updates += found.updates
+            superframes |= found.superframes
+        quiet = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, 0], on=False).updates
+        cycles = simulation.cycle
+        restarts = sum(node["LINK_RESTARTS"] for node in ring.counters())
+    longest, mean = max(superframes, default=0), np.mean(updates[:len(quiet)])
+    print(f"{len(taken):,} messages in {cycles:,} cycles, each right and each in the cycle that the table names: "
+          f"{min(taken):,} to {max(taken):,} cycles, {np.mean(taken):,.0f} on average; at most {MOST:,} are allowed")
+    print(f"{len(updates):,} fused updates of {_LENGTH:,} elements beside them, bit for bit the golden model's, take "
+          f"{np.mean(updates):,.0f} cycles; the first {len(quiet)} {mean:,.0f}, without messages "
+          f"{np.mean(quiet):,.0f}: {100 * (mean / np.mean(quiet) - 1):+.1f} %")
+    print(f"{restarts} links restarted")
+    print(f"superframes of 15 slots take up to {longest:,} cycles, {longest - 4 * MESSAGE_CYCLES:,} without slots "
+          f"for messages: {100 * (longest / (longest - 4 * MESSAGE_CYCLES) - 1):.1f} % more")
+    print(f"{MESSAGE_WORDS} control words over {NODES - 1} hops on links of credits, modelled: "
+          f"{(NODES - 1) * (LATENCY + _CONTROL_HOP) + MESSAGE_WORDS} cycles")
+    print(f"{time.process_time() - began:.0f} s of processor time")
     if max(taken) > MOST:
         raise typer.Exit(1)
 

@@ -1,151 +1,143 @@
-# amaranth: UnusedElaboratable=no
-"""Messages on the ring: their cycles beside packets, and a transport to the host port of rank 0."""
+"""Messages on a ring of whole nodes, beside fused updates: their cycles, and what table names them."""
 
+import contextlib
 import dataclasses
-import functools
+import itertools
 
 import numpy as np
 
+from hdl.config import NodeConfig
+from hdl.control.protocol import Operation
 from hdl.ring.slots.layouts import MESSAGE_WORDS
+from host.driver.command import Command
+from host.driver.optimizer_settings import Rule, Settings
 from sim.golden.messages import Header, message
-from sim.golden.slots import Table, plan
-from sim.verilated.vectors import Feed, Unit
-from tests.messages.ring import NODES, Ring
+from sim.golden.slots import Record, Table, plan
+from sim.verilated.links import CONTROL, LAST
+from tests.host import rings
+from tests.host.rings import Reference, random
 
-__all__ = ["MOST", "RingTransport", "Times", "measure", "ring", "start"]
+__all__ = ["CONFIG", "LATENCY", "MOST", "NODES", "Beside", "beside_updates", "open_nodes"]
 
+NODES, LATENCY, _STALL = 8, 16, 5000
 #: Cycles that a message may take.
 MOST = 1700
-#: Cycles of the way from rank 0 to the last: those of seven hops, of which each has a register.
-_WAY = (NODES - 1) * (Ring.wire + 1)
-#: Cycles from the beginning of a slot of rank 0 to the check of a message at the last rank, before which is a cycle
-#: without a word.
-_FROM_SLOT = 1 + 3 + _WAY - 1 + MESSAGE_WORDS + 2
-_STALL = 5000
-
-
-@functools.cache
-def ring(level="-O0"):
-    """The ring on Verilator."""
-    return Unit(Ring(), name="MessageRing", level=level)
-
-
-def start(unit):
-    """Reset, and run until there are slots; returns cycles that this took."""
-    unit.reset()
-    cycles = 0
-    while cycles < 20_000:
-        found = unit.run({}, cycles=500)
-        cycles += 500
-        if found["granted"].any():
-            return cycles
-    raise TimeoutError(f"no slots within {cycles} cycles")
+#: Nodes with messages, as those of the figures of slots.
+CONFIG = NodeConfig(slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15, messages=True,
+                    state_planes=0, masking=False, error_feedback=False, multiplier_dsps=1, program_depth=2)
+_GRANT = 8
+#: Cycles from the beginning of a slot of rank 0 to the last word of a message at the last rank.
+_FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + MESSAGE_WORDS + 1
 
 
 @dataclasses.dataclass
-class Times:
-    """Cycles of messages, from the last word of the host's packet to the last word at the last rank, cycles of
-    superframes with 16 slots, and words of packets in all cycles."""
+class Beside:
+    """Cycles of messages, from the last word of the host's packet to the last word at the last rank, and of updates,
+    from the first command to the last event."""
 
-    taken: list
-    superframes: set
-    words: int = 0
-    cycles: int = 0
+    taken: list[int]
+    updates: list[int]
+    superframes: set[int]
 
 
-def _named(found):
-    """Cycles in which slots of rank 0 for messages begin, as its tables say, and cycles of full superframes."""
-    starts, full, before = [], set(), None
-    for cycle in np.flatnonzero(found["granted"]):
-        table = Table(*(int(found["slots"][cycle]) >> low & (1 << width) - 1
-                        for low, width in ((0, 5), (5, 12), (17, 4), (21, 1))))
-        at = int(cycle) + ((int(found["target"][cycle]) - int(found["now"][cycle])) & 0xFFFF)
-        if before is not None:
-            full.add(at - before)
-        before = at if table.slots == 16 else None
+@contextlib.contextmanager
+def open_nodes(nodes=NODES, **options):
+    """Ring, each of whose nodes has a host, and its simulation."""
+    options = {"host_port": False, "timeout": 4 * _STALL, **options}
+    with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **options) as opened:
+        yield opened
+
+
+def _tables(words):
+    """First cycle of slots and the table of each GRANT that leaves rank 0, by its control words. TIME of rank 0
+    counts from reset on."""
+    words = [(int(word["cycle"]), int(word["data"])) for word in words
+             if word["place"] & CONTROL and not word["place"] & LAST]
+    for place, (_, head) in enumerate(words[:-NODES - 1]):
+        records, (cycle, start) = words[place + 1:place + NODES + 1], words[place + NODES + 1]
+        ahead = (start - cycle) % (1 << 32)
+        if head & 0xFFF == _GRANT | NODES + 1 << 4 and ahead < 1000 and not any(data >> 23 for _, data in records):
+            yield cycle + ahead, Table.of([Record.parse(data) for _, data in records], head >> 12)
+
+
+class _Messages:
+    """Messages of 64 words to the last rank at random times, at most one to a slot, which that drops, as they are of
+    no request: so no answers take slots. Each with the cycle of its packet, and its check."""
+
+    def __init__(self, simulation, generator, on):
+        self.simulation, self.generator, self.sent = simulation, generator, []
+        self._due = simulation.cycle if on else 1 << 62
+
+    def run(self, end):
+        """Run to a cycle."""
+        simulation = self.simulation
+        while self._due < end:
+            simulation.run(max(self._due - simulation.cycle, 0))
+            words = [word for word, _ in message(
+                Header(NODES - 1, count=MESSAGE_WORDS, number=len(self.sent) % 8),
+                map(int, self.generator.integers(0, 1 << 32, MESSAGE_WORDS, np.uint64)))]
+            simulation.send(0, np.array(words[:-1], np.uint32))
+            self.sent.append((simulation.cycle, words[-1]))
+            self._due = simulation.cycle + int(self.generator.integers(MOST, MOST + 200))
+        simulation.run(max(end - simulation.cycle, 0))
+
+
+def _update(ring, messages, length, slow):
+    """A fused update, whose command one node is given 5,000 cycles after the others; returns its cycles."""
+    devices, begun = ring.devices, messages.simulation.cycle
+    tag = begun % (1 << 16)
+    commands = [Command(operation=Operation.FUSED_UPDATE, epoch=ring.numbers[0], collective=tag, tag=tag, rank=rank,
+                        size=NODES, length=length) for rank in range(NODES)]
+    for rank in sorted(range(NODES), key=lambda rank: rank == slow):
+        if rank == slow:
+            messages.run(begun + _STALL)
+        devices[rank].push(commands[rank])
+    for _ in range(1000):
+        messages.run(messages.simulation.cycle + 1000)
+        if not any(device.read_fields("STATUS")["running"] for device in devices):
+            break
+    events = [device.pop_event(timeout=100) for device in devices]
+    for device, event in zip(devices, events, strict=True):
+        event.check(device.name)
+    return max(event.cycles for event in events)
+
+
+def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
+    """Dense fused updates with messages beside them, of which each ends in the cycle that the table names; in
+    each update one node begins 5,000 cycles after the others."""
+    generator, times = np.random.default_rng(seed).spawn(2)
+    gradients, weights = random(generator, (NODES, length)), random(generator, length)
+    settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)
+    ring.write_weights(weights)
+    ring.write_settings(settings)
+    reference = Reference(ring, weights)
+    first, last = simulation.links[0], simulation.links[NODES - 2]
+    for link in (first, last):
+        link.tap()
+    messages, cycles = _Messages(simulation, times, on), []
+    for _ in range(updates):
+        ring.write_gradients(list(gradients))
+        reference.step(gradients, settings)
+        cycles.append(_update(ring, messages, length, int(generator.integers(1, NODES)) if stall else None))
+    reference.compare(f"seed {seed}")
+    simulation.run(6000)
+    arrived = [(int(word["cycle"]) + LATENCY, int(word["data"])) for word in last.tap(on=False)
+               if word["place"] == LAST]
+    assert [data for _, data in arrived] == [check for _, check in messages.sent], f"seed {seed}"
+    slots, full = [], set()
+    for (start, table), (following, _) in itertools.pairwise([*_tables(first.tap(on=False)), (0, None)]):
+        if table.slots == CONFIG.ingress_segments:
+            full.add(following - start)
         for slot in plan(table):
             if slot.owner == 0:
-                starts.append(at)
-            at += slot.cycles
-    return starts, full
+                slots.append(start)
+            start += slot.cycles
+    taken = []
+    for (begin, _), (end, _) in zip(messages.sent, arrived, strict=True):
+        whole = begin + MESSAGE_WORDS
+        named = next(slot for slot in slots if slot >= whole)
+        assert end == named + _FROM_SLOT, f"seed {seed}: message of cycle {whole} ends in {end}, by the table in " \
+                                          f"{named + _FROM_SLOT}"
+        taken.append(end - whole)
+    return Beside(taken, cycles, full)
 
-
-def measure(unit, *, count, seed, stall=True):
-    """Send messages of 64 words to the last rank at random times, and check each word and the cycle of each; one node
-    stalls for 5,000 cycles. The last rank drops them, as they are of no request: so no answers take slots."""
-    generator = np.random.default_rng(seed)
-    begins = 6000 + np.cumsum(generator.integers(MOST, MOST + 200, count))
-    cycles = int(begins[-1]) + 6000
-    willing, beats, due = np.zeros(cycles, np.uint8), [], []
-    for number, begin in enumerate(begins):
-        willing[begin:begin + MESSAGE_WORDS + 1] = 1
-        header = Header(NODES - 1, count=MESSAGE_WORDS, number=number % 8)
-        words = message(header, map(int, generator.integers(0, 1 << 32, MESSAGE_WORDS, np.uint64)))
-        due += words
-        beats += [word | int(n == MESSAGE_WORDS) << 32 for n, (word, _) in enumerate(words[:-1])]
-    stalls = np.zeros(cycles, np.uint8)
-    if stall:
-        begin = int(generator.integers(6000, cycles - _STALL))
-        stalls[begin:begin + _STALL] = 1 << 4
-    found = unit.lockstep(sources={"host_i": Feed(np.array(beats, np.uint64), willing)}, sinks={"host_o": True},
-                          cycles=cycles, inputs={"stalls": stalls})
-    assert not found["bad"].any()
-    heard = np.flatnonzero(found["heard"])
-    assert found["word"][heard].tolist() == [word | last << 32 for word, last in due]
-    ends = heard[found["word"][heard] >> 32 == 1]
-    fires = (found["host_i__valid"] & found["host_i__ready"]) != 0
-    whole = np.flatnonzero(fires & (found["host_i__payload"] >> 32 == 1))
-    named, full = _named(found)
-    for last, end in zip(whole, ends, strict=True):
-        first = next(slot for slot in named if slot >= last)
-        assert end == first + _FROM_SLOT, f"seed {seed}: message of cycle {last} ends in {end}, by the table in " \
-                                          f"{first + _FROM_SLOT}"
-    words = int(found["count"][-1]) - int(found["count"][0]) & 0xFFFFFF
-    return Times((ends - whole).tolist(), full, words, cycles)
-
-
-class RingTransport:
-    """The way to the host port of rank 0.
-
-    Members
-    -------
-    cycle : int
-        Cycles that were run.
-    inputs : dict
-        Other inputs of the ring, for all cycles from now on.
-    """
-
-    def __init__(self, unit):
-        self._unit = unit
-        self._beats, self._words, self._packets = np.zeros(0, np.uint64), [], []
-        self.cycle = 0
-        self.inputs = {}
-
-    def send(self, packet):
-        words = packet.astype(np.uint64)
-        words[-1] |= np.uint64(1 << 32)
-        self._beats = np.concatenate([self._beats, words])
-
-    def receive(self, timeout_cycles):
-        end = self.cycle + timeout_cycles
-        while not self._packets:
-            if self.cycle >= end:
-                raise TimeoutError(f"no packet from rank 0 within {timeout_cycles} cycles")
-            self.run(128)
-        return self._packets.pop(0)
-
-    def run(self, cycles):
-        """Run for some cycles; returns the ports."""
-        found = self._unit.lockstep(sources={"host_i": Feed(self._beats)}, sinks={"host_o": True}, cycles=cycles,
-                                    inputs=self.inputs)
-        self.cycle += cycles
-        self._beats = self._beats[int((found["host_i__valid"] & found["host_i__ready"]).sum()):]
-        for beat in found["host_o__payload"][found["host_o__valid"] != 0].tolist():
-            self._words.append(beat & 0xFFFFFFFF)
-            if beat >> 32:
-                self._packets.append(np.array(self._words, np.uint32))
-                self._words = []
-        return found
-
-    def close(self):
-        pass

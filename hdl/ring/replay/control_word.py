@@ -28,6 +28,7 @@ class ControlType(enum.Enum, shape=4):
     RECORD = 8
     COLLECT = 11
     GRANT = 12
+    PLACE = 13
     START = 14
 
 

@@ -16,6 +16,7 @@ from hdl.ring.replay.unit_words import unit_words_signature
 from hdl.ring.slots.clock import DRIFT_BITS, Clock, Departures
 from hdl.ring.slots.layouts import MOST_SLOTS
 from hdl.ring.slots.path import SlotPath
+from hdl.ring.slots.place import PlaceRelay
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from hdl.streams.stream import Queue, connect_stream, word_layout
@@ -109,9 +110,7 @@ class SlotLink(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Of a node with slots.
-    messages : bool
-        Whether there are slots for messages.
+        Of a node with slots. With messages, there are slots for those, and nodes learn their places from rank 0.
 
     Members
     -------
@@ -121,7 +120,8 @@ class SlotLink(wiring.Component):
     clock_words, record_words : Out(unit_words_signature())
         Control words of two units.
     place : In(place_layout())
-        Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven.
+        Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven. With
+        messages it is ``given`` of a :class:`~hdl.ring.slots.place.PlaceRelay`.
     test : In(test_layout())
     now : Out(32)
     state : Out(state_layout())
@@ -133,12 +133,16 @@ class SlotLink(wiring.Component):
     message : Out(word_layout())
         Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
     heard : Out(1)
+    place_words : Out(unit_words_signature()), with messages
+    rank : Out(4), with messages
+    forget : Out(1), with messages
+        The place of the node has changed in this cycle.
     """
 
-    def __init__(self, *, config, messages=False):
+    def __init__(self, *, config):
         if not config.slots:
             raise ValueError("Node with ends of links in slots must have slots")
-        self._config, self._messages = config, messages
+        self._config = config
         words = stream.Signature(word_layout())
         super().__init__({
             **port_members(config),
@@ -150,20 +154,30 @@ class SlotLink(wiring.Component):
             "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
             "superframes": Out(16),
             "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
+            **({"place_words": Out(unit_words_signature()), "rank": Out(4), "forget": Out(1)}
+               if config.messages else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config, reset = self._config, self.reset_link
         segments, longest = config.ingress_segments, packet_words(config.segment)
+        # With messages, those and control words go on while the host resets links, since it takes that back by one.
+        place, links, anew, drops = self.place, reset, reset, reset
+        if config.messages:
+            m.submodules.placer = placer = PlaceRelay()
+            place, links, anew, drops = placer.place, 0, placer.moved, reset | placer.moved
+            connect_stream(m, self.place_words.i, placer.i)
+            connect_stream(m, placer.o, self.place_words.o)
+            m.d.comb += [placer.given.eq(self.place), self.rank.eq(place.rank), self.forget.eq(anew)]
         m.submodules.clock = clock = Clock(period=PERIOD, arrival=ReplayReceiver.latency - 2)
         m.submodules.laps = laps = RecordLaps()
-        m.submodules.table = table = SlotTable(messages=self._messages)
+        m.submodules.table = table = SlotTable(messages=config.messages)
         m.submodules.departures = departures = Departures()
         path = SlotPath(depth=egress_words(config))
-        m.submodules.path = ResetInserter(reset)(path)
+        m.submodules.path = ResetInserter(anew)(path)
         ingress = Ingress(segments=segments, packet_words=longest)
-        m.submodules.ingress = ResetInserter(reset)(ingress)
+        m.submodules.ingress = ResetInserter(drops)(ingress)
         m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
@@ -171,15 +185,17 @@ class SlotLink(wiring.Component):
         wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
         wiring.connect(m, node=wiring.flipped(self.ring_o), path=path.ring_o)
         connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
-                      transmitter=transmitter, receiver=receiver, rank=self.place.rank)
+                      transmitter=transmitter, receiver=receiver, rank=place.rank)
         connect_stream(m, self.control_i, transmitter.control)
         connect_stream(m, receiver.control, self.control_o)
         for words, unit in ((self.clock_words, clock), (self.record_words, laps)):
             connect_stream(m, words.i, unit.i)
             connect_stream(m, unit.o, words.o)
-            m.d.comb += unit.place.eq(self.place)
-        for unit in (clock, laps, table, departures, transmitter, receiver):
-            m.d.comb += unit.reset_link.eq(reset)
+            m.d.comb += unit.place.eq(place)
+        for unit in (clock, laps, table):
+            m.d.comb += unit.reset_link.eq(anew)
+        for unit in (departures, transmitter, receiver):
+            m.d.comb += unit.reset_link.eq(links)
 
         # TIME, its slots, and what is for tests.
         state = clock.clock
@@ -192,31 +208,34 @@ class SlotLink(wiring.Component):
             self.now.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
             self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
         ]
-        ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=reset)
+        ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=anew)
 
         # Packets for the successor, with their lengths.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         recent, most, usual = Signal(), Signal.like(length), usual_words(config)
-        m.submodules.lengths = lengths = ResetInserter(reset)(Queue(shape=length.shape(), depth=17))
+        m.submodules.lengths = lengths = ResetInserter(anew)(Queue(shape=length.shape(), depth=17))
         granted = Signal.like(laps.slots.longest)  # which the next lap does not change
         fits = lengths.o.valid & (lengths.o.payload <= granted)
         with m.If(laps.granted):
             m.d.sync += granted.eq(laps.slots.longest)
         connect_stream(m, self.i, path.i)
         with m.If(reset):
-            m.d.comb += [path.i.valid.eq(0), self.i.ready.eq(1)]
+            m.d.comb += [path.i.valid.eq(inside if config.messages else 0), self.i.ready.eq(1)]
+            if config.messages:  # a packet that is cut has an end
+                m.d.comb += path.i.payload.last.eq(1)
+        last = path.i.payload.last if config.messages else self.i.payload.last
         m.d.comb += [
             enters.eq(path.i.valid & path.i.ready),
             self.may_start.eq((path.whole <= segments) & ~reset),
-            lengths.i.valid.eq(enters & self.i.payload.last), lengths.i.payload.eq(length + 1),
+            lengths.i.valid.eq(enters & last), lengths.i.payload.eq(length + 1),
             lengths.o.ready.eq(path.left),
             path.starts.eq(table.starts & (table.mode.message | fits)),
             laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)),
             laps.record.longest.eq(Mux(recent, Mux(most > usual, most, usual), 0)),
-            self.sent.word.eq(enters), self.sent.packet.eq(enters & self.i.payload.last),
+            self.sent.word.eq(enters), self.sent.packet.eq(enters & last),
         ]
         with m.If(enters):
-            m.d.sync += [inside.eq(~self.i.payload.last), length.eq(Mux(self.i.payload.last, 0, length + 1))]
+            m.d.sync += [inside.eq(~last), length.eq(Mux(last, 0, length + 1))]
         with m.If(self.i.valid | inside | (path.whole != 0)):
             m.d.sync += recent.eq(1)
         with m.Elif(laps.granted):
@@ -225,7 +244,7 @@ class SlotLink(wiring.Component):
             m.d.sync += most.eq(length + 1)
         with m.Elif((path.whole == 0) & ~inside):
             m.d.sync += most.eq(0)
-        with m.If(reset):
+        with m.If(anew):
             m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(0)]
 
         # Packets of the predecessor.

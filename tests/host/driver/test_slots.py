@@ -211,7 +211,9 @@ def test_training(run, monkeypatch, tmp_path):
     ("slots", {"topology": "2x2"}, "Option --links slots is for a run without --topology: leave it out"),
     ("slots", {"slow_link": "2:0.5"}, "Option --links slots is for a run without --slow-link: leave it out"),
     ("slots", {"transport": TransportName.BOARD},
-     "Option --links slots is for transports verilated and pysim, not board: leave it out"),
+     "Option --links slots is for transports verilated, messages and pysim, not board: leave it out"),
+    ("credits", {"transport": TransportName.MESSAGES},
+     "Transport messages must be with --links slots, not 'credits'"),
 ])
 def test_option(links, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

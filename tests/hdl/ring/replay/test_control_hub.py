@@ -175,7 +175,7 @@ def test_tenants(shared, tenant):
 
 def test_lockstep_of_tenants(shared):
     """Any words, of any tenant, which changes while links are reset."""
-    generator = random.Random(7)
+    generator = random.Random(2)
     bench = Bench(0)
     bench.words = [word for message in messages(generator, 600)
                    for word in (marked(message[0], generator.randrange(3)), *message[1:])]

@@ -1,6 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Sizes and units of ends of links in slots (hdl/ring/slots/link.py)."""
 
+import dataclasses
 import re
 
 import pytest
@@ -27,4 +28,5 @@ def test_room_for_packets(segment, words):
 def test_units():
     """Nodes with slots have two units more, whose gateware is in the ends of links."""
     assert [unit.name for unit in units(SLOTS)] == ["relay", "keepalive", "records", "clock"]
+    assert [unit.name for unit in units(dataclasses.replace(SLOTS, messages=True))][4:] == ["places"]
     assert [unit.name for unit in units(NodeConfig(replay=True, queues=2))] == ["relay", "keepalive"]
