@@ -55,8 +55,8 @@ def written_signature(rows):
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory: whether a word that was read in the cycle before is let out, and whether one is
-    written in this cycle, with the rows, and whether they are the host's."""
+    """Accesses to the block memory in a cycle: whether a word comes to its output, and whether one is written, with
+    the rows, and whether they are the host's."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
         "writes": 1, "written_row": range(rows), "written_by_host": 1})
@@ -152,61 +152,63 @@ class LanedMemory(wiring.Component):
     def _elaborate_guards(self, m, memory):
         """Elaborate reads and writes of a guarded memory.
 
-        Nothing of a guard is on the path of the turns. Rows of engines are moved to the window beside them, the block
-        memory reads whichever row has its turn, and what that has is compared in the cycle after, beside the word,
-        which goes no further if it is outside. A row to write is moved and compared when it is in its register.
+        The row that has its turn comes to a register, and behind that are the sum and the comparison, so that neither
+        is on the path of the turns. The block memory is read a cycle later than in a memory without guards, and its
+        own output is the register of the elements, the reset of which makes zeros. It is written a cycle later too.
         """
+        rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
-        read = memory.read_port(domain="comb")  # with the register behind it, that of the block memory
-        word, elements = Signal(32 * self._lanes, reset_less=True), Signal(32 * self._lanes, reset_less=True)
-        written_row, written_by_host, keep = Signal(range(self._rows)), Signal(), Signal(self._lanes)
-        m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
+        read = memory.read_port(domain="comb")  # with the register behind it, one of the block memory
+        elements = Signal(32 * self._lanes, reset_less=True)
+        read_row, read_by_host = Signal(range(rows)), Signal()
+        written_row, written_by_host, keep = Signal(range(rows)), Signal(), Signal(self._lanes)
+        data_in = Signal.like(write.data, reset_less=True)
+        inside, place = self._guard(m, "read", read_row, read_by_host)
+        writes_inside, written_place = self._guard(m, "write", written_row, written_by_host)
 
         # A row of the host's is not counted from the base. Where it meets an engine's, a read waits if both have the
         # same place in their groups, so that no sum is ahead of the turns.
-        low = exact_log2(GROUP // self._lanes)
-        *readers, host = self.read
+        low, by_host = exact_log2(GROUP // self._lanes), [0] * (len(self.read) - 1) + [1]
         waits = [(port.row[:low] == written_row[:low]) & keep.any()
-                 & ((port.row[low:] == written_row[low:]) | (written_by_host ^ (port is host)))
-                 for port in self.read]
+                 & ((port.row[low:] == written_row[low:]) | (written_by_host ^ its))
+                 for port, its in zip(self.read, by_host, strict=True)]
         granted = self._read_turns(m, elements, waits)
-        moved = [port.row + (self.window.base << low) for port in readers]
-        read_row = chosen(granted, [*moved, host.row])
-        came, by_host, by_engine, inside = Signal.like(read_row), Signal(), Signal(), Signal()
-        allowed = by_engine & (came[low:] < self.window.base + self.window.size)
-        m.d.comb += [read.addr.eq(read_row), inside.eq(by_host | allowed)]
-        m.d.sync += [
-            came.eq(read_row), by_host.eq(granted[-1]), by_engine.eq(granted[:-1].any()),
-            word.eq(read.data), elements.eq(Mux(inside, word, 0)), self.accesses.read_row.eq(read.addr),
-        ]
-
         taken = self._write_turns(m)
-        *writers, _ = self.write
-        asks = Cat(port.valid for port in writers)
-        writes_inside = written_by_host | guard.allowed
+        *engines, _ = self.write
+        asks = Cat(port.valid for port in engines)
         m.d.sync += [
+            read_row.eq(chosen(granted, [port.row for port in self.read])), read_by_host.eq(granted[-1]),
+            elements.eq(Mux(inside, read.data, 0)),
             written_row.eq(_first(self.write, "row")), written_by_host.eq(~asks.any()),
-            write.data.eq(_first(self.write, "elements")), keep.eq(Mux(taken, _first(self.write, "keep"), 0)),
-        ]
-        m.d.comb += [
-            guard.row.eq(written_row), guard.window.size.eq(self.window.size),
-            guard.window.base.eq(Mux(written_by_host, 0, self.window.base)),
-            write.addr.eq(guard.place), write.en.eq(Mux(writes_inside, keep, 0)),
-            self.accesses.reads.eq(inside), self.accesses.read_by_host.eq(by_host),
-            self.accesses.writes.eq(write.en.any()), self.accesses.written_row.eq(write.addr),
+            keep.eq(Mux(taken, _first(self.write, "keep"), 0)), data_in.eq(_first(self.write, "elements")),
+            write.addr.eq(written_place), write.data.eq(data_in), write.en.eq(Mux(writes_inside, keep, 0)),
             self.accesses.written_by_host.eq(written_by_host),
         ]
+        m.d.comb += [
+            read.addr.eq(place),
+            self.accesses.reads.eq(inside), self.accesses.read_row.eq(place),
+            self.accesses.read_by_host.eq(read_by_host),
+            self.accesses.writes.eq(write.en.any()), self.accesses.written_row.eq(write.addr),
+        ]
         if self._watched:
-            m.d.comb += [self.written.valid.eq(write.en.any()), self.written.row.eq(write.addr)]
+            m.d.comb += [self.written.valid.eq(keep.any() & writes_inside), self.written.row.eq(written_place)]
 
-        won = [port.valid & ~asks[:n].any() & taken for n, port in enumerate(writers)]
-        for queue in range(len(self.strays)):
-            marks = []
-            for kind, served, owners in zip(("read", "written"), (granted[:-1], won), self._owners, strict=True):
-                marks.append(Signal(name=f"{kind}_by_{queue}"))
-                its = Cat(mark for mark, owner in zip(served, owners, strict=True) if owner == queue)
-                m.d.sync += marks[-1].eq(its.any())
-            m.d.comb += self.strays[queue].eq((marks[0] & ~inside) | (marks[1] & ~writes_inside))
+        won = [port.valid & ~asks[:n].any() & taken for n, port in enumerate(engines)]
+        reads_of, writes_of = self._owners
+        for queue in queues:
+            read_here, written_here = Signal(name=f"read_by_{queue}"), Signal(name=f"written_by_{queue}")
+            for here, marks, owners in ((read_here, granted[:-1], reads_of), (written_here, won, writes_of)):
+                its = Cat(mark for mark, owner in zip(marks, owners, strict=True) if owner == queue)
+                m.d.sync += here.eq(its.any())
+            m.d.comb += self.strays[queue].eq((read_here & ~inside) | (written_here & ~writes_inside))
+
+    def _guard(self, m, kind, row, by_host):
+        """Guard a row of an engine, or of the host, to which the whole memory belongs; return whether it may be
+        accessed, and the row of the memory."""
+        m.submodules[f"{kind}_guard"] = guard = Guard(rows=self._rows, lanes=self._lanes)
+        m.d.comb += [guard.row.eq(row), guard.window.size.eq(self.window.size),
+                     guard.window.base.eq(Mux(by_host, 0, self.window.base))]
+        return by_host | guard.allowed, guard.place
 
     def _elaborate_read(self, m, read, write):
         elements = Signal(32 * self._lanes)

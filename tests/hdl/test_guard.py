@@ -135,7 +135,7 @@ class Inside(wiring.Component):
                    | ((accesses.written_row >= begin) & (accesses.written_row < end))),
         ]
         outside = Signal(3)
-        told, passed, hosts, wrote, written = Signal(2), Signal(), Signal(), Signal(), Signal(range(rows))
+        told, passed, hosts = Signal(2), Signal(), Signal()
         taken = [port.valid & port.ready for port in unit.read]
         m.d.comb += outside.eq(Cat(*(one & (port.row >= self.window.size * (32 // lanes))
                                      for one, port in zip(taken, unit.read[:2], strict=False)),
@@ -143,8 +143,7 @@ class Inside(wiring.Component):
         # The port that was served in the cycle before, with its row of the memory.
         served, asked = Signal(3), Signal(range(2 * rows))
         m.d.sync += [told.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
-                     passed.eq(accesses.reads), hosts.eq(accesses.read_by_host),
-                     wrote.eq(accesses.writes), written.eq(accesses.written_row)]
+                     passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]
         for one, port, first in zip(taken, unit.read, (begin, begin, 0), strict=True):
             with m.If(one):
                 m.d.sync += asked.eq(port.row + first)
@@ -157,7 +156,8 @@ class Inside(wiring.Component):
             Assert(~hosts | ~(unit.read[0].response | unit.read[1].response)),
             Assert(~settled | (accesses.read_by_host == served[2])),
             Assert(~served.any() | ~accesses.reads | (accesses.read_row == asked)),
-            Assert(~(served.any() & accesses.reads & wrote & (accesses.read_row == written))),
+            Assert(~(served.any() & accesses.reads & accesses.writes
+                     & (accesses.read_row == accesses.written_row))),
         ]
         return m
 
