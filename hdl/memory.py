@@ -206,9 +206,8 @@ class LanedMemory(wiring.Component):
         """Guard a row of an engine, or of the host, to which the whole memory belongs; return whether it may be
         accessed, and the row of the memory."""
         m.submodules[f"{kind}_guard"] = guard = Guard(rows=self._rows, lanes=self._lanes)
-        m.d.comb += [guard.row.eq(row), guard.window.size.eq(self.window.size),
-                     guard.window.base.eq(Mux(by_host, 0, self.window.base))]
-        return by_host | guard.allowed, guard.place
+        m.d.comb += [guard.window.eq(self.window), guard.row.eq(row), guard.whole.eq(by_host)]
+        return guard.allowed, guard.place
 
     def _elaborate_read(self, m, read, write):
         elements = Signal(32 * self._lanes)

@@ -26,13 +26,13 @@ def test_constructor_errors():
 def test_guard():
     """Every row in every window."""
     unit = Unit(Guard(rows=ROWS, lanes=LANES))
-    row, base, size = (each.ravel() for each in np.meshgrid(
-        np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1)))
-    trace = unit.run({"row": row, "window": base | size << 2})
-    inside = row < GROUP_ROWS * size
+    row, base, size, of_memory = (each.ravel() for each in np.meshgrid(
+        np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1), [False, True]))
+    trace = unit.run({"row": row, "window": base | size << 2, "whole": of_memory})
+    inside = of_memory | (row < GROUP_ROWS * size)
     assert (trace["allowed"] == inside).all()
     fits = inside & (base + size <= GROUPS)
-    assert (trace["place"][fits] == (row + GROUP_ROWS * base)[fits]).all()
+    assert (trace["place"][fits] == (row + np.where(of_memory, 0, GROUP_ROWS * base))[fits]).all()
     assert fits.sum() > 100
     assert Guard.latency == 0
 

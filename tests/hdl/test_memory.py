@@ -27,7 +27,8 @@ PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 class Bench(wiring.Component):
     """One memory with two readers, the first of gradients, one writer, and the host behind them.
 
-    With ``strided`` the reader of gradients and the writer have a pitch.
+    With ``strided`` the reader of gradients and the writer have a pitch. That of eight lanes is one for a memory with
+    guards.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -60,7 +61,8 @@ class Bench(wiring.Component):
         lanes = self._lanes
         m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=lanes, readers=3, writers=2)
         m.submodules.gradients = gradients = RowReader(
-            rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True, strided=self._strided
+            rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True, strided=self._strided,
+            guarded=lanes == 8
         )
         m.submodules.weights = weights = RowReader(
             rows=ROWS, lanes=lanes, elements=ELEMENTS, depth=self._depth, ahead=False
