@@ -46,14 +46,15 @@ def whole(row, base, size):
 def test_guarded_memory(base, size):
     """Reads and writes of two engines and the host, beside each other: turns, words, zeros, and who has strayed."""
     cycles = 3000
-    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, owners=OWNERS), name="GuardedMemory")
+    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
+                name="GuardedMemory")
     unit.reset()
     generator = np.random.default_rng(10 * base + size)
     asks, offers = generator.random((3, cycles)) < 0.6, generator.random((3, cycles)) < 0.4
     edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few, so that they meet
     rows, places = generator.choice(edges, (3, cycles)), generator.choice(edges, (3, cycles))
     words = generator.integers(1, 1 << 32, (3, cycles), dtype=np.uint64)
-    keep = generator.integers(1, 1 << LANES, (3, cycles))
+    keep = generator.integers(0, 1 << LANES, (3, cycles))
     inputs = {"window": np.full(cycles, base | size << 2)}
     for n in range(3):
         inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": rows[n], f"write__{n}__valid": offers[n],
@@ -62,9 +63,11 @@ def test_guarded_memory(base, size):
     trace = unit.run(inputs)
 
     content = np.zeros((ROWS, LANES), np.uint64)
-    served, latest, strays, zeros, meetings = 0, None, 0, 0, 0
+    served, latest, landed, strays, zeros, meetings = 0, None, None, 0, 0, 0
     for cycle in range(cycles - READ_LATENCY):
         assert trace["strays"][cycle] == strays, f"{cycle=}"
+        assert trace["written__valid"][cycle] == (landed is not None), f"{cycle=}"
+        assert landed is None or trace["written__row"][cycle] == landed, f"{cycle=}"
         strays = 0
         asking = []
         for n in ((served + 1 + n) % 3 for n in range(3)):
@@ -87,13 +90,14 @@ def test_guarded_memory(base, size):
                 strays |= 1 << OWNERS[0][served]
                 zeros += 1
         first = next((n for n in range(3) if offers[n, cycle]), None)
-        latest = None
+        latest = landed = None
         if first is not None:
-            latest = places[first, cycle], first == 2
+            latest = (places[first, cycle], first == 2) if keep[first, cycle] else None
             place = places[2, cycle] if first == 2 else whole(places[first, cycle], base, size)
             if place is None:
                 strays |= 1 << OWNERS[1][first]
             else:
+                landed = place if keep[first, cycle] else None
                 kept = (keep[first, cycle] >> np.arange(LANES) & 1).astype(bool)
                 content[place, kept] = words[first, cycle]
     assert (zeros > 100) == (size < GROUPS)
