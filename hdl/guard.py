@@ -56,11 +56,11 @@ class Guard(wiring.Component):
         group, base, size = self.row[self._group:], self.window.base, self.window.size
         # One carry chain for both: below a bit between them, the row less the size; above it, the row plus the base,
         # and one more if the row is outside. Two short ones would be made of LUTs.
-        least = max(len(group), len(size))
-        chain = Cat(group | Const(0, least), ~self.whole, group) - Cat(
-            size | Const(0, least), Const(1, 1), ~base | self.whole.replicate(len(base)))
+        middle = len(size)
+        chain = Cat(group | Const(0, middle), ~self.whole, group) - Cat(
+            size, Const(1, 1), ~base | self.whole.replicate(len(base)))
         m.d.comb += [
-            self.allowed.eq(self.whole | chain[least]),
-            self.place.eq(Cat(self.row[:self._group], chain[least + 1:])),
+            self.allowed.eq(self.whole | chain[middle]),
+            self.place.eq(Cat(self.row[:self._group], chain[middle + 1:])),
         ]
         return m
