@@ -184,6 +184,9 @@ class CommandChecker(wiring.Component):
         tenants = config.tenants > 1
         if tenants:  # a memory is the window of the tenant
             is_tenant = self.tenancy.tenant != PRIVILEGED
+            foreign = command.tenant != self.tenancy.tenant
+            reserved = is_tenant & Cat(command.operation == operation.code for operation in operations
+                                       if operation.privileged).any()
             words = {space.name: Cat(Const(0, exact_log2(GROUP)), self.tenancy.windows[space.name].size)
                      for space in windowed(config)}
 
@@ -273,12 +276,13 @@ class CommandChecker(wiring.Component):
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
                     if tenants:
-                        reserved = Cat(command.operation == operation.code for operation in operations
-                                       if operation.privileged)
-                        with m.If(reserved.any() & (self.tenancy.tenant != PRIVILEGED)):
-                            conclude(EventStatus.FOREIGN_TENANT, command.operation)
-                        with m.If(command.tenant != self.tenancy.tenant):
-                            conclude(EventStatus.FOREIGN_TENANT, command.tenant)
+                        with m.If(foreign | reserved):
+                            m.d.sync += self.o.valid.eq(0)
+                            m.next = "Foreign"
+
+            if tenants:
+                with m.State("Foreign"):
+                    conclude(EventStatus.FOREIGN_TENANT, Mux(foreign, command.tenant, command.operation))
 
             with m.State("Ring"):
                 rooted = Cat(*(command.operation == operation.code for operation in operations if operation.has_root),

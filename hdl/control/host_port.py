@@ -13,9 +13,9 @@ from hdl.control.program_requests import program_states
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, PING_WORDS, RESPONSE, RUN_WORDS, Opcode, Status
 from hdl.control.register_file import RegisterBus
 from hdl.control.registers import registers_of
-from hdl.control.requester import Requester, capacities
+from hdl.control.requester import PATIENCE, Requester, capacities
 from hdl.control.sequencer import run_layout
-from hdl.control.windows import asked_layout, found_layout
+from hdl.control.windows import PRIVILEGED, asked_layout, found_layout
 from hdl.memory_map import MOST_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
@@ -167,11 +167,12 @@ class HostPort(wiring.Component):
         requester, begin = None, "Opcode"
         if self._config.tenants > 1:
             begin = "Tenant"
-            m.submodules.requester = requester = Requester(server=self._config.is_server)
+            m.submodules.requester = requester = Requester(config=self._config)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
                 requester.address.eq(self.bus.address), requester.running.eq(self.running),
                 requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked)]
+            m.d.comb += access.address.eq(requester.moved)
 
         def respond(words=0):
             m.d.sync += size.eq(words)
@@ -179,6 +180,10 @@ class HostPort(wiring.Component):
 
         # What is beyond a tenant's window is not told from what is beyond the memory.
         beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
+
+        over = address == 0  # the wait for an event
+        if requester:  # in PATIENCE cycles what is left has gone round
+            over |= (requester.asked.tenant != PRIVILEGED) & (left == (EVENT_WORDS - PATIENCE) % (1 << len(left)))
 
         def refuse(reason):
             m.d.sync += status.eq(reason)
@@ -192,21 +197,23 @@ class HostPort(wiring.Component):
             with m.Elif(final):
                 following()
 
+        def receive(following):
+            """Take a header, with which a request begins."""
+            m.d.comb += word.ready.eq(1)
+            m.d.sync += [header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
+            with m.If(take):
+                m.next = following
+
         with m.FSM() as self.states:  # for specifications, as size and end are
             if requester:
                 with m.State("Tenant"):
-                    m.d.comb += [word.ready.eq(1), requester.take.eq(take)]
-                    m.d.sync += [header.eq(0), status.eq(Status.OK), size.eq(0)]
-                    with m.If(take):
-                        m.next = "Opcode"
-                        with m.If(word.payload.last):  # it is a packet without a request
-                            m.next = "Dispatch"
+                    m.d.comb += requester.take.eq(take)
+                    receive("Opcode")
+                    with m.If(take & word.payload.last):  # it is a packet of one word, which is a header too
+                        m.next = "Dispatch"
 
             with m.State("Opcode"):
-                m.d.comb += word.ready.eq(1)
-                m.d.sync += [header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
-                with m.If(take):
-                    m.next = "Dispatch"
+                receive("Dispatch")
 
             with m.State("Dispatch"):
                 m.d.sync += left.eq(header.count)
@@ -293,8 +300,8 @@ class HostPort(wiring.Component):
                     space = Mux(loads, MOST_SPACES + 1, space)
                 room = Array(rooms)[space]
                 if requester:
-                    room = Mux(requester.bounded, requester.room, room)
-                    m.d.sync += address.eq(requester.moved)
+                    m.d.comb += requester.asks.eq(1)
+                    room = Mux(loads, rooms[-1], requester.room) if self._programs else requester.room
                 m.d.sync += [end.eq(first + header.count), capacity.eq(room)]
                 m.next = "Compare"
 
@@ -363,8 +370,10 @@ class HostPort(wiring.Component):
                 m.d.sync += address.eq(address - 1)  # cycles that are left
                 with m.If(self.events.valid):
                     respond(EVENT_WORDS)
-                with m.Elif(address == 0):
+                with m.Elif(over):
                     refuse(Status.EMPTY)
+                if requester:  # a tenant's wait is cut short
+                    m.d.sync += left.eq(left - 1)
 
             with m.State("Read-Memory"):
                 m.d.comb += self.memory_read.request.valid.eq(1)
