@@ -65,7 +65,8 @@ class CommandChecker(wiring.Component):
       One without extents that is not on the ring, such as QUIESCE, is not checked further.
     - In a node with tenants, the command's ``tenant`` is the one whose commands the node executes
       (``FOREIGN_TENANT``; the detail is that of the command), and a tenant's operation is not a ``privileged`` one
-      (the same; the detail is the operation). QUIESCE is checked so too.
+      (the same; the detail is the operation). QUIESCE is checked so too; a foreign one gets its verdict a cycle
+      later.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
       ``BAD_FORMAT``, if there is no such format, or the root of one with blocks is no server; the detail is it).
