@@ -164,15 +164,16 @@ class HostPort(wiring.Component):
                 m.d.comb += [self.banks.edit.eq(Cat(address, third)), self.banks.run.eq(run)]
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
-        requester, begin = None, "Opcode"
+        requester, begin, over = None, "Opcode", address == 0  # the wait for an event is over
         if self._config.tenants > 1:
             begin = "Tenant"
             m.submodules.requester = requester = Requester(config=self._config)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
                 requester.address.eq(self.bus.address), requester.running.eq(self.running),
-                requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked)]
-            m.d.comb += access.address.eq(requester.moved)
+                requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked),
+                access.address.eq(requester.moved)]
+            over |= (requester.asked.tenant != PRIVILEGED) & (left == (EVENT_WORDS - PATIENCE) % (1 << len(left)))
 
         def respond(words=0):
             m.d.sync += size.eq(words)
@@ -180,10 +181,6 @@ class HostPort(wiring.Component):
 
         # What is beyond a tenant's window is not told from what is beyond the memory.
         beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
-
-        over = address == 0  # the wait for an event
-        if requester:  # in PATIENCE cycles what is left has gone round
-            over |= (requester.asked.tenant != PRIVILEGED) & (left == (EVENT_WORDS - PATIENCE) % (1 << len(left)))
 
         def refuse(reason):
             m.d.sync += status.eq(reason)
@@ -197,23 +194,19 @@ class HostPort(wiring.Component):
             with m.Elif(final):
                 following()
 
-        def receive(following):
-            """Take a header, with which a request begins."""
-            m.d.comb += word.ready.eq(1)
-            m.d.sync += [header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
-            with m.If(take):
-                m.next = following
-
         with m.FSM() as self.states:  # for specifications, as size and end are
-            if requester:
-                with m.State("Tenant"):
-                    m.d.comb += requester.take.eq(take)
-                    receive("Opcode")
-                    with m.If(take & word.payload.last):  # it is a packet of one word, which is a header too
-                        m.next = "Dispatch"
-
-            with m.State("Opcode"):
-                receive("Dispatch")
+            # Each takes a word for a header: a packet of one word has no other.
+            for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
+                with m.State(name):
+                    m.d.comb += word.ready.eq(1)
+                    m.d.sync += [
+                        header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
+                    with m.If(take):
+                        m.next = following
+                        if name == "Tenant":
+                            m.d.comb += requester.take.eq(1)
+                            with m.If(word.payload.last):
+                                m.next = "Dispatch"
 
             with m.State("Dispatch"):
                 m.d.sync += left.eq(header.count)
@@ -367,13 +360,11 @@ class HostPort(wiring.Component):
                             m.next = "Write-Memory"
 
             with m.State("Event"):
-                m.d.sync += address.eq(address - 1)  # cycles that are left
+                m.d.sync += [address.eq(address - 1), *([left.eq(left - 1)] if requester else [])]  # cycles left
                 with m.If(self.events.valid):
                     respond(EVENT_WORDS)
                 with m.Elif(over):
                     refuse(Status.EMPTY)
-                if requester:  # a tenant's wait is cut short
-                    m.d.sync += left.eq(left - 1)
 
             with m.State("Read-Memory"):
                 m.d.comb += self.memory_read.request.valid.eq(1)
