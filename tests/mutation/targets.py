@@ -104,9 +104,10 @@ def _schedule() -> dict[str, Any]:
 
 
 def _control() -> dict[str, Any]:
-    from hdl.ring.control import CollectiveControl, RestorableControl
+    from hdl.ring.control import CollectiveControl, RestorableControl, with_cut
 
-    return {"control": CollectiveControl(), "restorable": RestorableControl()}
+    return {"control": CollectiveControl(), "restorable": RestorableControl(),
+            "cut": with_cut(CollectiveControl)()}
 
 
 def _nodes() -> dict[str, Any]:
