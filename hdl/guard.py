@@ -30,6 +30,8 @@ class Guard(wiring.Component):
     -------
     window : In(window_layout(rows * lanes))
     row : In(range(rows))
+    whole : In(1)
+        The row is one of the memory, which is all allowed.
     allowed : Out(1)
         Whether the row is in the window.
     place : Out(range(rows))
@@ -44,16 +46,21 @@ class Guard(wiring.Component):
         self._group = exact_log2(GROUP // lanes)  # bits of a row in its group
         super().__init__({
             "window": In(window_layout(rows * lanes)),
-            "row": In(range(rows)),
+            "row": In(range(rows)), "whole": In(1),
             "allowed": Out(1),
             "place": Out(range(rows)),
         })
 
     def elaborate(self, platform):
         m = Module()
-        group = self.row[self._group:]
+        group, base, size = self.row[self._group:], self.window.base, self.window.size
+        # One carry chain for both: below a bit between them, the row less the size; above it, the row plus the base,
+        # and one more if the row is outside. Two short ones would be made of LUTs.
+        middle = len(size)
+        chain = Cat(group | Const(0, middle), ~self.whole, group) - Cat(
+            size, Const(1, 1), ~base | self.whole.replicate(len(base)))
         m.d.comb += [
-            self.allowed.eq(group < self.window.size),
-            self.place.eq(self.row + Cat(Const(0, self._group), self.window.base)),
+            self.allowed.eq(self.whole | chain[middle]),
+            self.place.eq(Cat(self.row[:self._group], chain[middle + 1:])),
         ]
         return m

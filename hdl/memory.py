@@ -7,6 +7,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from hdl.group import GROUP
 from hdl.guard import Guard, window_layout
@@ -54,7 +55,8 @@ def written_signature(rows):
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory in a cycle: whether there are any, their rows, and whether they are the host's."""
+    """Accesses to the block memory in a cycle: whether a word comes to its output, and whether one is written, with
+    the rows, and whether they are the host's."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
         "writes": 1, "written_row": range(rows), "written_by_host": 1})
@@ -89,7 +91,8 @@ class LanedMemory(wiring.Component):
         Queue whose commands each read port, and each write port, serves; the last port of each kind is the host's,
         and has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` is behind the turns of the read
         ports, and one behind those of the write ports, for all but the host's, whose rows are those of the memory. A
-        row outside the window reads as zeros, and nothing is written there.
+        row outside the window reads as zeros, and nothing is written there. Between the host and an engine, a read
+        waits for a write of any row at the same place in a group of 32 elements.
 
     Members
     -------
@@ -101,9 +104,10 @@ class LanedMemory(wiring.Component):
     enable : In(1)
         There if it is ``throttled``; all ``ready`` depend combinationally on it.
     window : In(window_layout(rows * lanes))
-        There if it is guarded.
+        There if it is guarded. An access is compared with that of the cycle after its turn.
     strays : Out(queues)
-        There if it is guarded: queues of which a command has read or written outside, in the cycle before.
+        There if it is guarded: queues of which a command has read or written outside, in the cycle before;
+        combinational from ``window``.
     """
 
     def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False, owners=None):
@@ -136,88 +140,94 @@ class LanedMemory(wiring.Component):
         m.submodules.memory = memory = Memory(
             shape=32 * self._lanes, depth=self._rows, init=[], attrs={"no_rw_check": 1}
         )
+        if self._owners is not None:
+            self._elaborate_guards(m, memory)
+            return m
         read = memory.read_port(transparent_for=())
         write = memory.write_port(granularity=32)
-        if self._owners is not None:
-            self._elaborate_guards(m, read, write)
-            return m
         self._elaborate_write(m, write)
         self._elaborate_read(m, read, write)
         return m
 
-    def _elaborate_guards(self, m, read, write):
-        """Elaborate reads and writes of a guarded memory."""
-        rows, lanes = self._rows, self._lanes
-        guards = []
-        for kind in ("read", "write"):
-            m.submodules[f"{kind}_guard"] = guard = Guard(rows=rows, lanes=lanes)
-            m.d.comb += guard.window.eq(self.window)
-            guards.append(guard)
-        reads, writes = guards
+    def _elaborate_guards(self, m, memory):
+        """Elaborate reads and writes of a guarded memory.
 
-        # Engines compare their rows with those of the tenant, so that no sum is ahead of the turns.
-        latest = Signal(range(rows))  # the row that is being written, from the base on
-        *engines, host = self.write
-        asks = Cat(port.valid for port in engines).any()
-        row, base = Mux(asks, _first(engines, "row"), 0) if engines else Const(0), self.window.base * (GROUP // lanes)
+        The row that has its turn comes to a register, and behind that are the sum and the comparison, so that neither
+        is on the path of the turns. The block memory is read a cycle later than in a memory without guards, and its
+        own output is the register of the elements, the reset of which makes zeros. It is written a cycle later too.
+        """
+        rows, queues = self._rows, range(len(self.strays))
+        write = memory.write_port(granularity=32)
+        read = memory.read_port(domain="comb")  # with the register behind it, one of the block memory
+        elements = Signal(32 * self._lanes, reset_less=True)
+        read_row, read_by_host = Signal(range(rows)), Signal()
+        written_row, written_by_host, keep = Signal(range(rows)), Signal(), Signal(self._lanes)
+        data_in = Signal.like(write.data, reset_less=True)
+        inside, place = self._guard(m, "read", read_row, read_by_host)
+        writes_inside, written_place = self._guard(m, "write", written_row, written_by_host)
+
+        # A row of the host's is not counted from the base. Where it meets an engine's, a read waits if both have the
+        # same place in their groups, so that no sum is ahead of the turns.
+        low, by_host = exact_log2(GROUP // self._lanes), [0] * (len(self.read) - 1) + [1]
+        waits = [(port.row[:low] == written_row[:low]) & keep.any()
+                 & ((port.row[low:] == written_row[low:]) | (written_by_host ^ its))
+                 for port, its in zip(self.read, by_host, strict=True)]
+        granted = self._read_turns(m, elements, waits)
         taken = self._write_turns(m)
-        allowed = ~asks | writes.allowed
-        m.d.comb += writes.row.eq(row)
-        if self._watched:
-            m.d.comb += [self.written.valid.eq(write.en.any()), self.written.row.eq(write.addr)]
+        *engines, _ = self.write
+        asks = Cat(port.valid for port in engines)
         m.d.sync += [
-            write.addr.eq(Mux(asks, writes.place, host.row)),
-            latest.eq(Mux(asks, row, (host.row - base)[:len(latest)])),
-            write.data.eq(_first(self.write, "elements")),
-            write.en.eq(Mux(taken & allowed, _first(self.write, "keep"), 0)),
-            self.accesses.written_by_host.eq(~asks),
+            read_row.eq(chosen(granted, [port.row for port in self.read])), read_by_host.eq(granted[-1]),
+            elements.eq(Mux(inside, read.data, 0)),
+            written_row.eq(_first(self.write, "row")), written_by_host.eq(~asks.any()),
+            keep.eq(Mux(taken, _first(self.write, "keep"), 0)), data_in.eq(_first(self.write, "elements")),
+            write.addr.eq(written_place), write.data.eq(data_in), write.en.eq(Mux(writes_inside, keep, 0)),
+            self.accesses.written_by_host.eq(written_by_host),
         ]
-        granted, elements = self._read_turns(m, read, [*[latest] * (len(self.read) - 1), write.addr], write.en)
-        marks, by_host = granted[:-1], granted[-1]
-        stray = Signal()
         m.d.comb += [
-            reads.row.eq(chosen(marks, [port.row for port in self.read[:-1]]) if len(marks) else 0),
-            read.en.eq(by_host | (marks.any() & reads.allowed)),
-            read.addr.eq(Mux(by_host, self.read[len(marks)].row, reads.place)),
-            self.accesses.reads.eq(read.en), self.accesses.read_row.eq(read.addr),
-            self.accesses.read_by_host.eq(by_host),
+            read.addr.eq(place),
+            self.accesses.reads.eq(inside), self.accesses.read_row.eq(place),
+            self.accesses.read_by_host.eq(read_by_host),
             self.accesses.writes.eq(write.en.any()), self.accesses.written_row.eq(write.addr),
         ]
-        m.d.sync += stray.eq(marks.any() & ~reads.allowed)
-        with m.If(stray):
-            m.d.sync += elements.eq(0)
-        won = [port.valid & ~Cat(other.valid for other in engines[:n]).any() & taken
-               for n, port in enumerate(engines)]
-        for queue in range(len(self.strays)):
-            read_here, written_here = (
-                Cat(mark for mark, owner in zip(marked, owners, strict=True) if owner == queue).any()
-                for marked, owners in zip((marks, won), self._owners, strict=True))
-            m.d.sync += self.strays[queue].eq((read_here & ~reads.allowed) | (written_here & ~writes.allowed))
+        if self._watched:
+            m.d.comb += [self.written.valid.eq(keep.any() & writes_inside), self.written.row.eq(written_place)]
+
+        won = [port.valid & ~asks[:n].any() & taken for n, port in enumerate(engines)]
+        reads_of, writes_of = self._owners
+        for queue in queues:
+            read_here, written_here = Signal(name=f"read_by_{queue}"), Signal(name=f"written_by_{queue}")
+            for here, marks, owners in ((read_here, granted[:-1], reads_of), (written_here, won, writes_of)):
+                its = Cat(mark for mark, owner in zip(marks, owners, strict=True) if owner == queue)
+                m.d.sync += here.eq(its.any())
+            m.d.comb += self.strays[queue].eq((read_here & ~inside) | (written_here & ~writes_inside))
+
+    def _guard(self, m, kind, row, by_host):
+        """Guard a row of an engine, or of the host, to which the whole memory belongs; return whether it may be
+        accessed, and the row of the memory."""
+        m.submodules[f"{kind}_guard"] = guard = Guard(rows=self._rows, lanes=self._lanes)
+        m.d.comb += [guard.window.eq(self.window), guard.row.eq(row), guard.whole.eq(by_host)]
+        return guard.allowed, guard.place
 
     def _elaborate_read(self, m, read, write):
-        granted, _ = self._read_turns(m, read, [write.addr] * len(self.read), write.en)
+        elements = Signal(32 * self._lanes)
+        m.d.sync += elements.eq(read.data)
+        granted = self._read_turns(m, elements, [(port.row == write.addr) & write.en.any() for port in self.read])
         m.d.comb += [
             read.en.eq(granted.any()),
             read.addr.eq(chosen(granted, [port.row for port in self.read])),
         ]
 
-    def _read_turns(self, m, read, written, writes):
-        """Serve the read ports in turn; return the mark of the one that is, and the register behind the memory.
+    def _read_turns(self, m, elements, waits):
+        """Serve the read ports in turn, with what the register of elements has; return the mark of the one served.
 
-        Parameters
-        ----------
-        written : list of value
-            Row that is being written, as each of the ports names it.
-        writes : value
-            Whether one is.
+        Block memory does not say what a read returns beside a write of the same row, so the reader of one that is
+        being written ``waits`` for it.
         """
-        elements = Signal(32 * self._lanes)
-        m.d.sync += elements.eq(read.data)
         count = len(self.read)
-        # Block memory does not say what a read returns beside a write of the same row, so the reader waits for it.
         asking = Signal(count)
         for n, port in enumerate(self.read):
-            asks = port.valid & ~((port.row == written[n]) & writes.any())
+            asks = port.valid & ~waits[n]
             m.d.comb += asking[n].eq(asks & self.enable if self._throttled else asks)
         granted, served = take_turns(m, asking)
         for n, port in enumerate(self.read):
@@ -226,7 +236,7 @@ class LanedMemory(wiring.Component):
             m.d.sync += [fetched.eq(granted[n]), port.response.eq(fetched)]
             with m.If(granted[n]):
                 m.d.sync += served.eq(n)
-        return granted, elements
+        return granted
 
     def _elaborate_write(self, m, write):
         """Take a row in one cycle, and write it in the next: then a register says which row that is."""

@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from hdl.control.command_queue import CommandQueue
-from hdl.control.command_watch import CUT_TIMEOUT, CommandWatch
+from hdl.control.command_watch import BudgetClock, CommandWatch
 from hdl.control.engine import FAR, at, check_engines, operations_of
 from hdl.control.host_port import HostPort
 from hdl.control.host_side import connect_host_side, connect_programs, host_members
@@ -155,8 +155,8 @@ class Node(wiring.Component):
                 return found[path]
             if config.tenants > 1 and path == "tenant":
                 return self._windows.tenancy.tenant
-            if config.tenants > 1 and path in ("link_reset", "timeout"):
-                return self._ending(engine, path, getattr(registers, path))
+            if config.tenants > 1 and path in ("link_reset", "timeout", "cut"):
+                return self._ending(engine, path, registers)
             if root == "windows":
                 return self._windows.tenancy.windows[name]
             if root == "checked":
@@ -217,10 +217,12 @@ class Node(wiring.Component):
             host_port.running.eq(windows.tenancy.tenant), queue.tenancy.eq(windows.tenancy),
             *([windows.link_reset.eq(registers.link_reset)] if config.has_signals else []),
         ]
+        m.submodules.budget = budget = BudgetClock()
+        m.d.comb += budget.budget.eq(registers.budget)
         for n, watch in enumerate(self._watches):
             m.submodules[f"watch_{n}"] = watch
             m.d.comb += [watch.started.eq(queue.start[n].valid & queue.start[n].ready),
-                         watch.budget.eq(registers.budget)]
+                         watch.now.eq(budget.now), watch.deadline.eq(budget.deadline)]
             if config.rounds:
                 m.d.comb += watch.offered.eq(queue.start[n].valid)
             connect_stream(m, watch.o, queue.completions[n])
@@ -230,14 +232,16 @@ class Node(wiring.Component):
         last = self._config.queues - 1
         return last if engine.queue is None else min(engine.queue, last)
 
-    def _ending(self, engine, name, given):
-        """Input of an engine by which a command over its budget ends: a reset, or on the ring a time-out, so that all
+    def _ending(self, engine, name, registers):
+        """Input of an engine by which a command over its budget ends: a reset, or on the ring ``cut``, by which all
         its nodes give it up in good order. With a far memory it ends in the next cycle in which that makes it wait,
         since a reset would forget what it owes."""
         cut = self._watches[self._queue_of(engine)].cut
+        if name == "cut":
+            return cut
+        given = getattr(registers, name)
         if name == "timeout":
-            patience = 0 if FAR in engine.links else CUT_TIMEOUT
-            return Mux(cut, patience, given) if engine.links else given
+            return Mux(cut, 0, given) if FAR in engine.links else given
         return given if engine.links else given | cut
 
     def _memory(self, m, space, units, access):

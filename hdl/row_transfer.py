@@ -53,6 +53,9 @@ class RowReader(wiring.Component):
     ahead : bool
         Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. The
         inference engine does without.
+    guarded : bool
+        Whether the memory is one with guards, whose words come late in their cycle: then gradients become canonical
+        behind the queue, in place of in front of it.
     late : bool
         Whether the memory answers late: then what belongs to a row waits for its answer in a queue, and throughput is
         ``depth`` beats in the cycles of an answer and 2.
@@ -66,13 +69,14 @@ class RowReader(wiring.Component):
     o : Out(stream of beat_layout(lanes))
         The last beat of a job keeps only the lanes that the job covers.
     nan : Out(1)
-        High for a cycle when a NaN was read; only with ``gradients``.
+        High for a cycle when a NaN was read, or when its beat has left if the memory is ``guarded``; only with
+        ``gradients``.
     """
 
     latency = 2 + READ_LATENCY
 
     def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, strided=False, ahead=True,
-                 late=False):
+                 guarded=False, late=False):
         if not isinstance(depth, int) or depth < 1:
             raise ValueError(f"Reader depth must be a positive integer, not {depth!r}")
         self._rows = rows
@@ -82,6 +86,7 @@ class RowReader(wiring.Component):
         self._depth = depth
         self._strided = strided
         self._ahead = ahead
+        self._guarded = guarded
         self._late = late
         super().__init__(
             {
@@ -164,20 +169,27 @@ class RowReader(wiring.Component):
             queue.i.payload.keep.eq(tag[:lanes]),
             queue.i.payload.last.eq(tag[lanes]),
         ]
+        behind = self._gradients and self._guarded
+        given, leaves, made = self.port, self.port.response, queue.i.payload
+        if behind:
+            connect_stream(m, queue.o, self.o)
+            m.d.comb += queue.i.payload.elements.eq(self.port.elements)
+            given, leaves, made, tag = queue.o.payload, departs, self.o.payload, queue.o.payload.keep
         nans = Signal(lanes)
         for n in range(lanes):
-            element = self.port.elements[n]
+            element = given.elements[n]
             if self._gradients:
                 m.d.comb += [
                     nans[n].eq(element[23:31].all() & element[:23].any() & tag[n]),
-                    queue.i.payload.elements[n].eq(
+                    made.elements[n].eq(
                         Mux(nans[n], 0x7FC00000, Mux(element[:31] == 0, 0, element))
                     ),
                 ]
             else:
-                m.d.comb += queue.i.payload.elements[n].eq(element)
-        m.d.sync += self.nan.eq(self.port.response & nans.any())
-        connect_stream(m, queue.o, self.o)
+                m.d.comb += made.elements[n].eq(element)
+        m.d.sync += self.nan.eq(leaves & nans.any())
+        if not behind:
+            connect_stream(m, queue.o, self.o)
         return m
 
 

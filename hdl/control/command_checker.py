@@ -65,7 +65,8 @@ class CommandChecker(wiring.Component):
       One without extents that is not on the ring, such as QUIESCE, is not checked further.
     - In a node with tenants, the command's ``tenant`` is the one whose commands the node executes
       (``FOREIGN_TENANT``; the detail is that of the command), and a tenant's operation is not a ``privileged`` one
-      (the same; the detail is the operation). QUIESCE is checked so too.
+      (the same; the detail is the operation). QUIESCE is checked so too; a foreign one gets its verdict a cycle
+      later.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
       ``BAD_FORMAT``, if there is no such format, or the root of one with blocks is no server; the detail is it).
@@ -184,6 +185,9 @@ class CommandChecker(wiring.Component):
         tenants = config.tenants > 1
         if tenants:  # a memory is the window of the tenant
             is_tenant = self.tenancy.tenant != PRIVILEGED
+            foreign = command.tenant != self.tenancy.tenant
+            reserved = is_tenant & Cat(command.operation == operation.code for operation in operations
+                                       if operation.privileged).any()
             words = {space.name: Cat(Const(0, exact_log2(GROUP)), self.tenancy.windows[space.name].size)
                      for space in windowed(config)}
 
@@ -273,12 +277,13 @@ class CommandChecker(wiring.Component):
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
                     if tenants:
-                        reserved = Cat(command.operation == operation.code for operation in operations
-                                       if operation.privileged)
-                        with m.If(reserved.any() & (self.tenancy.tenant != PRIVILEGED)):
-                            conclude(EventStatus.FOREIGN_TENANT, command.operation)
-                        with m.If(command.tenant != self.tenancy.tenant):
-                            conclude(EventStatus.FOREIGN_TENANT, command.tenant)
+                        with m.If(foreign | reserved):
+                            m.d.sync += self.o.valid.eq(0)
+                            m.next = "Foreign"
+
+            if tenants:
+                with m.State("Foreign"):
+                    conclude(EventStatus.FOREIGN_TENANT, Mux(foreign, command.tenant, command.operation))
 
             with m.State("Ring"):
                 rooted = Cat(*(command.operation == operation.code for operation in operations if operation.has_root),

@@ -1,4 +1,4 @@
-"""Watch over the command that runs: an access outside of its window, and its budget of cycles."""
+"""Watches over commands that run: accesses outside of their windows, and their budget of cycles."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -8,10 +8,36 @@ from hdl.control.protocol import EventStatus, event_layout
 from hdl.control.registers import register
 from hdl.streams.stream import connect_stream
 
-__all__ = ["CUT_TIMEOUT", "CommandWatch"]
+__all__ = ["BudgetClock", "CommandWatch"]
 
-#: Time-out of the ring, in place of TIMEOUT, for a command that has to end.
-CUT_TIMEOUT = 256
+
+#: Bits of times: one more than those of a budget, so that the sign of a difference tells which comes first.
+_TIME = register("BUDGET").width + 1
+
+
+class BudgetClock(wiring.Component):
+    """Count cycles, and tell by which count a command that starts now has used up its budget.
+
+    One clock serves all watches, so that each of them needs but a register and a comparison.
+
+    Members
+    -------
+    budget : In(31)
+    now : Out(32)
+        Cycles, modulo 2^32.
+    deadline : Out(32)
+        ``now`` in the cycle after so many more as the budget has. Combinational.
+    """
+
+    def __init__(self):
+        super().__init__({"budget": In(register("BUDGET").width), "now": Out(_TIME), "deadline": Out(_TIME)})
+
+    def elaborate(self, platform):
+        m = Module()
+        following = Signal.like(self.now)
+        m.d.comb += [following.eq(self.now + 1), self.deadline.eq(following + self.budget)]
+        m.d.sync += self.now.eq(following)
+        return m
 
 
 class CommandWatch(wiring.Component):
@@ -33,8 +59,9 @@ class CommandWatch(wiring.Component):
         The engine takes a command.
     stray : In(1)
         The command has accessed a row outside of its window.
-    budget : In(31)
-        Cycles, the event's first one not included, that a command may take; zero for any number.
+    now, deadline : In(32)
+        Those of a :class:`BudgetClock`, whose budget is the cycles, the event's first one not included, that a
+        command may take; zero for any number.
     cut : Out(1)
         The command has taken more, and has to end: until its event is taken.
     i : In(stream of event_layout())
@@ -46,7 +73,7 @@ class CommandWatch(wiring.Component):
         self._gated = gated
         super().__init__({
             **({"offered": In(1)} if gated else {}),
-            "started": In(1), "stray": In(1), "budget": In(register("BUDGET").width), "cut": Out(1),
+            "started": In(1), "stray": In(1), "now": In(_TIME), "deadline": In(_TIME), "cut": Out(1),
             "i": In(stream.Signature(event_layout())),
             "o": Out(stream.Signature(event_layout())),
         })
@@ -54,19 +81,22 @@ class CommandWatch(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         strayed = Signal()
-        left = Signal.like(self.budget)  # cycles until it is over
-        counts = Signal()
+        deadline = Signal.like(self.deadline, reset_less=True)
+        counts = Signal()  # the budget is not used up
+        begins, over = Signal(), Signal()  # in its first cycle nothing but a budget of zero is used up
+        m.d.sync += begins.eq(self.started)
+        m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])
         connect_stream(m, self.i, self.o)
         before = 0
         if self._gated:  # accesses of the gate, which have ended before the command is taken
             before = Signal()
             m.d.sync += before.eq(self.offered & ~self.started & (before | self.stray))
         with m.If(self.started):
-            m.d.sync += [strayed.eq(before), self.cut.eq(0), left.eq(self.budget), counts.eq(self.budget != 0)]
+            m.d.sync += [strayed.eq(before), self.cut.eq(0), deadline.eq(self.deadline), counts.eq(1)]
         with m.Elif(~self.i.valid):
-            m.d.sync += [left.eq(left - 1), strayed.eq(strayed | self.stray)]
-            with m.If(counts & (left == 0)):
-                m.d.sync += [self.cut.eq(1), counts.eq(0)]
+            m.d.sync += strayed.eq(strayed | self.stray)
+            with m.If(over):
+                m.d.sync += [self.cut.eq(~begins), counts.eq(0)]
         with m.Elif(self.i.ready):
             m.d.sync += [counts.eq(0), self.cut.eq(0)]
         m.d.comb += self.o.payload.status.eq(

@@ -13,9 +13,9 @@ from hdl.control.program_requests import program_states
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, PING_WORDS, RESPONSE, RUN_WORDS, Opcode, Status
 from hdl.control.register_file import RegisterBus
 from hdl.control.registers import registers_of
-from hdl.control.requester import Requester, capacities
+from hdl.control.requester import PATIENCE, Requester, capacities
 from hdl.control.sequencer import run_layout
-from hdl.control.windows import asked_layout, found_layout
+from hdl.control.windows import PRIVILEGED, asked_layout, found_layout
 from hdl.memory_map import MOST_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
@@ -164,14 +164,16 @@ class HostPort(wiring.Component):
                 m.d.comb += [self.banks.edit.eq(Cat(address, third)), self.banks.run.eq(run)]
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
-        requester, begin = None, "Opcode"
+        requester, begin, over = None, "Opcode", address == 0  # the wait for an event is over
         if self._config.tenants > 1:
             begin = "Tenant"
-            m.submodules.requester = requester = Requester(server=self._config.is_server)
+            m.submodules.requester = requester = Requester(config=self._config)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
                 requester.address.eq(self.bus.address), requester.running.eq(self.running),
-                requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked)]
+                requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked),
+                access.address.eq(requester.moved)]
+            over |= (requester.asked.tenant != PRIVILEGED) & (left == (EVENT_WORDS - PATIENCE) % (1 << len(left)))
 
         def respond(words=0):
             m.d.sync += size.eq(words)
@@ -193,20 +195,18 @@ class HostPort(wiring.Component):
                 following()
 
         with m.FSM() as self.states:  # for specifications, as size and end are
-            if requester:
-                with m.State("Tenant"):
-                    m.d.comb += [word.ready.eq(1), requester.take.eq(take)]
-                    m.d.sync += [header.eq(0), status.eq(Status.OK), size.eq(0)]
+            # Each takes a word for a header: a packet of one word has no other.
+            for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
+                with m.State(name):
+                    m.d.comb += word.ready.eq(1)
+                    m.d.sync += [
+                        header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
                     with m.If(take):
-                        m.next = "Opcode"
-                        with m.If(word.payload.last):  # it is a packet without a request
-                            m.next = "Dispatch"
-
-            with m.State("Opcode"):
-                m.d.comb += word.ready.eq(1)
-                m.d.sync += [header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0)]
-                with m.If(take):
-                    m.next = "Dispatch"
+                        m.next = following
+                        if name == "Tenant":
+                            m.d.comb += requester.take.eq(1)
+                            with m.If(word.payload.last):
+                                m.next = "Dispatch"
 
             with m.State("Dispatch"):
                 m.d.sync += left.eq(header.count)
@@ -293,8 +293,8 @@ class HostPort(wiring.Component):
                     space = Mux(loads, MOST_SPACES + 1, space)
                 room = Array(rooms)[space]
                 if requester:
-                    room = Mux(requester.bounded, requester.room, room)
-                    m.d.sync += address.eq(requester.moved)
+                    m.d.comb += requester.asks.eq(1)
+                    room = Mux(loads, rooms[-1], requester.room) if self._programs else requester.room
                 m.d.sync += [end.eq(first + header.count), capacity.eq(room)]
                 m.next = "Compare"
 
@@ -360,10 +360,10 @@ class HostPort(wiring.Component):
                             m.next = "Write-Memory"
 
             with m.State("Event"):
-                m.d.sync += address.eq(address - 1)  # cycles that are left
+                m.d.sync += [address.eq(address - 1), *([left.eq(left - 1)] if requester else [])]  # cycles left
                 with m.If(self.events.valid):
                     respond(EVENT_WORDS)
-                with m.Elif(address == 0):
+                with m.Elif(over):
                     refuse(Status.EMPTY)
 
             with m.State("Read-Memory"):

@@ -111,7 +111,8 @@ class RegisterFile(wiring.Component):
 
     After reset, and after CONTROL.clear_counters for the counters alone, every row up to the last counter is visited
     once before the host's turn comes, and gets its first value, which the upper half of the memory holds. Rows behind
-    the counters are of statuses, which the memory does not hold.
+    the counters are of statuses, which the memory does not hold; after reset, a node with tenants begins with those
+    of its registers, and from the last row goes on with the first.
 
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
@@ -194,7 +195,16 @@ class RegisterFile(wiring.Component):
     @property
     def initialisation(self):
         """Cycles after reset in which the host's requests wait."""
-        return self._VISIT * (COUNTERS[-1].address + 1)
+        return self._VISIT * (COUNTERS[-1].address + 1 + (-self._first_row) % self._rows)
+
+    @property
+    def _rows(self):
+        return 1 << bits_for(len(self._table) - 1)
+
+    @property
+    def _first_row(self):
+        """Row that gets its first value first: that of TENANT, in a node with tenants, and those behind it wrap."""
+        return TENANT_REGISTERS[0].address if self._config.tenants > 1 else 0
 
     def _lacks(self, entry):
         if entry.name in _PROGRAMS and self._config.queues == 1:
@@ -245,12 +255,12 @@ class RegisterFile(wiring.Component):
         m = Module()
         bus = self.bus
         address_bits = len(bus.address)
-        rows = 1 << address_bits
+        rows = self._rows
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in self._table if not self._lacks(entry)]
         # Between two visits of a counter each has its turn, and the host as often; after reset, the rows up to these.
-        longest = self._VISIT * max(2 * len(COUNTERS), last + 1)
+        longest = max(2 * self._VISIT * len(COUNTERS), self.initialisation)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
 
@@ -259,9 +269,10 @@ class RegisterFile(wiring.Component):
             shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
         read, write = memory.read_port(), memory.write_port()
 
-        index = Signal(address_bits)  # row that is visited
+        index = Signal(address_bits, init=self._first_row)  # row that is visited
         of_host, host_next = Signal(), Signal()  # the visit is for the host
-        turn = Signal(address_bits, init=1)  # row that is visited next, unless the host asks for one
+        # Row that is visited next, unless the host asks for one.
+        turn = Signal(address_bits, init=self._first_row + 1)
         beginning = Signal(init=1)  # rows get their first values
         clear_counters = Signal()
         writing = Signal()
@@ -291,8 +302,13 @@ class RegisterFile(wiring.Component):
                 m.d.sync += bits.eq(bits + (1 if entry.name == "CYCLES" else count[entry.port]))
                 with m.If(clear_counters):
                     m.d.sync += bits.eq(0)
-            elif entry.name not in live and (entry.access in _LIVE or entry.width < 32):
+            elif entry.name not in live and entry not in TENANT_REGISTERS and (
+                    entry.access in _LIVE or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
+
+        # Of these the memory keeps no more bits than they have, so that reading them takes no logic.
+        own = {entry.name: (1 << entry.width) - 1 for entry in present if entry in TENANT_REGISTERS}
+        masks = {entry.name: own.get(entry.name, (1 << 32) - 1) for entry in self._table}
 
         ports = {entry.name: getattr(self, entry.port) for entry in present if entry.access is Access.SETTING
                  and entry.name != "CONTROL"}
@@ -321,7 +337,7 @@ class RegisterFile(wiring.Component):
             with m.State("Look"):
                 m.d.sync += [value.eq(read.data), low.eq(of_index(counting))]
                 with m.If(writing):
-                    m.d.sync += value.eq(bus.write_data)
+                    m.d.sync += value.eq(bus.write_data & of_index(masks) if own else bus.write_data)
                 with m.Elif(of_host & of_index(dict.fromkeys(live, 1))):
                     m.d.sync += value.eq(of_index(live))
                 m.next = "Subtract"

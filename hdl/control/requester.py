@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED as PRIVILEGED_REGISTERS
-from hdl.control.registers import REGISTERS, TENANT_REGISTERS, register, registers_of
+from hdl.control.registers import REGISTERS, register, registers_of
 from hdl.control.windows import MOST_TENANTS, PRIVILEGED, asked_layout, found_layout
 from hdl.group import GROUP
 from hdl.memory_map import MOST_SPACES
@@ -36,13 +36,14 @@ class Requester(wiring.Component):
     write :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only
     while the node is not busy. What is checked is combinational, but for :attr:`asked`.
 
+    :attr:`moved` follows :attr:`found` one cycle later.
+
     A server is the model owner's: at one, a tenant may only PING. The privileged host gives it commands in the name
     of the tenant that is executed.
 
     Parameters
     ----------
-    server : bool
-        Whether the node is a server.
+    config : NodeConfig
 
     Members
     -------
@@ -78,14 +79,15 @@ class Requester(wiring.Component):
         Window of the tenant in the space of the place.
     """
 
-    def __init__(self, *, server=False):
-        self._server = server
-        count = len(REGISTERS) + len(TENANT_REGISTERS)
+    def __init__(self, *, config):
+        self._config = config
+        count = len(registers_of(config))
         room = found_layout()["size"].width + exact_log2(GROUP)
         super().__init__({
-            "word": In(32), "take": In(1), "opcode": In(8), "place": In(32), "address": In(range(count)),
+            "word": In(32), "take": In(1), "asks": In(1),
+            "opcode": In(8), "place": In(32), "address": In(range(count)),
             "running": In(_WIDTH), "busy": In(1),
-            "foreign": Out(1), "bounded": Out(1), "room": Out(room), "beyond": Out(Status), "moved": Out(32),
+            "foreign": Out(1), "bounded": Out(1), "room": Out(room), "beyond": Out(Status), "moved": Out(28),
             "forbidden": Out(1), "reason": Out(Status),
             "asked": Out(asked_layout()), "found": In(found_layout()),
         })
@@ -102,23 +104,26 @@ class Requester(wiring.Component):
         is_tenant = tenant != PRIVILEGED
         memory = is_one(Opcode.READ_MEMORY, Opcode.WRITE_MEMORY)
         registers = is_one(Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
-        base = Cat(Const(0, exact_log2(GROUP)), self.found.base)
         is_late = self.address >= len(REGISTERS)
         named = Cat(self.address == register(name).address for name in PRIVILEGED_REGISTERS).any()
         m.d.comb += [
             self.asked.tenant.eq(tenant),
-            self.asked.space.eq(self.place[28:]),
-            self.foreign.eq(is_tenant & ~is_one(Opcode.PING) if self._server else
+            self.asked.space.eq(self.place[28:]), self.asked.valid.eq(self.asks),
+            self.foreign.eq(is_tenant & ~is_one(Opcode.PING) if self._config.is_server else
                             is_tenant & (tenant != self.running) & ~memory & ~is_one(Opcode.PING)),
             self.bounded.eq(is_tenant & (memory | registers)),
-            self.room.eq(Mux(memory, Cat(Const(0, exact_log2(GROUP)), self.found.size), len(REGISTERS))),
+            self.room.eq(Mux(memory, Cat(Const(0, exact_log2(GROUP)), self.found.size),
+                             Mux(is_tenant, len(REGISTERS), len(registers_of(self._config))))),
             self.beyond.eq(Mux(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)),
-            self.moved.eq(self.place),
             self.forbidden.eq(Mux(is_tenant, is_late | named, is_late & self.busy)),
             self.reason.eq(Mux(is_tenant, Status.FOREIGN_TENANT, Status.BUSY)),
         ]
-        with m.If(is_tenant & memory):
-            m.d.comb += self.moved[:28].eq(self.place[:28] + base)
-        with m.If(is_tenant & is_one(Opcode.POP_EVENT) & (self.place > PATIENCE)):
-            m.d.comb += self.moved.eq(PATIENCE)
+        if "trace" in self._config.memories:
+            trace = self._config.memories["trace"]
+            with m.If(memory & ~is_tenant & (self.place[28:] == trace.number)):
+                m.d.comb += self.room.eq(trace.words)
+        group = Signal(28 - exact_log2(GROUP), reset_less=True)
+        with m.If(self.asks):
+            m.d.sync += group.eq(self.place[exact_log2(GROUP):28] + self.found.base)
+        m.d.comb += self.moved.eq(Cat(self.place[:exact_log2(GROUP)], group))
         return m

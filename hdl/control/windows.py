@@ -1,8 +1,10 @@
 """Windows of tenants: the part of each memory space that a tenant has."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for
 
 from hdl.control.engine import FAR
 from hdl.control.registers import register
@@ -41,8 +43,8 @@ def tenancy_layout(config):
 
 
 def asked_layout():
-    """Tenant and memory space of a window."""
-    return data.StructLayout({"tenant": _TENANT, "space": 4})
+    """Tenant and memory space of a window, while it is asked for."""
+    return data.StructLayout({"tenant": _TENANT, "space": 4, "valid": 1})
 
 
 def found_layout():
@@ -57,9 +59,14 @@ class WindowTable(wiring.Component):
     While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to
     ``bound``; one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over
     from its register. Neither happens while the node is ``busy``; and in a node with control words, which come at any
-    time, the tenant changes only while links are reset, so that the one before is forgotten. Windows in
-    :attr:`tenancy` follow :attr:`latency` cycle later. The privileged host, tenant 0, has all of each memory, and
-    tenant 3 nothing.
+    time, the tenant changes only while links are reset, so that the one before is forgotten. The privileged host,
+    tenant 0, has all of each memory, and tenant 3 nothing.
+
+    All windows are in one small memory, which is read in the cycle in which a request asks. In other cycles the
+    windows in :attr:`tenancy` are brought up to date from there, one after the other: they follow a change at most
+    :attr:`latency` cycles later, and one more for each request in between; a command comes by a packet, which takes
+    longer. After a reset no tenant has a window: the memory is cleared in fewer than four times as many cycles, and
+    is not read for tenants until then.
 
     Parameters
     ----------
@@ -77,18 +84,16 @@ class WindowTable(wiring.Component):
         The tenant changes with the next edge.
     asked : In(asked_layout())
     found : Out(found_layout())
-        Window of the tenant and the space that a request asks for, in the same cycle; empty if there is none. That of
-        the privileged host is empty too.
+        Window of the tenant and the space that a request asks for, in the same cycle; empty if there is none, and for
+        the trace, which is no window.
     """
-
-    latency = 1
 
     def __init__(self, *, config):
         self._config = config
         self._spaces = windowed(config)
-        layout = tenancy_layout(config)["windows"].shape
-        #: Windows of each tenant, for specifications.
-        self.kept = {tenant: Signal(layout, name=f"windows_{tenant}") for tenant in range(1, MOST_TENANTS)}
+        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # of a space in the memory
+        #: Window that is brought up to date, or cleared, and whether all are being cleared: for specifications too.
+        self.turn, self.clearing = Signal(self._bits + _TENANT), Signal(init=1)
         super().__init__({
             "tenant": In(_TENANT), "window": In(register("WINDOW").width),
             "base": In(register("WINDOW_BASE").width), "bound": In(register("WINDOW_BOUND").width),
@@ -100,47 +105,50 @@ class WindowTable(wiring.Component):
             "found": Out(found_layout()),
         })
 
+    @property
+    def latency(self):
+        return (1 << self._bits) + 1
+
     def elaborate(self, platform):
         m = Module()
+        config, spaces, bits, asked = self._config, self._spaces, self._bits, self.asked
         fields = {field.name: self.window[field.bit:field.bit + field.width] for field in register("WINDOW").fields}
-        windows = self.tenancy.windows
-        kept = self.kept
+        layout = window_layout(max(space.words for space in spaces))
+        everything = [{"base": 0, "size": space.words // GROUP} for space in spaces]
+        m.submodules.memory = memory = Memory(shape=layout, depth=MOST_TENANTS + 1 << bits, init=everything)
+        write, read = memory.write_port(), memory.read_port(domain="comb")
+        turn, clearing = self.turn, self.clearing
         capacity = Signal.like(self.bound)
-        size = Signal.like(self.bound)
+        place = Signal(bits)  # in the memory, of the space of a window that is set
+        known = Signal()
+        free = ~self.busy & self.link_reset if config.has_signals else ~self.busy
+
         with m.Switch(fields["space"]):
-            for space in self._spaces:
+            for n, space in enumerate(spaces):
                 with m.Case(space.number):
-                    m.d.comb += capacity.eq(space.words // GROUP)
-        free = ~self.busy & self.link_reset if self._config.has_signals else ~self.busy
-        good = (self.base <= self.bound) & (self.bound <= capacity)
+                    m.d.comb += [capacity.eq(space.words // GROUP), place.eq(n), known.eq(1)]
+        good = (self.base <= self.bound) & (self.bound <= capacity) & ~clearing
+        number = Mux(clearing, turn[bits:], fields["tenant"])
         m.d.comb += [
-            size.eq(Mux(good, self.bound - self.base, 0)),
+            write.addr.eq(Cat(Mux(clearing, turn[:bits], place), number)),
+            write.data.base.eq(self.base), write.data.size.eq(Mux(good, self.bound - self.base, 0)),
+            write.en.eq((clearing | (fields["set"] & known & ~self.busy)) & number.any() & ~number.all()),
             self.changed.eq(free & (self.tenant != self.tenancy.tenant)),
         ]
         with m.If(free):
             m.d.sync += self.tenancy.tenant.eq(self.tenant)
-        with m.If(~self.busy):
-            with m.If(fields["set"]):
-                for tenant, ours in kept.items():
-                    for space in self._spaces:
-                        with m.If((fields["tenant"] == tenant) & (fields["space"] == space.number)):
-                            m.d.sync += [ours[space.name].base.eq(self.base), ours[space.name].size.eq(size)]
-        with m.Switch(self.tenancy.tenant):
-            for tenant, ours in kept.items():
-                with m.Case(tenant):
-                    m.d.sync += windows.eq(ours)
-            with m.Case(PRIVILEGED):
-                for space in self._spaces:
-                    m.d.sync += [windows[space.name].base.eq(0), windows[space.name].size.eq(space.words // GROUP)]
-            with m.Default():
-                m.d.sync += windows.eq(0)
-        with m.Switch(self.asked.tenant):
-            for tenant, ours in kept.items():
-                with m.Case(tenant), m.Switch(self.asked.space):
-                    for space in self._spaces:
-                        if space.number == FAR_SPACE:
-                            continue
-                        with m.Case(space.number):
-                            m.d.comb += [self.found.base.eq(ours[space.name].base),
-                                         self.found.size.eq(ours[space.name].size)]
+
+        who = Mux(asked.valid, asked.tenant, self.tenancy.tenant)
+        nobody = clearing & who.any()  # until all is cleared a tenant has what tenant 3 has
+        last = sum(space.number != FAR_SPACE for space in spaces)
+        m.d.comb += [
+            read.addr.eq(Cat(Mux(asked.valid, asked.space[:bits], turn[:bits]), who | nobody.replicate(_TENANT))),
+            self.found.base.eq(read.data.base), self.found.size.eq(Mux(asked.space < last, read.data.size, 0)),
+        ]
+        with m.If(~asked.valid):
+            m.d.sync += [turn.eq(turn + 1), clearing.eq(clearing & ~turn.all())]
+            for n, space in enumerate(spaces):
+                with m.If(turn[:bits] == n):
+                    m.d.sync += [self.tenancy.windows[space.name].base.eq(read.data.base),
+                                 self.tenancy.windows[space.name].size.eq(read.data.size)]
         return m

@@ -10,7 +10,7 @@ from hdl.control.register_file import version_layout
 from hdl.control.remote_after import signals_signature
 from hdl.control.sequencer import place_layout
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.control import CollectiveControl, RestorableControl
+from hdl.ring.control import CollectiveControl, RestorableControl, with_cut
 from hdl.ring.control_words import ControlWords
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
@@ -125,8 +125,9 @@ class CollectiveEngine(wiring.Component):
                 **({"set_version": In(version_layout())} if config.restorable else {}),
                 # What counters are increased by.
                 "count": Out(counts_layout(config)),
-                # Tenant whose commands these are: packets carry it, and no other node's may have another.
-                **({"tenant": In(2)} if config.tenants > 1 else {}),
+                # Tenant whose commands these are: packets carry it, and no other node's may have another. A command
+                # that is ``cut`` waits for the ring no longer than ``CUT_TIMEOUT`` cycles.
+                **({"tenant": In(2), "cut": In(1)} if config.tenants > 1 else {}),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
                 # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words
@@ -156,7 +157,8 @@ class CollectiveEngine(wiring.Component):
         config = self._config
         has_switch = config.ring_ports > 1
 
-        m.submodules.control = control = RestorableControl() if config.restorable else CollectiveControl()
+        control_class = RestorableControl if config.restorable else CollectiveControl
+        m.submodules.control = control = (with_cut(control_class) if config.tenants > 1 else control_class)()
         planner = Planner(elements=longest_vector(config), segment=config.segment, nodes_max=config.nodes_max)
         m.submodules.planner = ResetInserter(~control.planning)(planner)
         datapath = Datapath(config=config)
@@ -338,6 +340,7 @@ class CollectiveEngine(wiring.Component):
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
             *((control.set_version.eq(self.set_version),) if config.restorable else ()),
+            *((control.cut.eq(self.cut),) if config.tenants > 1 else ()),
             control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(alone),

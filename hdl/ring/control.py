@@ -7,7 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.control.register_file import version_layout
 
-__all__ = ["CollectiveControl", "RestorableControl", "fault_layout", "kind_layout"]
+__all__ = ["CUT_TIMEOUT", "CollectiveControl", "RestorableControl", "fault_layout", "kind_layout", "with_cut"]
+
+#: Most cycles without a word on the ring, whatever the time-out is, for a command that has to end.
+CUT_TIMEOUT = 256
 
 
 def kind_layout():
@@ -103,6 +106,10 @@ class CollectiveControl(wiring.Component):
     #: Pulse: the ABORT cannot leave, or the predecessor's does not come.
     stranded: Out(1)
 
+    def _late(self, waited):
+        """Whether so many cycles are too many."""
+        return waited >= self.timeout
+
     def elaborate(self, platform):
         m = Module()
         event = self.event.payload
@@ -112,7 +119,7 @@ class CollectiveControl(wiring.Component):
         sent, received = Signal(16), Signal(16)
         aborted, abort_seen = Signal(), Signal()
 
-        m.d.comb += [timed_out.eq((waited >= self.timeout) & ~self.kind.alone), self.packets.eq(Cat(sent, received))]
+        m.d.comb += [timed_out.eq(self._late(waited) & ~self.kind.alone), self.packets.eq(Cat(sent, received))]
         m.d.sync += [
             sent.eq(sent + self.packet_sent),
             received.eq(received + self.packet_received),
@@ -186,7 +193,7 @@ class CollectiveControl(wiring.Component):
                 m.d.sync += waited.eq(waited + 1)
                 with m.If((aborted & abort_seen) | self.link_reset):
                     m.next = "Report"
-                with m.Elif(waited >= self.timeout):
+                with m.Elif(self._late(waited)):
                     m.d.comb += self.stranded.eq(1)
                     m.next = "Report"
 
@@ -219,3 +226,16 @@ class RestorableControl(CollectiveControl):
         with m.If(self.set_version.valid):
             m.d.sync += self.weight_version.eq(self.set_version.value)
         return m
+
+
+def with_cut(control):
+    """Subclass of a control with an input ``cut``, while which :data:`CUT_TIMEOUT` cycles without a word are enough
+    to give a command up."""
+
+    class Cuttable(control):
+        cut: In(1)
+
+        def _late(self, waited):
+            return super()._late(waited) | (self.cut & (waited >= CUT_TIMEOUT))
+
+    return Cuttable

@@ -66,7 +66,7 @@ def describe(config):
         inputs={
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
-            **({"tenant": "tenant"} if config.tenants > 1 else {}),
+            **({"tenant": "tenant", "cut": "cut"} if config.tenants > 1 else {}),
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset",
             **({"throttle_optimizer": "throttle_compute.optimizer", "throttle_link": "throttle_link",
                 "wire_delay": "delay_link"} if config.throttles else {}),

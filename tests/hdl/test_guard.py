@@ -26,13 +26,13 @@ def test_constructor_errors():
 def test_guard():
     """Every row in every window."""
     unit = Unit(Guard(rows=ROWS, lanes=LANES))
-    row, base, size = (each.ravel() for each in np.meshgrid(
-        np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1)))
-    trace = unit.run({"row": row, "window": base | size << 2})
-    inside = row < GROUP_ROWS * size
+    row, base, size, of_memory = (each.ravel() for each in np.meshgrid(
+        np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1), [False, True]))
+    trace = unit.run({"row": row, "window": base | size << 2, "whole": of_memory})
+    inside = of_memory | (row < GROUP_ROWS * size)
     assert (trace["allowed"] == inside).all()
     fits = inside & (base + size <= GROUPS)
-    assert (trace["place"][fits] == (row + GROUP_ROWS * base)[fits]).all()
+    assert (trace["place"][fits] == (row + np.where(of_memory, 0, GROUP_ROWS * base))[fits]).all()
     assert fits.sum() > 100
     assert Guard.latency == 0
 
@@ -46,14 +46,15 @@ def whole(row, base, size):
 def test_guarded_memory(base, size):
     """Reads and writes of two engines and the host, beside each other: turns, words, zeros, and who has strayed."""
     cycles = 3000
-    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, owners=OWNERS), name="GuardedMemory")
+    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
+                name="GuardedMemory")
     unit.reset()
     generator = np.random.default_rng(10 * base + size)
     asks, offers = generator.random((3, cycles)) < 0.6, generator.random((3, cycles)) < 0.4
     edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few, so that they meet
     rows, places = generator.choice(edges, (3, cycles)), generator.choice(edges, (3, cycles))
     words = generator.integers(1, 1 << 32, (3, cycles), dtype=np.uint64)
-    keep = generator.integers(1, 1 << LANES, (3, cycles))
+    keep = generator.integers(0, 1 << LANES, (3, cycles))
     inputs = {"window": np.full(cycles, base | size << 2)}
     for n in range(3):
         inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": rows[n], f"write__{n}__valid": offers[n],
@@ -62,41 +63,52 @@ def test_guarded_memory(base, size):
     trace = unit.run(inputs)
 
     content = np.zeros((ROWS, LANES), np.uint64)
-    served, latest, strays, zeros = 0, None, 0, 0
+    served, latest, landed, strays, zeros, meetings = 0, None, None, 0, 0, 0
     for cycle in range(cycles - READ_LATENCY):
         assert trace["strays"][cycle] == strays, f"{cycle=}"
+        assert trace["written__valid"][cycle] == (landed is not None), f"{cycle=}"
+        assert landed is None or trace["written__row"][cycle] == landed, f"{cycle=}"
         strays = 0
-        turns = [(served + 1 + n) % 3 for n in range(3)]
-        real = [whole(rows[0, cycle], base, size), whole(rows[1, cycle], base, size), rows[2, cycle]]
-        granted = next((n for n in turns if trace[f"read__{n}__ready"][cycle]), None)
-        possible = [n for n in turns if asks[n, cycle] and (real[n] is None or real[n] != latest)]
-        if granted is not None:
-            assert asks[granted, cycle], f"{cycle=}"
-            assert real[granted] is None or real[granted] != latest, f"{cycle=}"
-            served = granted
-            found = trace[f"read__{granted}__elements"][cycle + READ_LATENCY]
-            assert found == (0 if real[granted] is None else content[real[granted]] @ POWERS), f"{cycle=}"
-            if real[granted] is None:
-                strays |= 1 << OWNERS[0][granted]
+        asking = []
+        for n in ((served + 1 + n) % 3 for n in range(3)):
+            written, by_host = latest or (None, False)
+            if latest and by_host != (n == 2):  # an engine and the host: the same place in a group is enough
+                waits = rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
+                meetings += asks[n, cycle] and waits
+            else:
+                waits = rows[n, cycle] == written
+            if asks[n, cycle] and not waits:
+                asking.append(n)
+        assert [n for n in range(3) if trace[f"read__{n}__ready"][cycle]] == asking[:1], f"{cycle=}"
+        if asking:
+            served = asking[0]
+            row = rows[2, cycle] if served == 2 else whole(rows[served, cycle], base, size)
+            found = trace[f"read__{served}__elements"][cycle + READ_LATENCY]
+            assert trace[f"read__{served}__response"][cycle + READ_LATENCY], f"{cycle=}"
+            assert found == (0 if row is None else content[row] @ POWERS), f"{cycle=}"
+            if row is None:
+                strays |= 1 << OWNERS[0][served]
                 zeros += 1
-        else:
-            assert all(real[n] is None for n in possible), f"{cycle=}"  # it waits as for a row inside
         first = next((n for n in range(3) if offers[n, cycle]), None)
-        latest = None
+        latest = landed = None
         if first is not None:
+            latest = (places[first, cycle], first == 2) if keep[first, cycle] else None
             place = places[2, cycle] if first == 2 else whole(places[first, cycle], base, size)
             if place is None:
                 strays |= 1 << OWNERS[1][first]
             else:
-                latest = place
+                landed = place if keep[first, cycle] else None
                 kept = (keep[first, cycle] >> np.arange(LANES) & 1).astype(bool)
                 content[place, kept] = words[first, cycle]
     assert (zeros > 100) == (size < GROUPS)
+    assert meetings > 100
 
 
 class Inside(wiring.Component):
-    """Specification of a guarded memory, for any ports and any window that does not change: an engine's access to the
-    block memory is in the window, what is outside is told and reads as zeros, and the host is not held up."""
+    """Specification of a guarded memory, for any ports and any window that does not change: a word that comes to the
+    output for an engine is of the row in the window that it has asked for, and else zero; a row that is written for
+    one is in the window; what is outside is told; a word of the host's answers no engine; and no row is read while it
+    is written."""
 
     def __init__(self):
         super().__init__({
@@ -125,20 +137,31 @@ class Inside(wiring.Component):
                    | ((accesses.read_row >= begin) & (accesses.read_row < end))),
             Assert(~accesses.writes | accesses.written_by_host
                    | ((accesses.written_row >= begin) & (accesses.written_row < end))),
-            Assert(~accesses.read_by_host | (unit.read[2].valid & (accesses.read_row == unit.read[2].row))),
         ]
-        # What leaves the window.
         outside = Signal(3)
-        told, blank = Signal(2), Signal(2)
-        taken = [port.valid & port.ready for port in unit.read[:2]]
+        told, passed, hosts = Signal(2), Signal(), Signal()
+        taken = [port.valid & port.ready for port in unit.read]
         m.d.comb += outside.eq(Cat(*(one & (port.row >= self.window.size * (32 // lanes))
-                                     for one, port in zip(taken, unit.read[:2], strict=True)),
+                                     for one, port in zip(taken, unit.read[:2], strict=False)),
                                    unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
-        m.d.sync += [told.eq(Cat(outside[0], outside[1] | outside[2])),
-                     blank.eq(Cat(outside[:2].any(), blank[0]))]
+        # The port that was served in the cycle before, with its row of the memory.
+        served, asked = Signal(3), Signal(range(2 * rows))
+        m.d.sync += [told.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
+                     passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]
+        for one, port, first in zip(taken, unit.read, (begin, begin, 0), strict=True):
+            with m.If(one):
+                m.d.sync += asked.eq(port.row + first)
+        blank = Signal(2)
+        m.d.sync += blank.eq(Cat(outside[:2].any(), blank[0]))
         m.d.comb += [
             Assert(~settled | (unit.strays == told)),
+            Assert(passed | ~settled | (unit.read[0].elements.as_value() == 0)),
             Assert(~blank[1] | (unit.read[0].elements.as_value() == 0)),
+            Assert(~hosts | ~(unit.read[0].response | unit.read[1].response)),
+            Assert(~settled | (accesses.read_by_host == served[2])),
+            Assert(~served.any() | ~accesses.reads | (accesses.read_row == asked)),
+            Assert(~(served.any() & accesses.reads & accesses.writes
+                     & (accesses.read_row == accesses.written_row))),
         ]
         return m
 

@@ -27,7 +27,8 @@ PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 class Bench(wiring.Component):
     """One memory with two readers, the first of gradients, one writer, and the host behind them.
 
-    With ``strided`` the reader of gradients and the writer have a pitch.
+    With ``strided`` the reader of gradients and the writer have a pitch. That of eight lanes is one for a memory with
+    guards.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -60,7 +61,8 @@ class Bench(wiring.Component):
         lanes = self._lanes
         m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=lanes, readers=3, writers=2)
         m.submodules.gradients = gradients = RowReader(
-            rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True, strided=self._strided
+            rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True, strided=self._strided,
+            guarded=lanes == 8
         )
         m.submodules.weights = weights = RowReader(
             rows=ROWS, lanes=lanes, elements=ELEMENTS, depth=self._depth, ahead=False
@@ -170,7 +172,7 @@ def test_constructor_errors():
 def test_read_beside_write(readers, writers):
     """A read returns all writes of the cycles before its grant, and waits if one was in the last of them."""
     rows, lanes, cycles = 3, 2, 4000
-    unit = Unit(LanedMemory(rows=rows, lanes=lanes, readers=readers, writers=writers))
+    unit = Unit(LanedMemory(rows=rows, lanes=lanes, readers=readers, writers=writers, watched=True))
     unit.reset()
     generator = np.random.default_rng(readers)
     asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
@@ -190,6 +192,8 @@ def test_read_beside_write(readers, writers):
     content = np.zeros((rows, lanes), np.uint64)
     served, latest, waits = 0, None, 0
     for cycle in range(cycles):
+        assert trace["written__valid"][cycle] == (latest is not None), f"{cycle=}"
+        assert latest is None or trace["written__row"][cycle] == latest, f"{cycle=}"
         turns = [(served + 1 + n) % readers for n in range(readers)]
         granted = next((n for n in turns if asks[n, cycle] and read_row[n, cycle] != latest), None)
         waits += sum(asks[n, cycle] and read_row[n, cycle] == latest for n in range(readers))

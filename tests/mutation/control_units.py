@@ -102,15 +102,18 @@ def windows() -> dict[str, Any]:
 
 
 def requester() -> dict[str, Any]:
+    from hdl.config import NodeConfig
     from hdl.control.requester import Requester
 
-    return {"requester": Requester(), "server": Requester(server=True)}
+    small = {"gradient_words": 160, "weight_words": 64, "tenants": 2}
+    server = NodeConfig(role="server", far_words=256, state_planes=0, masking=False, error_feedback=False, **small)
+    return {"requester": Requester(config=NodeConfig(queues=2, **small)), "server": Requester(config=server)}
 
 
 def command_watch() -> dict[str, Any]:
-    from hdl.control.command_watch import CommandWatch
+    from hdl.control.command_watch import BudgetClock, CommandWatch
 
-    return {"watch": CommandWatch(), "gated": CommandWatch(gated=True)}
+    return {"watch": CommandWatch(), "gated": CommandWatch(gated=True), "clock": BudgetClock()}
 
 
 def command_checker() -> dict[str, Any]:

@@ -104,9 +104,10 @@ def _schedule() -> dict[str, Any]:
 
 
 def _control() -> dict[str, Any]:
-    from hdl.ring.control import CollectiveControl, RestorableControl
+    from hdl.ring.control import CollectiveControl, RestorableControl, with_cut
 
-    return {"control": CollectiveControl(), "restorable": RestorableControl()}
+    return {"control": CollectiveControl(), "restorable": RestorableControl(),
+            "cut": with_cut(CollectiveControl)()}
 
 
 def _nodes() -> dict[str, Any]:
@@ -201,6 +202,14 @@ def _guard() -> dict[str, Any]:
 
     return {"guard": Guard(rows=64, lanes=2),
             "memory": LanedMemory(rows=64, lanes=2, readers=3, writers=3, owners=((0, 1), (1, 0)))}
+
+
+def _memory() -> dict[str, Any]:
+    from hdl.memory import LanedMemory
+
+    memory = {"rows": 64, "lanes": 2, "readers": 3, "writers": 3}
+    return {"memory": LanedMemory(**memory, watched=True, throttled=True),
+            "guarded": LanedMemory(**memory, watched=True, owners=((0, 1), (1, 0)))}
 
 
 def _far_guard() -> dict[str, Any]:
@@ -389,6 +398,8 @@ _ALL = (
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/guard.py", _guard, ("tests/hdl/test_guard.py",)),
+    Target("hdl/memory.py", _memory, ("tests/hdl/test_memory.py", "tests/hdl/test_guard.py",
+                                      "tests/hdl/test_throttled_units.py")),
     Target("hdl/far/guard.py", _far_guard, ("tests/hdl/far/test_guard.py",)),
     Target("hdl/far/memories.py", _far_memories, (
         "tests/hdl/far/test_memories.py", "tests/hdl/far/test_memories_proof.py"), {

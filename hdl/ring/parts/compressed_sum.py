@@ -150,7 +150,7 @@ class CompressedSum(Part):
         readers, encoders = [], []
         for index, name in enumerate(("sending", "adding")):
             reader = RowReader(rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
-                               strided=True, **reader_options(config, "gradients"))
+                               strided=True, guarded=config.tenants > 1, **reader_options(config, "gradients"))
             encoder = Encoder(lanes=lanes)
             m.submodules[f"{name}_reader"] = reader
             m.submodules[f"{name}_encoder"] = encoder

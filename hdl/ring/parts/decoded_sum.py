@@ -199,7 +199,8 @@ class DecodedSum(Part):
         lanes, segment = config.lanes, config.segment
         beats, words = beat_layout(lanes), codec.most_words(segment)
         m.submodules.reader = reader = RowReader(
-            rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True, strided=True)
+            rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True, strided=True,
+            guarded=config.tenants > 1)
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
         m.submodules.encoder = encoder = FeedbackEncoder(codec=codec, lanes=lanes)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)

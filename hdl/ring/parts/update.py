@@ -107,7 +107,7 @@ class Update(Part):
         lanes, segment = config.lanes, config.segment
         m.submodules.gradient_reader = gradient_reader = RowReader(
             rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
-            strided=True, **reader_options(config, "gradients"))
+            strided=True, guarded=config.tenants > 1, **reader_options(config, "gradients"))
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
             lanes=narrow,

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The register table, and the register file against a model of it."""
 
 import dataclasses
@@ -5,15 +6,17 @@ import random
 import re
 
 import cocotb
+import numpy as np
 import pytest
 from cocotb.triggers import RisingEdge
 
 from hdl.config import NodeConfig
 from hdl.control.register_file import RegisterFile, queue_status_layout, version_layout
-from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
+from hdl.control.registers import IDENTIFIER, REGISTERS, TENANT_REGISTERS, Access, Kind, register
 from sim import regression
 from sim.payload import to_int
 from sim.streams import cycles, start
+from sim.verilated.vectors import Unit
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
 #: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,
@@ -223,3 +226,33 @@ def test_register_file(rate, seed, queues):
     regression.run(registers, module=__name__, parameters={
         "seed": seed, "rate": rate, "queues": queues, "initialisation": registers.initialisation,
         "clearing": 4 * len(COUNTERS)})
+
+
+def test_registers_of_tenants():
+    """They keep as many bits as they have, on their ports and for the host, until a reset."""
+    registers = RegisterFile(config=dataclasses.replace(CONFIG, tenants=2))
+    unit, turn = Unit(registers), 2 * registers.latency
+    names = [entry.name for entry in TENANT_REGISTERS]
+    addresses = np.array([entry.address for entry in TENANT_REGISTERS])
+
+    def access(values=None):
+        """Write values to all, or read all; the values read, and those on ports at the end."""
+        inputs = {"bus__request": np.ones(turn * len(names)), "bus__address": np.repeat(addresses, turn)}
+        if values is not None:
+            inputs |= {"bus__write": np.ones(turn * len(names)), "bus__write_data": np.repeat(values, turn)}
+        trace = unit.run(inputs)
+        assert trace["bus__done"].reshape(-1, turn).any(axis=1).all()
+        assert trace["bus__writable"][turn - 1::turn].all()
+        return (trace["bus__read_data"][turn - 1::turn].tolist(), [int(trace[name.lower()][-1]) for name in names])
+
+    unit.reset()
+    unit.run({"bus__request": np.zeros(registers.initialisation)})
+    assert access() == ([0] * 5, [0] * 5)
+    whole = np.full(5, 2**32 - 1, np.uint32)
+    for values in (whole, np.arange(5, dtype=np.uint32) * 0x11111111 + 1, whole):
+        kept = [int(value) & (1 << entry.width) - 1 for value, entry in zip(values, TENANT_REGISTERS, strict=True)]
+        access(values)
+        assert access() == (kept, kept)
+    unit.reset()
+    unit.run({"bus__request": np.zeros(registers.initialisation)})
+    assert access() == ([0] * 5, [0] * 5)

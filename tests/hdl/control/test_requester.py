@@ -4,20 +4,23 @@
 import itertools
 
 import numpy as np
-from amaranth.hdl import Assert, Assume, Module, ResetSignal
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import Opcode, Status
+from hdl.control.host_port import HostPort
+from hdl.control.protocol import EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED, REGISTERS, TENANT_REGISTERS, register
 from hdl.control.requester import PATIENCE, Requester, capacities
 from hdl.group import GROUP
 from sim import formal
-from sim.verilated.vectors import Unit
+from sim.verilated.vectors import Feed, Unit
 
 CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2)
+SERVER = NodeConfig(role="server", far_words=64, weight_words=32, gradient_words=32, state_planes=0, masking=False,
+                    error_feedback=False, tenants=2)
 MEMORY = (Opcode.READ_MEMORY, Opcode.WRITE_MEMORY)
 REGISTER = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
 
@@ -30,7 +33,7 @@ def test_capacities():
 
 def test_rights():
     """Every opcode from every number, while any tenant is executed."""
-    unit = Unit(Requester())
+    unit = Unit(Requester(config=CONFIG))
     generator = np.random.default_rng(1)
     for who in (0, 1, 2, 3, 4, 1 << 16, (1 << 32) - 1):
         unit.reset()
@@ -43,23 +46,23 @@ def test_rights():
         address[::7] = register("CONTROL").address
         base, size = generator.integers(0, 1 << 19, count), generator.integers(0, 1 << 19, count)
         trace = unit.run({"word": np.zeros(count, np.uint32), "opcode": opcode, "running": running, "busy": busy,
-                          "place": place, "address": address, "found": base | size << 20})
+                          "place": place, "address": address, "found": base | size << 20,
+                          "asks": np.ones(count, np.uint8)})
         is_tenant = who != 0
         number = who if who < 3 else 3
         memory, registers = np.isin(opcode, MEMORY), np.isin(opcode, REGISTER)
-        assert (trace["asked"] == (number | place >> 28 << 2)).all()
+        assert (trace["asked"] == (number | place >> 28 << 2 | 1 << 6)).all()
         assert (trace["foreign"] == (is_tenant & (running != number) & ~memory & (opcode != Opcode.PING))).all(), who
         bounded = is_tenant & (memory | registers)
         assert (trace["bounded"] == bounded).all()
-        assert (trace["room"][bounded & memory] == GROUP * size[bounded & memory]).all()
-        assert (trace["room"][bounded & registers] == len(REGISTERS)).all()
+        room = GROUP * size
+        if not is_tenant:  # it reads the trace, which is no window
+            room[place >> 28 == CONFIG.memories["trace"].number] = CONFIG.memories["trace"].words
+        assert (trace["room"][memory] == room[memory]).all()
+        assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
         assert (trace["beyond"] == np.where(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)).all()
-        moved = place
-        if is_tenant:
-            inside = (moved & 0xFFFFFFF) + GROUP * base & 0xFFFFFFF
-            moved = np.where(memory, moved & 0xF0000000 | inside, moved)
-            moved = np.where((opcode == Opcode.POP_EVENT) & (moved > PATIENCE), PATIENCE, moved)
-        assert (trace["moved"] == moved).all(), who
+        moved = (place & 0xFFFFFFF) // GROUP * GROUP + GROUP * base
+        assert (trace["moved"][1:] == (moved[:-1] & 0xFFFFFFF) + place[1:] % GROUP).all(), who
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         assert (trace["forbidden"] == (late | named if is_tenant else late & (busy == 1))).all(), who
@@ -68,7 +71,7 @@ def test_rights():
 
 def test_a_server_is_the_model_owners():
     """There, a tenant may only PING, also the one that is executed."""
-    dut, found = Requester(server=True), {}
+    dut, found = Requester(config=SERVER), {}
 
     async def ask(ctx):
         for who in (0, 1, 2, 3):
@@ -91,7 +94,7 @@ def test_a_server_is_the_model_owners():
 
 
 def test_nobody_asks_before_the_first_word():
-    trace = Unit(Requester()).run({"opcode": np.full(3, Opcode.PUSH_COMMAND), "running": np.arange(3)})
+    trace = Unit(Requester(config=CONFIG)).run({"opcode": np.full(3, Opcode.PUSH_COMMAND), "running": np.arange(3)})
     assert trace["foreign"].all()
 
 
@@ -100,30 +103,55 @@ class Bounded(wiring.Component):
     the tenant that asks, for any place, count and window in a memory."""
 
     def __init__(self):
-        super().__init__({**{name: In(member.shape) for name, member in Requester().signature.members.items()
-                             if member.flow is In}, "count": In(16)})
+        members = Requester(config=CONFIG).signature.members.items()
+        super().__init__({
+            **{name: In(member.shape) for name, member in members if member.flow is In}, "count": In(16)})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.unit = unit = Requester()
+        m.submodules.unit = unit = Requester(config=CONFIG)
         m.d.comb += [getattr(unit, name).eq(getattr(self, name))
                      for name in self.signature.members if name != "count"]
-        first, moved = self.place[:28], unit.moved[:28]
+        first, asked = self.place[:28], Signal(32)
+        stands, found = Signal(), Signal.like(self.found)  # the place is the one that was asked for, and its window
+        m.d.sync += stands.eq(self.asks | (stands & (self.place == asked)))
+        with m.If(self.asks):
+            m.d.sync += [asked.eq(self.place), found.eq(self.found)]
         memory = (self.opcode == Opcode.READ_MEMORY) | (self.opcode == Opcode.WRITE_MEMORY)
         m.d.comb += [
             Assume(~ResetSignal()), Assume(self.found.base + self.found.size <= 1 << 19),
+            Assert(found.base + found.size <= 1 << 19),
+            Assert(~stands | (self.place != asked) | (unit.moved == (first + found.base * GROUP)[:28])),
             Assert(unit.bounded | ~memory | (unit.asked.tenant == 0)),
             Assert((unit.asked.tenant == 0) | unit.foreign | memory | (unit.asked.tenant == self.running)
                    | (self.opcode == Opcode.PING)),
         ]
-        with m.If(unit.bounded & memory & (first + self.count <= unit.room)):
+        # It is moved as soon as it was asked for, while the request compares it.
+        trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memories["trace"].number)
+        with m.If(self.asks & memory & ~trace):
+            m.d.comb += Assert(unit.room == self.found.size * GROUP)
+        with m.If(stands & (self.place == asked) & (first + self.count <= found.size * GROUP)):
             m.d.comb += [
-                Assert(moved >= self.found.base * GROUP),
-                Assert(moved + self.count <= (self.found.base + self.found.size) * GROUP),
-                Assert(unit.moved[28:] == self.place[28:]),
+                Assert(unit.moved >= found.base * GROUP),
+                Assert(unit.moved + self.count <= (found.base + found.size) * GROUP),
             ]
         return m
 
 
 def test_accesses_are_in_the_window():
     formal.prove(Bounded(), depth=2)
+
+
+def test_patience():
+    """A POP_EVENT waits for as many cycles as it says, and one of a tenant for ``PATIENCE`` at most."""
+    unit, found = Unit(HostPort(config=CONFIG)), {}
+    for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
+        unit.reset()
+        words = np.array([who, Opcode.POP_EVENT << 24 | EVENT_WORDS, wait | 1 << 32], np.uint64)
+        trace = unit.lockstep(sources={"i": Feed(words)}, sinks={"o": True}, cycles=PATIENCE + 60,
+                              inputs={"running": who})
+        answers = np.flatnonzero(trace["o__valid"])
+        assert [int(trace["o__payload"][cycle]) & 0xFFFFFFFF for cycle in answers[1:]] == [Status.EMPTY]
+        found[who, wait] = int(answers[0])
+    waits = {(who, wait): cycle - found[1, 0] for (who, wait), cycle in found.items()}
+    assert waits == {(who, wait): min(wait, PATIENCE) if who else wait for who, wait in found}

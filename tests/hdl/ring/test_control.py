@@ -8,11 +8,12 @@ import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetInserter, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+from amaranth.sim import Simulator
 from cocotb.triggers import FallingEdge
 
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.control.register_file import version_layout
-from hdl.ring.control import CollectiveControl, RestorableControl, fault_layout, kind_layout
+from hdl.ring.control import CUT_TIMEOUT, CollectiveControl, RestorableControl, fault_layout, kind_layout, with_cut
 from hdl.ring.order import Planner
 from hdl.streams.stream import connect_stream
 from sim import formal, regression
@@ -255,3 +256,29 @@ def test_ends_by_reset():
 def test_plans_after_reset():
     """Proof by induction; the engine holds its planner in reset whenever it does not plan."""
     formal.prove(PlansAfterReset(), depth=25)
+
+
+@pytest.mark.parametrize(("timeout", "cut", "cycles"), [
+    (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
+@pytest.mark.parametrize("base", [CollectiveControl, RestorableControl])
+def test_cut(base, timeout, cut, cycles):
+    """A command that is cut waits for a word no longer than ``CUT_TIMEOUT`` cycles, nor for an ABORT."""
+    dut, seen = with_cut(base)(), {}
+
+    async def follow(ctx):
+        for port, value in ((dut.command.valid, 1), (dut.planned, 1), (dut.timeout, timeout), (dut.cut, cut)):
+            ctx.set(port, value)
+        for _ in range(8 * CUT_TIMEOUT):
+            for name in ("running", "give_up"):
+                seen[name] = seen.get(name, 0) + ctx.get(getattr(dut, name))
+            if ctx.get(dut.event.valid):
+                seen["status"] = ctx.get(dut.event.payload.status)
+                return
+            await ctx.tick()
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(follow)
+    simulator.run()
+    # The wait begins two cycles before Run, and that for an ABORT with Abort.
+    assert seen == {"running": cycles - 2 + 1, "give_up": cycles + 1, "status": EventStatus.INGRESS_TIMEOUT}
