@@ -20,16 +20,16 @@ def main(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Send messages while nodes update weights, one 5,000 cycles behind the others, and print their cycles."""
-    began, taken, updates, superframes = time.process_time(), [], [], set()
+    began, taken, updates, superframes, restarts = time.process_time(), [], [], set(), 0
     with open_nodes() as (ring, simulation):
         while len(taken) < messages:
             found = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, len(taken)])
             taken += found.taken
             updates += found.updates
             superframes |= found.superframes
+            restarts += found.restarts
         quiet = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, 0], on=False).updates
         cycles = simulation.cycle
-        restarts = sum(node["LINK_RESTARTS"] for node in ring.counters())
     longest, mean = max(superframes, default=0), np.mean(updates[:len(quiet)])
     print(f"{len(taken):,} messages in {cycles:,} cycles, each right and each in the cycle that the table names: "
           f"{min(taken):,} to {max(taken):,} cycles, {np.mean(taken):,.0f} on average; at most {MOST:,} are allowed")

@@ -1,5 +1,6 @@
 """Messages on a ring of whole nodes, beside fused updates: their cycles, and what table names them."""
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -8,12 +9,13 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import Operation
-from hdl.ring.slots.layouts import MESSAGE_WORDS
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.slots.layouts import BEGIN_UNIT, MESSAGE_WORDS, TARGET_BITS, lap_layout
 from host.driver.command import Command
 from host.driver.optimizer_settings import Rule, Settings
 from sim.golden.messages import Header, message
 from sim.golden.slots import Record, Table, plan
-from sim.verilated.links import CONTROL, LAST
+from sim.verilated.links import CONTROL, LAST, NEVER
 from tests.host import rings
 from tests.host.rings import Reference, random
 
@@ -25,19 +27,20 @@ MOST = 1700
 #: Nodes with messages, as those of the figures of slots.
 CONFIG = NodeConfig(slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15, messages=True,
                     state_planes=0, masking=False, error_feedback=False, multiplier_dsps=1, program_depth=2)
-_GRANT = 8
-#: Cycles from the beginning of a slot of rank 0 to the last word of a message at the last rank.
-_FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + MESSAGE_WORDS + 1
+#: Cycles from the beginning of a slot of rank 0 to the check of a message at the last rank: one to the table, 3 to
+#: the wires, those of all links, with a cycle for each node between them, and header, words, a cycle, and the check.
+_FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
 
 
 @dataclasses.dataclass
 class Beside:
-    """Cycles of messages, from the last word of the host's packet to the last word at the last rank, and of updates,
-    from the first command to the last event."""
+    """Cycles of messages, from the last word of the host's packet to the last word at the last rank, of updates, from
+    the first command to the last event, and from superframes of most slots to the next; restarts of links."""
 
     taken: list[int]
     updates: list[int]
     superframes: set[int]
+    restarts: int
 
 
 @contextlib.contextmanager
@@ -48,21 +51,43 @@ def open_nodes(nodes=NODES, **options):
         yield opened
 
 
-def _tables(words):
-    """First cycle of slots and the table of each GRANT that leaves rank 0, by its control words. TIME of rank 0
-    counts from reset on."""
-    words = [(int(word["cycle"]), int(word["data"])) for word in words
-             if word["place"] & CONTROL and not word["place"] & LAST]
-    for place, (_, head) in enumerate(words[:-NODES - 1]):
-        records, (cycle, start) = words[place + 1:place + NODES + 1], words[place + NODES + 1]
-        ahead = (start - cycle) % (1 << 32)
-        if head & 0xFFF == _GRANT | NODES + 1 << 4 and ahead < 1000 and not any(data >> 23 for _, data in records):
-            yield cycle + ahead, Table.of([Record.parse(data) for _, data in records], head >> 12)
+def _words(tapped):
+    """Cycles and words of LAPs and records, of all control words."""
+    left = 0  # words of another message that follow
+    for word in tapped[tapped["place"] & (CONTROL | LAST) == CONTROL]:
+        cycle, data = int(word["cycle"]), int(word["data"])
+        if left:
+            left -= 1
+        elif data & 15 in (ControlType.LAP.value, ControlType.RECORD.value):
+            yield cycle, data
+        else:
+            left = data >> 4 & 0xFF
+
+
+def _tables(first, last):
+    """First cycle of slots of rank 0, whose TIME counts from reset on, and their table, of each superframe, by the
+    control words of its link and of the one to the last rank, which together carry the records of all."""
+    first, last = list(_words(first)), list(_words(last))
+    laps = [(cycle, lap_layout().from_bits(data)) for cycle, data in first if data & 15 == ControlType.LAP.value]
+    records = collections.deque(sorted(word for word in first + last if word[1] & 15 == ControlType.RECORD.value))
+    for (cycle, said), (until, _) in itertools.pairwise([*laps, (NEVER, None)]):
+        over, odd = cycle + ((said.begin << BEGIN_UNIT) - cycle) % (1 << TARGET_BITS), said.odd
+        while over < until:
+            odd, came = odd ^ 1, {}
+            while records and records[0][0] < over + said.gap + NODES * (LATENCY + 1):
+                at, data = records.popleft()
+                if at >= over and data >> 8 & 1 == odd:
+                    came[data >> 4 & 15] = Record.parse(data)
+            if len(came) < NODES:
+                break
+            table = Table.of(list(came.values()), odd, ranks=list(came))
+            yield over + said.gap, table
+            over += said.gap + sum(slot.cycles for slot in plan(table))
 
 
 class _Messages:
     """Messages of 64 words to the last rank at random times, at most one to a slot, which that drops, as they are of
-    no request: so no answers take slots. Each with the cycle of its packet, and its check."""
+    no request: so no answers take slots. Each with the cycle of its packet, and the check that rank 0 puts behind."""
 
     def __init__(self, simulation, generator, on):
         self.simulation, self.generator, self.sent = simulation, generator, []
@@ -102,6 +127,10 @@ def _update(ring, messages, length, slow):
     return max(event.cycles for event in events)
 
 
+def _restarts(ring):
+    return sum(node["LINK_RESTARTS"] for node in ring.counters())
+
+
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
     """Dense fused updates with messages beside them, of which each ends in the cycle that the table names; in
     each update one node begins 5,000 cycles after the others."""
@@ -114,6 +143,10 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     first, last = simulation.links[0], simulation.links[NODES - 2]
     for link in (first, last):
         link.tap()
+    ring.devices[0].write_register("SLOT_PLACE", 0)  # rank 0 begins anew, with LAP; a word on its wires may be lost
+    ring.recover()
+    simulation.run(2 * _STALL)
+    restarts = _restarts(ring)
     messages, cycles = _Messages(simulation, times, on), []
     for _ in range(updates):
         ring.write_gradients(list(gradients))
@@ -121,11 +154,11 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
         cycles.append(_update(ring, messages, length, int(generator.integers(1, NODES)) if stall else None))
     reference.compare(f"seed {seed}")
     simulation.run(6000)
-    arrived = [(int(word["cycle"]) + LATENCY, int(word["data"])) for word in last.tap(on=False)
-               if word["place"] == LAST]
+    carried = last.tap(on=False)
+    arrived = [(int(word["cycle"]) + LATENCY, int(word["data"])) for word in carried if word["place"] == LAST]
     assert [data for _, data in arrived] == [check for _, check in messages.sent], f"seed {seed}"
     slots, full = [], set()
-    for (start, table), (following, _) in itertools.pairwise([*_tables(first.tap(on=False)), (0, None)]):
+    for (start, table), (following, _) in itertools.pairwise([*_tables(first.tap(on=False), carried), (0, None)]):
         if table.slots == CONFIG.ingress_segments:
             full.add(following - start)
         for slot in plan(table):
@@ -139,5 +172,5 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
         assert end == named + _FROM_SLOT, f"seed {seed}: message of cycle {whole} ends in {end}, by the table in " \
                                           f"{named + _FROM_SLOT}"
         taken.append(end - whole)
-    return Beside(taken, cycles, full)
+    return Beside(taken, cycles, full, _restarts(ring) - restarts)
 
