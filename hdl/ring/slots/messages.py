@@ -104,6 +104,7 @@ class MessageGate(wiring.Component):
     Members
     -------
     rank : In(4)
+        Whether it is 0 counts a cycle later.
     host_i, host_o : In, Out(stream of word_layout())
     port_i, port_o : Out, In(stream of word_layout())
         To and from the :class:`~hdl.control.host_port.HostPort`.
@@ -131,7 +132,8 @@ class MessageGate(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.store = store = MessageStore()
-        master = self.rank == 0
+        master = Signal(init=1)  # a register, since it chooses between words
+        m.d.sync += master.eq(self.rank == 0)
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
