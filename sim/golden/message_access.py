@@ -96,13 +96,13 @@ class PlaceRelay:
         """One cycle."""
         master, place = given[0] == 0 and given[1] > 1, self.place(given)
         came = None
-        if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31) and word >> 16 & 31 > 1:
+        if word is not None and word % 16 == _PLACE:
             came = (word >> 12 & 15, word >> 16 & 31)
         if ready or self.o is None:
             self.o = None if self.next is None else place_word(self.next[0], place[1])
             self.next = None
         if master:
-            if came == (given[1] % 16, given[1]):
+            if came is not None and came[1] == given[1]:
                 self.home, returned = True, not self.home
             else:
                 returned = False

@@ -53,8 +53,7 @@ class PlaceRelay(wiring.Component):
             self.place.eq(Mux(master | (heard.size == 0), self.given, heard)),
             self.moved.eq(self.place != before),
             self.i.ready.eq(1),
-            takes.eq(self.i.valid & self.i.payload.first & (head.type == ControlType.PLACE) & (head.words == 0)
-                     & (head.reserved == 0) & (head.tag[place_layout().size:] == 0) & (came.size > 1)),
+            takes.eq(self.i.valid & self.i.payload.first & (head.type == ControlType.PLACE)),
             first.type.eq(ControlType.PLACE), first.tag.eq(next_rank | self.place.size << 4),
         ]
         m.d.sync += before.eq(self.place)
@@ -62,7 +61,7 @@ class PlaceRelay(wiring.Component):
             m.d.sync += [self.o.valid.eq(due), self.o.payload.data.eq(first), self.o.payload.first.eq(1),
                          self.o.payload.last.eq(1), due.eq(0)]
         with m.If(master):
-            with m.If(takes & (came.rank == self.given.size[:4]) & (came.size == self.given.size)):
+            with m.If(takes & (came.size == self.given.size)):
                 m.d.sync += home.eq(1)
             m.d.sync += waited.eq(waited[:-1] + 1)
             with m.If(waited[-1] & ~home):
