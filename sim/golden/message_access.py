@@ -96,7 +96,7 @@ class PlaceRelay:
         """One cycle."""
         master, place = given[0] == 0 and given[1] > 1, self.place(given)
         came = None
-        if word is not None and word % 16 == _PLACE:
+        if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31):
             came = (word >> 12 & 15, word >> 16 & 31)
         if ready or self.o is None:
             self.o = None if self.next is None else place_word(self.next[0], place[1])

@@ -53,7 +53,8 @@ class PlaceRelay(wiring.Component):
             self.place.eq(Mux(master | (heard.size == 0), self.given, heard)),
             self.moved.eq(self.place != before),
             self.i.ready.eq(1),
-            takes.eq(self.i.valid & self.i.payload.first & (head.type == ControlType.PLACE)),
+            takes.eq(self.i.valid & self.i.payload.first & (head.type == ControlType.PLACE) & (head.words == 0)
+                     & (head.reserved == 0) & (head.tag[place_layout().size:] == 0)),
             first.type.eq(ControlType.PLACE), first.tag.eq(next_rank | self.place.size << 4),
         ]
         m.d.sync += before.eq(self.place)
