@@ -29,8 +29,8 @@ class Answered:
 class AnswerKeeper:
     """Keep the answer to the latest request, for the case that it comes again.
 
-    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is what comes next: a request,
-    which is looked at for a cycle, its words, or its answer. ``drops`` says that the request has come again.
+    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is what comes next: a
+    request, which is looked at for a cycle, its words, or its answer. ``drops`` says that the request has come again.
     """
 
     def __init__(self) -> None:

@@ -40,8 +40,8 @@ class AnswerKeeper(wiring.Component):
     The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
     If the next request has the same opcode and tag, it is dropped, and has the answer that is kept.
 
-    A request is looked at for a cycle before its first word passes; otherwise words pass without a register. An answer
-    that is kept is offered from the cycle after the request's last word on, a word per cycle.
+    A request is looked at for a cycle before its first word passes; otherwise words pass without a register. An
+    answer that is kept is offered from the cycle after the request's last word on, a word per cycle.
 
     Members
     -------
