@@ -52,7 +52,7 @@ class Departures:
             if self._left:
                 self._left -= 1
             else:
-                self._left = 0 if data & 15 in _SINGLE else data >> 4 & 255
+                self._left = 0 if data & 15 in _SINGLE else data >> 4 & 3
                 found = int(data & 15 == _SYNC and self._left == 0)
         if reset_link:
             self._left = 0

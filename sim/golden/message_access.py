@@ -29,49 +29,46 @@ class Answered:
 class AnswerKeeper:
     """Keep the answer to the latest request, for the case that it comes again.
 
-    ``kept`` is that answer, with opcode and tag of its request. ``phase`` is what comes next: the first word of a
-    request, more of its words, its answer; or, of one that has come again, its words, or the answer that is kept.
+    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is what comes next: a
+    request, which is looked at for a cycle, its words, or its answer. ``drops`` says that the request has come again.
     """
 
     def __init__(self) -> None:
-        self.phase, self.latest = "request", 0
+        self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
         self.answer: list[Beat] | None = None  # as far as it has come, if it is to be kept
         self.place = 0
 
-    def _drops(self, word: Beat | None, direct: int) -> bool:
-        again = self.kept is not None and not direct and word is not None and word[0] >> 16 == self.latest
-        return self.phase == "again" or (self.phase == "request" and again)
-
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
         """Outputs in a cycle with these inputs."""
-        drops, plays = self._drops(word, direct), self.phase == "play"
-        assert not plays or self.kept is not None
-        return Answered(port=None if drops else word,
-                        answer=self.kept[self.place] if plays and self.kept is not None else port,
-                        takes=int(drops or port_ready), takes_port=int(ready and not plays))
+        passes, plays = self.phase == "words", self.drops and self.phase == "answer"
+        answer = None if self.drops else port
+        if plays:
+            assert self.kept is not None
+            answer = self.kept[self.place]
+        return Answered(port=word if passes and not self.drops else None, answer=answer,
+                        takes=int(passes and (self.drops or port_ready)), takes_port=int(ready and not self.drops))
 
     def step(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> None:
         """One cycle."""
         out = self.look(word=word, port=port, port_ready=port_ready, ready=ready, direct=direct)
-        taken = word if out.takes else None
-        if self.phase == "request" and taken is not None:
-            drops, self.place = self._drops(word, direct), 0
-            if not drops:
-                self.latest, self.kept = taken[0] >> 16, None
-                self.answer = [] if taken[0] >> 24 in _ONCE else None
-            self.phase = ("play" if drops else "answer") if taken[1] else ("again" if drops else "words")
-        elif self.phase in ("words", "again") and taken is not None and taken[1]:
-            self.phase = "answer" if self.phase == "words" else "play"
-        elif self.phase == "answer" and port is not None and out.takes_port:
-            if self.answer is not None:
-                self.answer = [*self.answer, port] if len(self.answer) < _WORDS else None
-            if port[1]:
-                self.kept, self.phase = self.answer, "request"
-        elif self.phase == "play" and ready:
-            assert out.answer is not None
+        if self.phase == "request":
+            self.place, self.drops = 0, False
+            if word is not None:
+                self.drops = self.kept is not None and not direct and word[0] >> 16 == self.latest
+                if not self.drops:
+                    self.latest, self.kept = word[0] >> 16, None
+                    self.answer = [] if word[0] >> 24 in _ONCE else None
+                self.phase = "words"
+        elif self.phase == "words" and word is not None and out.takes and word[1]:
+            self.phase = "answer"
+        elif self.phase == "answer" and out.answer is not None and ready:
             self.place += 1
+            if not self.drops and self.answer is not None:
+                self.answer = [*self.answer, out.answer] if len(self.answer) < _WORDS else None
             if out.answer[1]:
+                if not self.drops:
+                    self.kept = self.answer
                 self.phase = "request"
 
 
@@ -99,13 +96,13 @@ class PlaceRelay:
         """One cycle."""
         master, place = given[0] == 0 and given[1] > 1, self.place(given)
         came = None
-        if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31) and word >> 16 & 31 > 1:
+        if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31):
             came = (word >> 12 & 15, word >> 16 & 31)
         if ready or self.o is None:
             self.o = None if self.next is None else place_word(self.next[0], place[1])
             self.next = None
         if master:
-            if came == (given[1] % 16, given[1]):
+            if came is not None and came[1] == given[1]:
                 self.home, returned = True, not self.home
             else:
                 returned = False

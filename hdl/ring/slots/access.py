@@ -1,6 +1,6 @@
 """Access of rank 0's host to a node by messages: the gate, and answers for requests that come twice."""
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -40,8 +40,8 @@ class AnswerKeeper(wiring.Component):
     The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
     If the next request has the same opcode and tag, it is dropped, and has the answer that is kept.
 
-    Words pass without a register. An answer that is kept is offered from the cycle after the request's last word on,
-    a word per cycle.
+    A request is looked at for a cycle before its first word passes; otherwise words pass without a register. An
+    answer that is kept is offered from the cycle after the request's last word on, a word per cycle.
 
     Members
     -------
@@ -68,54 +68,38 @@ class AnswerKeeper(wiring.Component):
         asked = data.View(header_layout(), self.i.payload.data)
         latest, known, keeps = Signal(16), Signal(), Signal()
         place = Signal(range(self.words))
-        once, drops, plays = Signal(), Signal(), Signal()
+        drops = Signal()  # a register, since it chooses between words
+        passes, answers, moves = Signal(), Signal(), Signal()
         m.d.comb += [
-            once.eq(Cat(asked.opcode == one for one in ONCE).any()),
-            self.i.ready.eq(drops | self.port_i.ready), self.port_i.valid.eq(self.i.valid & ~drops),
-            self.port_i.payload.eq(self.i.payload),
+            self.i.ready.eq(passes & (drops | self.port_i.ready)),
+            self.port_i.valid.eq(self.i.valid & passes & ~drops), self.port_i.payload.eq(self.i.payload),
             write.addr.eq(place), read.addr.eq(place), write.data.eq(self.port_o.payload),
-            self.o.valid.eq(plays | self.port_o.valid), self.port_o.ready.eq(self.o.ready & ~plays),
-            self.o.payload.eq(self.port_o.payload),
+            write.en.eq(answers & keeps & ~drops),
+            self.o.valid.eq(Mux(drops, answers, self.port_o.valid)), self.port_o.ready.eq(self.o.ready & ~drops),
+            self.o.payload.eq(Mux(drops, read.data, self.port_o.payload)), moves.eq(self.o.valid & self.o.ready),
         ]
-        with m.If(plays):
-            m.d.comb += self.o.payload.eq(read.data)
         with m.FSM():
             with m.State("Request"):
-                m.d.comb += drops.eq(known & ~self.direct & (Cat(asked.tag, asked.opcode) == latest))
-                m.d.sync += place.eq(0)
-                with m.If(self.i.valid & self.i.ready):
-                    m.d.sync += keeps.eq(once)
-                    with m.If(~drops):
-                        m.d.sync += [latest.eq(Cat(asked.tag, asked.opcode)), known.eq(0)]
-                    with m.If(~self.i.payload.last):
-                        m.next = "Words"
-                        with m.If(drops):
-                            m.next = "Again"
-                    with m.Elif(drops):
-                        m.next = "Play"
+                m.d.sync += [drops.eq(0), place.eq(0)]
+                with m.If(self.i.valid):
+                    m.d.sync += keeps.eq(Cat(asked.opcode == one for one in ONCE).any())
+                    m.next = "Words"
+                    with m.If(known & ~self.direct & (Cat(asked.tag, asked.opcode) == latest)):
+                        m.d.sync += drops.eq(1)
                     with m.Else():
-                        m.next = "Answer"
+                        m.d.sync += [latest.eq(Cat(asked.tag, asked.opcode)), known.eq(0)]
             with m.State("Words"):
+                m.d.comb += passes.eq(1)
                 with m.If(self.i.valid & self.i.ready & self.i.payload.last):
                     m.next = "Answer"
             with m.State("Answer"):
-                m.d.comb += write.en.eq(keeps)
-                with m.If(self.port_o.valid & self.port_o.ready):
+                m.d.comb += answers.eq(1)
+                with m.If(moves):
                     m.d.sync += place.eq(place + 1)
                     with m.If(place == self.words - 1):
                         m.d.sync += keeps.eq(0)
-                    with m.If(self.port_o.payload.last):
-                        m.d.sync += known.eq(known | keeps)
-                        m.next = "Request"
-            with m.State("Again"):
-                m.d.comb += drops.eq(1)
-                with m.If(self.i.valid & self.i.payload.last):
-                    m.next = "Play"
-            with m.State("Play"):
-                m.d.comb += plays.eq(1)
-                with m.If(self.o.ready):
-                    m.d.sync += place.eq(place + 1)
                     with m.If(self.o.payload.last):
+                        m.d.sync += known.eq(known | keeps)
                         m.next = "Request"
         return m
 

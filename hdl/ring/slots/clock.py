@@ -16,6 +16,9 @@ DRIFT_BITS, FRACTION_BITS = 8, 20
 #: Bits of the sum of all round trips, and of the number of a SYNC.
 _SUM_BITS, _NUMBER_BITS = 16, 4
 
+#: Bits of the words that follow the first of a message on links in slots: two, those of a FOLLOW.
+_LEFT_BITS = 2
+
 #: Cycles beyond the round trip after which a link would have been restarted, had a word not arrived.
 _PATIENCE = 255
 
@@ -57,7 +60,7 @@ class Departures(wiring.Component):
     """Watch the wires of a link that repeats words for SYNCs that leave.
 
     ``departed`` depends combinationally on all inputs but ``reset_link``. Words of a message that are not its first
-    are not taken for a SYNC, whatever they are.
+    are not taken for a SYNC, whatever they are; there are at most three.
 
     Members
     -------
@@ -79,12 +82,13 @@ class Departures(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         word = data.View(control_layout(), self.data)
-        left, follow = Signal.like(word.words), Signal.like(word.words)
+        words = word.words[:_LEFT_BITS]
+        left, follow = Signal.like(words), Signal.like(words)
         single = Cat(word.type == type for type in SINGLE_IN_SLOTS).any()
         m.d.comb += [
-            follow.eq(Mux(left != 0, left - 1, Mux(single, 0, word.words))),
+            follow.eq(Mux(left != 0, left - 1, Mux(single, 0, words))),
             self.departed.eq(self.fresh & self.kind & (left == 0) & (word.type == ControlType.SYNC)
-                             & (word.words == 0)),
+                             & (words == 0)),
         ]
         with m.If(self.fresh & self.kind):
             m.d.sync += left.eq(follow)

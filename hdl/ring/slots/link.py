@@ -19,7 +19,7 @@ from hdl.ring.slots.path import SlotPath
 from hdl.ring.slots.place import PlaceRelay
 from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
-from hdl.streams.stream import Queue, connect_stream, word_layout
+from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_units", "egress_words", "state_layout", "test_layout",
            "usual_words"]
@@ -210,12 +210,12 @@ class SlotLink(wiring.Component):
         ]
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=anew)
 
-        # Packets for the successor, with their lengths.
+        # Packets for the successor, and the words of the longest that waits, or of those that are usual.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
-        recent, most, usual = Signal(), Signal.like(length), usual_words(config)
-        m.submodules.lengths = lengths = ResetInserter(anew)(Queue(shape=length.shape(), depth=17))
+        usual = usual_words(config)
+        recent, most = Signal(), Signal(length.shape(), init=usual)
         granted = Signal.like(laps.slots.longest)  # which the next lap does not change
-        fits = lengths.o.valid & (lengths.o.payload <= granted)
+        fits = (path.whole != 0) & (most <= granted)
         with m.If(laps.granted):
             m.d.sync += granted.eq(laps.slots.longest)
         connect_stream(m, self.i, path.i)
@@ -227,11 +227,9 @@ class SlotLink(wiring.Component):
         m.d.comb += [
             enters.eq(path.i.valid & path.i.ready),
             self.may_start.eq((path.whole <= segments) & ~reset),
-            lengths.i.valid.eq(enters & last), lengths.i.payload.eq(length + 1),
-            lengths.o.ready.eq(path.left),
             path.starts.eq(table.starts & (table.mode.message | fits)),
             laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)),
-            laps.record.longest.eq(Mux(recent, Mux(most > usual, most, usual), 0)),
+            laps.record.longest.eq(most),
             self.sent.word.eq(enters), self.sent.packet.eq(enters & last),
         ]
         with m.If(enters):
@@ -240,12 +238,12 @@ class SlotLink(wiring.Component):
             m.d.sync += recent.eq(1)
         with m.Elif(laps.granted):
             m.d.sync += recent.eq(0)
-        with m.If(lengths.i.valid & (length >= most)):
+        with m.If(enters & last & (length >= most)):
             m.d.sync += most.eq(length + 1)
         with m.Elif((path.whole == 0) & ~inside):
-            m.d.sync += most.eq(0)
+            m.d.sync += most.eq(usual)
         with m.If(anew):
-            m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(0)]
+            m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(usual)]
 
         # Packets of the predecessor.
         connect_stream(m, ingress.o, self.o)

@@ -104,6 +104,7 @@ class MessageGate(wiring.Component):
     Members
     -------
     rank : In(4)
+        Whether it is 0 counts a cycle later.
     host_i, host_o : In, Out(stream of word_layout())
     port_i, port_o : Out, In(stream of word_layout())
         To and from the :class:`~hdl.control.host_port.HostPort`.
@@ -131,11 +132,13 @@ class MessageGate(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.store = store = MessageStore()
-        master = self.rank == 0
+        master = Signal(init=1)  # a register, since it chooses between words
+        m.d.sync += master.eq(self.rank == 0)
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
-        heads, reads = Signal(), Signal()  # the header of a message is at `store.read`, or a word that goes out
+        # The header of a message is at `store.read`, or a word of one that goes to the host, or to the port.
+        heads, gives, reads = Signal(), Signal(), Signal()
         heading, filling = Signal(), Signal()  # word of a message that is made
         # A request of the host is at the port, or goes in; one of messages is at the port, and more of it may come.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
@@ -159,16 +162,16 @@ class MessageGate(wiring.Component):
         place, length, number, ends = Signal(_OFFSET_BITS), Signal(_OFFSET_BITS), Signal(3), Signal()
         final, cuts, taken, closes = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            final.eq(store.read.last | (~master & (place == length))),
-            self.port_i.valid.eq(Mux(takes_local, host.valid, (reads & ~master) | cuts)),
-            self.port_i.payload.data.eq(Mux(takes_local, host.payload.data, store.read.data)),
+            final.eq(store.read.last | (reads & (place == length))),
+            # With `remote` nothing of the host enters.
+            self.port_i.valid.eq(Mux(remote, reads | cuts, takes_local & host.valid)),
+            self.port_i.payload.data.eq(Mux(remote, store.read.data, host.payload.data)),
             closes.eq(cuts | store.read.last | (final & ends)),
-            self.port_i.payload.last.eq(Mux(takes_local, host.payload.last, closes)),
-            self.host_o.valid.eq(Mux(reads & master, 1, port.valid & ~remote)),
-            self.host_o.payload.eq(Mux(reads & master, store.read, port.payload)),
-            taken.eq(reads & Mux(master, self.host_o.ready, self.port_i.ready)),
-            port.ready.eq(Mux(remote, filling & message.ready & ~self.reset_link,
-                              self.host_o.ready & ~(reads & master))),
+            self.port_i.payload.last.eq(Mux(remote, closes, host.payload.last)),
+            self.host_o.valid.eq(gives | (port.valid & ~remote)),
+            self.host_o.payload.eq(Mux(gives, store.read, port.payload)),
+            taken.eq(Mux(gives, self.host_o.ready, reads & self.port_i.ready)),
+            port.ready.eq(Mux(remote, filling & message.ready & ~self.reset_link, self.host_o.ready & ~gives)),
         ]
         with m.If(port.valid & port.ready & ~remote):
             m.d.sync += responding.eq(~port.payload.last)
@@ -199,17 +202,17 @@ class MessageGate(wiring.Component):
                     m.d.comb += store.drop.eq(1)
                 with m.If(starts):
                     m.d.comb += store.offset.eq(~master)
-                    m.d.sync += [remote.eq(~master), number.eq(head.number + 1)]
+                    m.d.sync += [remote.eq(~master), number.eq(head.number + 1), gives.eq(master), reads.eq(~master)]
                     m.next = "Read"
                 with m.Elif(store.drop):
                     m.next = "Empty"
                 with m.If(cuts & self.port_i.ready):
                     m.d.sync += open_.eq(0)
             with m.State("Read"):
-                m.d.comb += [reads.eq(1), store.offset.eq(place + taken)]
+                m.d.comb += store.offset.eq(place + taken)
                 with m.If(taken & final):
                     m.d.comb += store.drop.eq(1)
-                    m.d.sync += [open_.eq(~master & ~closes), owes.eq(~master & ~closes)]
+                    m.d.sync += [open_.eq(reads & ~closes), owes.eq(reads & ~closes), gives.eq(0), reads.eq(0)]
                     m.next = "Empty"
         with m.If(heads & ~master & ((head.count == 0) | head.begin)):
             m.d.sync += held.eq(0)

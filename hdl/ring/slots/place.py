@@ -47,14 +47,14 @@ class PlaceRelay(wiring.Component):
         came, next_rank = data.View(place_layout(), head.tag[:place_layout().size]), Signal(4)
         heard, before = Signal(place_layout()), Signal(place_layout())
         master, takes, due, home = Signal(), Signal(), Signal(), Signal()
-        waited = Signal(range(self.period))
+        waited = Signal(range(self.period + 1), init=self.period)  # its highest bit begins a period
         m.d.comb += [
             master.eq((self.given.rank == 0) & (self.given.size > 1)),
             self.place.eq(Mux(master | (heard.size == 0), self.given, heard)),
             self.moved.eq(self.place != before),
             self.i.ready.eq(1),
             takes.eq(self.i.valid & self.i.payload.first & (head.type == ControlType.PLACE) & (head.words == 0)
-                     & (head.reserved == 0) & (head.tag[place_layout().size:] == 0) & (came.size > 1)),
+                     & (head.reserved == 0) & (head.tag[place_layout().size:] == 0)),
             first.type.eq(ControlType.PLACE), first.tag.eq(next_rank | self.place.size << 4),
         ]
         m.d.sync += before.eq(self.place)
@@ -62,13 +62,13 @@ class PlaceRelay(wiring.Component):
             m.d.sync += [self.o.valid.eq(due), self.o.payload.data.eq(first), self.o.payload.first.eq(1),
                          self.o.payload.last.eq(1), due.eq(0)]
         with m.If(master):
-            with m.If(takes & (came.rank == self.given.size[:4]) & (came.size == self.given.size)):
+            with m.If(takes & (came.size == self.given.size)):
                 m.d.sync += home.eq(1)
-            m.d.sync += waited.eq(waited + 1)
-            with m.If((waited == 0) & ~home):
+            m.d.sync += waited.eq(waited[:-1] + 1)
+            with m.If(waited[-1] & ~home):
                 m.d.sync += [due.eq(1), next_rank.eq(1)]
         with m.Elif(takes):
             m.d.sync += [heard.eq(came), due.eq(1), next_rank.eq(came.rank + 1)]
         with m.If(self.moved):
-            m.d.sync += [home.eq(0), waited.eq(0)]
+            m.d.sync += [home.eq(0), waited.eq(self.period)]
         return m

@@ -81,7 +81,7 @@ def test_places(jobs, nodes):
 
 def test_units():
     """Nodes of two jobs hand on control words of the clock and of rooms alone."""
-    assert [unit.name for unit in units(CONFIG)] == ["records", "clock"]
+    assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 
 def test_training(run, monkeypatch, tmp_path):
