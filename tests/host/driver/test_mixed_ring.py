@@ -192,9 +192,15 @@ def test_what_must_be_alike(name):
 
 
 def test_elements_rounds_and_slots_must_be_alike():
-    assert set(ALIKE) == {*OTHERS, "element", "rounds", "slots"}
+    assert set(ALIKE) == {*OTHERS, "element", "rounds", "slots", "jobs", "messages"}
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same element, not 'fp32' and 'int16'$"):
         ring_of(NodeConfig(), BOARDS["icebreaker"].node)
     rounds = NodeConfig(queues=2, replay=True, stand_in=True, rounds=True)
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same rounds, not True and False$"):
         ring_of(rounds, dataclasses.replace(rounds, rounds=False))
+    slots = NodeConfig(queues=2, replay=True, slots=True)
+    for other in ({"slots": False}, {"jobs": 2}, {"messages": True}):
+        (name, value), = other.items()
+        with pytest.raises(ValueError, match=f"^Nodes of a ring must have the same {name}, not "
+                                             f"{getattr(slots, name)!r} and {value!r}$"):
+            ring_of(slots, dataclasses.replace(slots, **other))
