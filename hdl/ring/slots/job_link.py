@@ -7,8 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.sequencer import place_layout
 from hdl.ring.header import packet_words
 from hdl.ring.link import Ingress
-from hdl.ring.link_ends import moves_layout, repairs_layout
-from hdl.ring.ports import port_members
+from hdl.ring.link_ends import repairs_layout
 from hdl.ring.replay.control_transmitter import ControlTransmitter
 from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.unit_words import unit_words_signature
@@ -16,8 +15,8 @@ from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.job_path import JobPath
 from hdl.ring.slots.job_rooms import ROOM_BITS, RoomLaps
 from hdl.ring.slots.job_table import JOBS, SHIFT_BITS, JobFrame, JobTable
-from hdl.ring.slots.link import PERIOD, egress_words, state_layout, test_layout
-from hdl.streams.stream import connect_stream, word_layout
+from hdl.ring.slots.link import PERIOD, connect_clock, egress_words, link_members
+from hdl.streams.stream import connect_stream
 
 __all__ = ["JobLink", "JobUnits"]
 
@@ -87,12 +86,9 @@ class JobUnits(wiring.Component):
             m.d.comb += unit.reset_link.eq(self.place.size == 0)
 
         # TIME.
-        state, link = clock.clock, clock.clock.link
+        connect_clock(m, clock=clock, departures=departures, transmitter=transmitter)
+        state = clock.clock
         m.d.comb += [
-            departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
-            departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
-            link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
-            link.round.eq(transmitter.round),
             state.drift.eq(self.drift), state.shift.eq(self.shift), state.shifts.eq(self.shifts),
             self.now.eq(state.time), self.error.eq(state.error),
         ]
@@ -160,17 +156,7 @@ class JobLink(wiring.Component):
         if config.jobs != JOBS:
             raise ValueError(f"Node with ends of links for jobs must have {JOBS} jobs, not {config.jobs!r}")
         self._config = config
-        words = stream.Signature(word_layout())
-        super().__init__({
-            **port_members(config),
-            "i": In(words), "o": Out(words), "may_start": Out(1), "overrun": Out(1), "reset_link": In(1),
-            "sent": Out(moves_layout()), "received": Out(moves_layout()), "repairs": Out(repairs_layout()),
-            "control_i": In(stream.Signature(unsigned(32))), "control_o": Out(stream.Signature(unsigned(32))),
-            "delay": Out(32),
-            "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
-            "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
-            "superframes": Out(16),
-        })
+        super().__init__(link_members(config))
 
     def elaborate(self, platform):
         m = Module()

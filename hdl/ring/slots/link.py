@@ -21,8 +21,8 @@ from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from hdl.streams.stream import connect_stream, word_layout
 
-__all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_units", "egress_words", "state_layout", "test_layout",
-           "usual_words"]
+__all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_units", "egress_words", "link_members",
+           "state_layout", "test_layout", "usual_words"]
 
 #: Cycles from one SYNC of rank 0 to the next.
 PERIOD = 2048
@@ -48,6 +48,31 @@ def egress_words(config):
     return 1 << (3 * packet_words(config.segment)).bit_length()
 
 
+def link_members(config):
+    """Members of all ends of links in slots."""
+    words, control = stream.Signature(word_layout()), stream.Signature(unsigned(32))
+    return {
+        **port_members(config),
+        "i": In(words), "o": Out(words), "may_start": Out(1), "overrun": Out(1), "reset_link": In(1),
+        "sent": Out(moves_layout()), "received": Out(moves_layout()), "repairs": Out(repairs_layout()),
+        "control_i": In(control), "control_o": Out(control), "delay": Out(32),
+        "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
+        "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
+        "superframes": Out(16),
+    }
+
+
+def connect_clock(m, *, clock, departures, transmitter):
+    """Tell the clock of the link to the successor."""
+    link = clock.clock.link
+    m.d.comb += [
+        departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
+        departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
+        link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
+        link.round.eq(transmitter.round),
+    ]
+
+
 def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
     """Connect the units of slots of a node with each other, apart from what asks for laps and fills in the record.
 
@@ -55,12 +80,9 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
     """
     wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
     wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
-    state, link = clock.clock, clock.clock.link
+    connect_clock(m, clock=clock, departures=departures, transmitter=transmitter)
+    state = clock.clock
     m.d.comb += [
-        departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
-        departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
-        link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
-        link.round.eq(transmitter.round),
         laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
         laps.error.eq(state.error), laps.over.eq(table.over), laps.left.eq(table.left),
         table.slots.eq(laps.slots), table.granted.eq(laps.granted), table.target.eq(laps.target),
@@ -145,14 +167,7 @@ class SlotLink(wiring.Component):
         self._config = config
         words = stream.Signature(word_layout())
         super().__init__({
-            **port_members(config),
-            "i": In(words), "o": Out(words), "may_start": Out(1), "overrun": Out(1), "reset_link": In(1),
-            "sent": Out(moves_layout()), "received": Out(moves_layout()), "repairs": Out(repairs_layout()),
-            "control_i": In(stream.Signature(unsigned(32))), "control_o": Out(stream.Signature(unsigned(32))),
-            "delay": Out(32),
-            "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
-            "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
-            "superframes": Out(16),
+            **link_members(config),
             "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
             **({"place_words": Out(unit_words_signature()), "rank": Out(4), "forget": Out(1)}
                if config.messages else {}),
