@@ -141,9 +141,11 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     ring.write_settings(settings)
     reference = Reference(ring, weights)
     first, last = simulation.links[0], simulation.links[NODES - 2]
+    # Rank 0 begins anew, with LAP, when the control words of before have come.
+    ring.devices[0].write_register("SLOT_PLACE", 0)
+    simulation.run(_STALL)
     for link in (first, last):
         link.tap()
-    ring.devices[0].write_register("SLOT_PLACE", 0)  # rank 0 begins anew, with LAP; a word on its wires may be lost
     ring.recover()
     simulation.run(2 * _STALL)
     restarts = _restarts(ring)
