@@ -133,6 +133,6 @@ def test_alive():
 
 def test_units():
     """Types are of one unit each, and the node must have links for them."""
-    assert [unit.name for unit in UNITS] == ["relay", "keepalive", "records", "rooms", "clock", "rounds"]
+    assert [unit.name for unit in UNITS] == ["relay", "keepalive", "records", "rooms", "clock", "places", "rounds"]
     with pytest.raises(ValueError, match=r"^Node with control words must have replay and two queues$"):
         ControlWords(config=NodeConfig(replay=True))
