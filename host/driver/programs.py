@@ -174,7 +174,7 @@ class RingPrograms(LocalCommands):
             A queue has no room for all of its commands.
         """
         staged = Staged(programs=[[list(commands) for commands in program] for program in programs],
-                         model=(self._model + 1) % 256 if model is None else model)
+                        model=(self._model + 1) % 256 if model is None else model)
         self._staged = staged
         for queue in range(self._config.queues):
             pending = [device.submit_load_program(queue, named(device, program, queue), model=staged.model,

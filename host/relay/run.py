@@ -67,7 +67,7 @@ class Assessor(Protocol):
         ...
 
     def state(self) -> Any:
-        """What later changes depend on: numbers and texts, in lists and dictionaries."""
+        """State that later changes depend on: numbers and texts, in lists and dictionaries."""
         ...
 
     def restore(self, state: Any) -> None:

@@ -17,7 +17,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """What goes out in a cycle: words to the port and of the answer, and whether requests and the port's words are
+    """Outputs of a cycle: words to the port and of the answer, and whether requests and the port's words are
     taken."""
 
     port: Beat | None

@@ -151,7 +151,7 @@ def test_resident(other):
 
 
 def test_edits_of_all_kinds(whole):
-    """Of the checkpoints some have an edit that waits, one an edit that is not sent yet; counts are in the frame."""
+    """Some checkpoints have an edit that waits, one an edit that is not sent yet; counts are in the frame."""
     (described, refused, reports), checkpoints, _ = whole
     manifests = [open_archive(one).manifest for one in checkpoints]
     assert {edit["kind"] for edit in described["edits"]} == {kind.value for kind in Kind}

@@ -120,7 +120,7 @@ def test_driver():
 
 @pytest.mark.parametrize(("nodes", "rate"), [(3, .15), (2, .25)])
 def test_lost(nodes, rate):
-    """Of messages a part is lost, either way: every bit is right, and no command is executed twice."""
+    """Messages are lost, a part of them either way: every bit is right, and no command is executed twice."""
     generator = np.random.default_rng(nodes)
     with opened(nodes, seed=nodes) as (ring, _, hub, way):
         weights = random(generator, 700)

@@ -170,7 +170,7 @@ def test_out_of_range(start, written):
 
 @pytest.mark.parametrize("words", [2, 100])
 def test_repeat(words):
-    """What has no answer goes again: one message with the same tag, and several from the beginning, with another."""
+    """Requests without an answer go again: one message with its tag, several from the beginning, with another."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     far.losses = 1
