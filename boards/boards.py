@@ -66,6 +66,7 @@ def _ulx3s(platform, *, dsp_registers=False):
 
 BOARDS = {
     "ulx3s-85f": _ulx3s(ULX3S_85F_Platform),
+    "ulx3s-85f-tenants": _ulx3s(ULX3S_85F_Platform),
     "ulx3s-85f-compute": _ulx3s(ULX3S_85F_Platform, dsp_registers=True),
     "ulx3s-25f": _ulx3s(ULX3S_25F_Platform),
     "orangecrab-25f": Board(

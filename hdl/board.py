@@ -68,7 +68,10 @@ _COMPACT = NodeConfig(
 _FULL = dataclasses.replace(
     _COMPACT, gradient_words=6144, weight_words=6144, state_words=4096, queues=2, stand_in=True)
 
-#: The same node with 16 multiply-adds per cycle in place of the stand-in. Alone it keeps the state of all parameters,
+#: The same node for two users who do not trust each other.
+_TENANTS = dataclasses.replace(_FULL, tenants=2)
+
+#: `_FULL` with 16 multiply-adds per cycle in place of the stand-in. Alone it keeps the state of all parameters,
 #: and its activation memory holds 36 examples of digits with a hidden layer of 64.
 _COMPUTE = dataclasses.replace(_FULL, state_words=6144, stand_in=False, compute=4, activation_words=8192)
 
@@ -76,6 +79,7 @@ _COMPUTE = dataclasses.replace(_FULL, state_words=6144, stand_in=False, compute=
 BOARDS = {
     "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
     "ulx3s-85f": BoardConfig(node=_FULL, nodes=2, clock=62_500_000),
+    "ulx3s-85f-tenants": BoardConfig(node=_TENANTS, nodes=2, clock=62_500_000),
     "ulx3s-85f-compute": BoardConfig(node=_COMPUTE, clock=62_500_000),
     "ulx3s-25f": BoardConfig(node=_COMPACT, clock=62_500_000),
     "orangecrab-25f": BoardConfig(node=_COMPACT, clock=60_000_000),

@@ -209,8 +209,9 @@ class Node(wiring.Component):
         if FAR in windows.tenancy.windows.shape().members:
             self._owes = Signal()  # the far memory has answers for the tenant
             busy |= self._owes
+        # A cycle late, as the host port takes longer from a command to a request that changes windows or tenant.
+        m.d.sync += [windows.busy.eq(busy), host_port.busy.eq(busy)]
         m.d.comb += [
-            windows.busy.eq(busy), host_port.busy.eq(busy),
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),
             windows.base.eq(registers.window_base), windows.bound.eq(registers.window_bound),
             windows.asked.eq(host_port.asked), host_port.found.eq(windows.found),

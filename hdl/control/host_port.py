@@ -13,9 +13,9 @@ from hdl.control.program_requests import program_states
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, PING_WORDS, RESPONSE, RUN_WORDS, Opcode, Status
 from hdl.control.register_file import RegisterBus
 from hdl.control.registers import registers_of
-from hdl.control.requester import PATIENCE, Requester, capacities
+from hdl.control.requester import Requester, capacities
 from hdl.control.sequencer import run_layout
-from hdl.control.windows import PRIVILEGED, asked_layout, found_layout
+from hdl.control.windows import asked_layout, found_layout
 from hdl.memory_map import MOST_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
@@ -166,14 +166,13 @@ class HostPort(wiring.Component):
             m.d.sync += ended.eq(word.payload.last)
         requester, begin, over = None, "Opcode", address == 0  # the wait for an event is over
         if self._config.tenants > 1:
-            begin = "Tenant"
             m.submodules.requester = requester = Requester(config=self._config)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
-                requester.address.eq(self.bus.address), requester.running.eq(self.running),
-                requester.busy.eq(self.busy), requester.found.eq(self.found), self.asked.eq(requester.asked),
-                access.address.eq(requester.moved)]
-            over |= (requester.asked.tenant != PRIVILEGED) & (left == (EVENT_WORDS - PATIENCE) % (1 << len(left)))
+                requester.address.eq(self.bus.address), requester.request.eq(self.bus.request),
+                requester.left.eq(left), requester.running.eq(self.running), requester.busy.eq(self.busy),
+                requester.found.eq(self.found), self.asked.eq(requester.asked), access.address.eq(requester.moved)]
+            begin, over = "Tenant", over | requester.over
 
         def respond(words=0):
             m.d.sync += size.eq(words)
@@ -372,7 +371,8 @@ class HostPort(wiring.Component):
                     respond(header.count)
 
             with m.State("Write-Registers"):
-                m.d.comb += [self.bus.request.eq(word.valid & ~self.bus.done), self.bus.write.eq(1)]
+                m.d.comb += [self.bus.request.eq(word.valid & ~self.bus.done),
+                             self.bus.write.eq(requester.permits if requester else 1)]
                 with m.If(self.bus.done):
                     with m.If(~self.bus.writable):
                         refuse(Status.READ_ONLY)
@@ -380,8 +380,8 @@ class HostPort(wiring.Component):
                         m.d.comb += word.ready.eq(1)
                         expect_end(lambda: respond(1))
                 if requester:
-                    with m.If(requester.forbidden):
-                        m.d.comb += [self.bus.request.eq(0), word.ready.eq(0)]
+                    with m.If(self.bus.done & ~requester.permits):
+                        m.d.comb += word.ready.eq(0)
                         refuse(requester.reason)
 
             with m.State("Write-Memory"):

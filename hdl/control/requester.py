@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Status
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED as PRIVILEGED_REGISTERS
 from hdl.control.registers import REGISTERS, register, registers_of
 from hdl.control.windows import MOST_TENANTS, PRIVILEGED, asked_layout, found_layout
@@ -34,9 +34,11 @@ class Requester(wiring.Component):
     read and write memory, of which it has its windows. The rest is for the tenant whose commands the node executes,
     but for some registers: it reads and writes none of :data:`~hdl.control.registers.TENANT_REGISTERS`, and does not
     write :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only
-    while the node is not busy. What is checked is combinational, but for :attr:`asked`.
+    while the node is not busy. What is checked is combinational, but for :attr:`asked`, :attr:`permits` and
+    :attr:`over`.
 
-    :attr:`moved` follows :attr:`found` one cycle later.
+    :attr:`moved` follows :attr:`found` one cycle later, and :attr:`permits` the first cycle of :attr:`request`: the
+    register file writes no earlier than two cycles after that.
 
     A server is the model owner's: at one, a tenant may only PING. The privileged host gives it commands in the name
     of the tenant that is executed.
@@ -57,6 +59,10 @@ class Requester(wiring.Component):
         First word behind the header.
     address : In(range(registers))
         Address of the register that is written.
+    request : In(1)
+        The register file is asked, while the address stands; two requests have a cycle in between.
+    left : In(16)
+        Cycles of a wait for an event, counted down from :data:`~hdl.control.protocol.EVENT_WORDS` behind 0.
     running : In(2)
         Tenant whose commands the node executes.
     busy : In(1)
@@ -71,9 +77,12 @@ class Requester(wiring.Component):
         Status of a request beyond them.
     moved : Out(32)
         What takes the place of :attr:`place`: a place in a window becomes one in memory, and a wait is cut short.
-    forbidden : Out(1)
-        The register must not be written, for :attr:`reason`.
+    permits : Out(1)
+        The register may be written. From the second cycle of a request to the one behind it, and else low.
     reason : Out(Status)
+        Why it may not.
+    over : Out(1)
+        A tenant's wait for an event has been as long as it may.
     asked : Out(asked_layout())
     found : In(found_layout())
         Window of the tenant in the space of the place.
@@ -86,9 +95,9 @@ class Requester(wiring.Component):
         super().__init__({
             "word": In(32), "take": In(1), "asks": In(1),
             "opcode": In(8), "place": In(32), "address": In(range(count)),
-            "running": In(_WIDTH), "busy": In(1),
+            "request": In(1), "left": In(16), "running": In(_WIDTH), "busy": In(1),
             "foreign": Out(1), "bounded": Out(1), "room": Out(room), "beyond": Out(Status), "moved": Out(28),
-            "forbidden": Out(1), "reason": Out(Status),
+            "permits": Out(1), "reason": Out(Status), "over": Out(1),
             "asked": Out(asked_layout()), "found": In(found_layout()),
         })
 
@@ -106,6 +115,11 @@ class Requester(wiring.Component):
         registers = is_one(Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
         is_late = self.address >= len(REGISTERS)
         named = Cat(self.address == register(name).address for name in PRIVILEGED_REGISTERS).any()
+        requested, right, late = Signal(), Signal(), Signal()
+        m.d.sync += [requested.eq(self.request),
+                     late.eq(self.left == (EVENT_WORDS - PATIENCE + 1) % (1 << len(self.left)))]
+        with m.If(~requested):
+            m.d.sync += right.eq(~Mux(is_tenant, is_late | named, is_late & self.busy))
         m.d.comb += [
             self.asked.tenant.eq(tenant),
             self.asked.space.eq(self.place[28:]), self.asked.valid.eq(self.asks),
@@ -115,7 +129,7 @@ class Requester(wiring.Component):
             self.room.eq(Mux(memory, Cat(Const(0, exact_log2(GROUP)), self.found.size),
                              Mux(is_tenant, len(REGISTERS), len(registers_of(self._config))))),
             self.beyond.eq(Mux(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)),
-            self.forbidden.eq(Mux(is_tenant, is_late | named, is_late & self.busy)),
+            self.permits.eq(requested & right), self.over.eq(is_tenant & late),
             self.reason.eq(Mux(is_tenant, Status.FOREIGN_TENANT, Status.BUSY)),
         ]
         if "trace" in self._config.memories:

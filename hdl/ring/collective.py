@@ -169,9 +169,7 @@ class CollectiveEngine(wiring.Component):
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
             codecs=[CODECS[name] for name in expected_codecs], tenants=config.tenants > 1)
-        m.submodules.link = link = (
-            SwitchedLink if has_switch else JobLink if config.jobs > 1 else SlotLink if config.slots else LinkEnds)(
-                config=config)
+        m.submodules.link = link = _link_class(config)(config=config)
         alive = self._control_words(m, link) if config.replay else 0
 
         connect_stream(m, datapath.header, packetizer.header)
@@ -195,8 +193,7 @@ class CollectiveEngine(wiring.Component):
         command = Signal(command_layout())
         setup = Signal(setup_layout(config))
         last_rank = command.size - 1
-        has_gather = Signal()
-        has_scatter = Signal()
+        has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
         steps = Signal(sizes(config.nodes_max))  # of a node that takes part in a whole phase
         # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
@@ -439,6 +436,13 @@ class CollectiveEngine(wiring.Component):
         if self._config.tenants > 1:
             m.d.comb += words.tenant.eq(self.tenant)
         return self.signals.alive
+
+
+def _link_class(config):
+    """Ends of a node's links."""
+    if config.ring_ports > 1:
+        return SwitchedLink
+    return JobLink if config.jobs > 1 else SlotLink if config.slots else LinkEnds
 
 
 def _among(operation, operations):

@@ -213,7 +213,9 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             for member in {*family, *_stopped(process.pid)}:  # it may have started others meanwhile
                 _send(member, signal.SIGKILL)
-            process.wait()
+            # An exception by a signal can leave the lock acquired that Popen waits with, and then it waits for ever.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
 
 
 def _stopped(process: int) -> list[int]:

@@ -233,10 +233,10 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--board", "toaster"], "Board must be one of ulx3s-85f, ulx3s-85f-compute, ulx3s-25f, orangecrab-25f, "
-     "colorlight-5a-75b, icebreaker, not 'toaster'"),
-    (["--board", ""], "Board must be one of ulx3s-85f, ulx3s-85f-compute, ulx3s-25f, orangecrab-25f, "
-     "colorlight-5a-75b, icebreaker, not ''"),
+    (["--board", "toaster"], "Board must be one of ulx3s-85f, ulx3s-85f-tenants, ulx3s-85f-compute, ulx3s-25f, "
+     "orangecrab-25f, colorlight-5a-75b, icebreaker, not 'toaster'"),
+    (["--board", ""], "Board must be one of ulx3s-85f, ulx3s-85f-tenants, ulx3s-85f-compute, ulx3s-25f, "
+     "orangecrab-25f, colorlight-5a-75b, icebreaker, not ''"),
     (["--board", "icebreaker", "--seeds", "0"], "Seed count must be a positive integer of at most 10,000, not 0"),
 ])
 def test_wrong_arguments(arguments, message, capsys):

@@ -28,9 +28,10 @@ PINS = {
         "clk12_0__io": "35", "button_0__io": "10", "uart_0__rx__io": "6", "uart_0__tx__io": "9", "led_0__io": "11",
         "led_1__io": "37"},
 }
-PINS["ulx3s-25f"] = PINS["ulx3s-85f-compute"] = PINS["ulx3s-85f"]
+PINS["ulx3s-25f"] = PINS["ulx3s-85f-compute"] = PINS["ulx3s-85f-tenants"] = PINS["ulx3s-85f"]
 
-REFERENCES = {"ulx3s-85f": "25000000.0 HZ", "ulx3s-85f-compute": "25000000.0 HZ", "ulx3s-25f": "25000000.0 HZ",
+REFERENCES = {"ulx3s-85f": "25000000.0 HZ", "ulx3s-85f-tenants": "25000000.0 HZ",
+              "ulx3s-85f-compute": "25000000.0 HZ", "ulx3s-25f": "25000000.0 HZ",
               "orangecrab-25f": "48000000.0 HZ", "colorlight-5a-75b": "25000000.0 HZ", "icebreaker": "12.0"}
 
 
@@ -76,6 +77,7 @@ def test_constraints(name):
 
 @pytest.mark.parametrize(("name", "options"), [
     ("ulx3s-85f", ["--85k", "--package", "CABGA381", "--speed", "6"]),
+    ("ulx3s-85f-tenants", ["--85k", "--package", "CABGA381", "--speed", "6"]),
     ("ulx3s-85f-compute", ["--85k", "--package", "CABGA381", "--speed", "6"]),
     ("ulx3s-25f", ["--25k", "--package", "CABGA381", "--speed", "6"]),
     ("orangecrab-25f", ["--25k", "--package", "CSFBGA285", "--speed", "8"]),
@@ -104,16 +106,18 @@ def test_part_names():
 def test_queues():
     """Nodes of the largest chip have programs, and something to compute; those where an engine is alone do not."""
     nodes = {name: config.node for name, config in configs.BOARDS.items()}
-    assert {name for name, node in nodes.items() if node.queues == 2} == {"ulx3s-85f", "ulx3s-85f-compute"}
-    assert {name for name, node in nodes.items() if node.stand_in} == {"ulx3s-85f"}
+    assert {name for name, node in nodes.items() if node.queues == 2} == {
+        "ulx3s-85f", "ulx3s-85f-tenants", "ulx3s-85f-compute"}
+    assert {name for name, node in nodes.items() if node.stand_in} == {"ulx3s-85f", "ulx3s-85f-tenants"}
     assert {name for name, node in nodes.items() if node.compute} == {"ulx3s-85f-compute"}
+    assert {name: node.tenants for name, node in nodes.items() if node.tenants > 1} == {"ulx3s-85f-tenants": 2}
 
 
 def test_unknown_board():
     with pytest.raises(SynthesisError) as caught:
         board("toaster")
-    assert str(caught.value) == ("Board must be one of ulx3s-85f, ulx3s-85f-compute, ulx3s-25f, orangecrab-25f, "
-                                 "colorlight-5a-75b, icebreaker, not 'toaster'")
+    assert str(caught.value) == ("Board must be one of ulx3s-85f, ulx3s-85f-tenants, ulx3s-85f-compute, ulx3s-25f, "
+                                 "orangecrab-25f, colorlight-5a-75b, icebreaker, not 'toaster'")
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -15,7 +15,7 @@ from hdl.ring.slots.clock import Clock, Departures
 from hdl.ring.slots.job_path import JobPath
 from hdl.ring.slots.job_rooms import ROOM_BITS, RoomLaps
 from hdl.ring.slots.job_table import JOBS, SHIFT_BITS, JobFrame, JobTable
-from hdl.ring.slots.link import PERIOD, connect_clock, egress_words, link_members
+from hdl.ring.slots.link import PERIOD, connect_clock, connect_time, egress_words, link_members
 from hdl.streams.stream import connect_stream
 
 __all__ = ["JobLink", "JobUnits"]
@@ -168,14 +168,11 @@ class JobLink(wiring.Component):
             wiring.connect(m, node=wiring.flipped(getattr(self, name)), units=getattr(units, name))
         connect_stream(m, self.control_i, units.control_i)
         connect_stream(m, units.control_o, self.control_o)
-        moved, lost, reset = Signal(), Signal(8), self.reset_link
-        m.d.sync += [moved.eq(self.test.move), lost.eq(lost + units.lost),
-                     self.superframes.eq(self.superframes + units.granted)]
+        reset = self.reset_link
+        connect_time(m, link=self, units=units, now=units.now, lost=units.lost, granted=units.granted)
         m.d.comb += [
-            units.place.eq(self.place), units.flush.eq(reset), units.drift.eq(self.test.drift),
-            units.shift.eq(self.test.shift.as_signed()), units.shifts.eq(self.test.move & ~moved),
-            self.now.eq(units.now), self.state.valid.eq(units.valid), self.state.error.eq(units.error),
-            self.state.lost.eq(lost), self.delay.eq(units.delay), self.repairs.eq(units.repairs),
+            units.place.eq(self.place), units.flush.eq(reset), self.delay.eq(units.delay),
+            self.repairs.eq(units.repairs),
             units.room.eq(segments - ingress.packets - Mux((self.place.rank < JOBS) & (ingress.packets != segments),
                                                            1, 0)),
         ]

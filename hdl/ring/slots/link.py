@@ -21,8 +21,8 @@ from hdl.ring.slots.records import RecordLaps
 from hdl.ring.slots.table import SlotTable
 from hdl.streams.stream import connect_stream, word_layout
 
-__all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_units", "egress_words", "link_members",
-           "state_layout", "test_layout", "usual_words"]
+__all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_time", "connect_units", "egress_words",
+           "link_members", "state_layout", "test_layout", "usual_words"]
 
 #: Cycles from one SYNC of rank 0 to the next.
 PERIOD = 2048
@@ -89,6 +89,18 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
         table.sets.eq(laps.sets), table.gap.eq(laps.gap),
         table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),
         transmitter.enable.eq(table.mode.as_value() == 0), transmitter.hush.eq(path.hush),
+    ]
+
+
+def connect_time(m, *, link, units, now, lost, granted):
+    """Connect TIME of the units with the registers of a node's links, and count what is lost and granted."""
+    moved, lost_words, test = Signal(), Signal(8), link.test
+    m.d.sync += [moved.eq(test.move), lost_words.eq(lost_words + lost),
+                 link.superframes.eq(link.superframes + granted)]
+    m.d.comb += [
+        units.drift.eq(test.drift), units.shift.eq(test.shift.as_signed()), units.shifts.eq(test.move & ~moved),
+        link.now.eq(now), link.state.valid.eq(units.valid), link.state.error.eq(units.error),
+        link.state.lost.eq(lost_words),
     ]
 
 
@@ -214,15 +226,7 @@ class SlotLink(wiring.Component):
 
         # TIME, its slots, and what is for tests.
         state = clock.clock
-        moved, lost = Signal(), Signal(8)
-        m.d.sync += [moved.eq(self.test.move), lost.eq(lost + path.lost),
-                     self.superframes.eq(self.superframes + laps.granted)]
-        m.d.comb += [
-            state.drift.eq(self.test.drift), state.shift.eq(self.test.shift.as_signed()),
-            state.shifts.eq(self.test.move & ~moved),
-            self.now.eq(state.time), self.state.valid.eq(state.valid), self.state.error.eq(state.error),
-            self.state.lost.eq(lost), self.delay.eq(transmitter.delay),
-        ]
+        connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=anew)
 
         # Packets for the successor, and the words of the longest that waits, or of those that are usual.
@@ -272,7 +276,7 @@ class SlotLink(wiring.Component):
         connect_stream(m, self.message_i, path.message_i)
         m.d.comb += [
             self.message.eq(path.word), self.heard.eq(path.heard), laps.record.wants.eq(path.message_whole != 0),
-            self.repairs.link_restarts.eq(transmitter.restarted),
+            self.delay.eq(transmitter.delay), self.repairs.link_restarts.eq(transmitter.restarted),
             self.repairs.words_repeated.eq(transmitter.repeated),
             self.repairs.checks_failed.eq(receiver.failed),
         ]

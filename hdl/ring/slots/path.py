@@ -124,8 +124,6 @@ class SlotPath(wiring.Component):
     rank : In(4)
     whole, message_whole : Out
         Packets and messages that are there as a whole.
-    left : Out(1)
-        A packet of this node begins to be sent.
     lost : Out(1)
         Pulse: a word that had to pass met an own one.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
@@ -148,7 +146,7 @@ class SlotPath(wiring.Component):
             "i": In(words), "message_i": In(words), "word": Out(word_layout()), "arrived": Out(1), "heard": Out(1),
             "starts": In(1), "mode": In(mode_layout()), "rank": In(4),
             "whole": Out(range(depth // 2 + 1)), "message_whole": Out(range(message_depth // 2 + 1)),
-            "left": Out(1), "lost": Out(1), "hush": Out(1),
+            "lost": Out(1), "hush": Out(1),
             "ring_i": In(ReplayLinkSignature()), "ring_o": Out(ReplayLinkSignature()),
             "transmitter": In(ReplayLinkSignature()), "receiver": Out(ReplayLinkSignature()),
         })
@@ -163,7 +161,7 @@ class SlotPath(wiring.Component):
         due = Signal(2)
         m.d.sync += due.eq(Mux(self.starts & self.mode.drives, Mux(self.mode.message, 2, 1), 0))
         m.d.comb += [Cat(packets.start, messages.start).eq(due), self.whole.eq(packets.whole),
-                     self.message_whole.eq(messages.whole), self.left.eq(packets.left)]
+                     self.message_whole.eq(messages.whole)]
 
         # Words that come: of a packet, its first decides.
         word, header = Signal(), data.View(message_header_layout(), came.data)

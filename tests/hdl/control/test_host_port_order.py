@@ -95,6 +95,9 @@ class Order(wiring.Component):
         before = Signal.like(now)
         m.d.comb += stands.eq(~state("Tenant") & ~state("Opcode") & (who != 0))
         m.d.sync += [asked.eq(port.bus.request), before.eq(now)]
+        was_busy, place_before = Signal(), Signal.like(port.bus.address)  # as the register file was asked first
+        with m.If(~asked):
+            m.d.sync += [was_busy.eq(self.busy), place_before.eq(port.bus.address)]
         m.d.comb += [
             Assume(~stands | (before == now)),
             Assume(self.found.base + self.found.size <= 1 << 19), Assume(~self.done | asked),
@@ -128,7 +131,8 @@ class Order(wiring.Component):
                    | (opcode == Opcode.WRITE_MEMORY)),
             Assert(~asks_node | may),
             Assert(~(port.bus.request & port.bus.write & is_tenant) | (~late & ~named)),
-            Assert(~(port.bus.request & port.bus.write & late) | ~self.busy),
+            Assert(~(port.bus.request & port.bus.write & late) | is_tenant | ~was_busy),
+            Assert(~(asked & port.bus.request) | (port.bus.address == place_before)),
         ]
 
         # Why: the packet and the state go together. These make the induction.

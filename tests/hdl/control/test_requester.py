@@ -44,10 +44,12 @@ def test_rights():
         place = generator.integers(0, 1 << 32, count)
         address = generator.integers(0, len(REGISTERS) + len(TENANT_REGISTERS), count)
         address[::7] = register("CONTROL").address
+        left = (EVENT_WORDS - PATIENCE + 1 + generator.integers(-1, 2, count)) % 65536
         base, size = generator.integers(0, 1 << 19, count), generator.integers(0, 1 << 19, count)
         trace = unit.run({"word": np.zeros(count, np.uint32), "opcode": opcode, "running": running, "busy": busy,
                           "place": place, "address": address, "found": base | size << 20,
-                          "asks": np.ones(count, np.uint8)})
+                          "asks": np.ones(count, np.uint8), "left": left,
+                          "request": np.arange(count) % 3 < 2})
         is_tenant = who != 0
         number = who if who < 3 else 3
         memory, registers = np.isin(opcode, MEMORY), np.isin(opcode, REGISTER)
@@ -65,7 +67,11 @@ def test_rights():
         assert (trace["moved"][1:] == (moved[:-1] & 0xFFFFFFF) + place[1:] % GROUP).all(), who
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
-        assert (trace["forbidden"] == (late | named if is_tenant else late & (busy == 1))).all(), who
+        may = np.logical_not(late | named if is_tenant else late & (busy == 1))
+        # A request of two cycles in each third row: what is known in its first cycle holds in the two behind it.
+        assert (trace["permits"] == np.where(np.arange(count) % 3, np.repeat(may[::3], 3)[:count], 0)).all(), who
+        late = np.append(0, left[:-1]) == (EVENT_WORDS - PATIENCE + 1) % 65536
+        assert (trace["over"] == (is_tenant & late)).all()
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
 
 
