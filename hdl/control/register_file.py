@@ -64,7 +64,8 @@ class RegisterBus(wiring.Signature):
     """Access to the register file, seen from the host port. Words are addressed.
 
     ``request``, ``address``, ``write`` and ``write_data`` hold until ``done``, which comes at most
-    :attr:`RegisterFile.latency` cycles after the request. The next request may follow at once.
+    :attr:`RegisterFile.latency` cycles after the request. The next request may follow at once. In a node with tenants
+    ``write`` comes one cycle behind a request that may write.
 
     Members
     -------

@@ -135,7 +135,8 @@ def host_port() -> dict[str, Any]:
 
     config = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32)
     return {"port": HostPort(config=config),
-            "two": HostPort(config=dataclasses.replace(config, queues=2, program_depth=3))}
+            "two": HostPort(config=dataclasses.replace(config, queues=2, program_depth=3)),
+            "tenants": HostPort(config=dataclasses.replace(config, queues=2, program_banks=2, tenants=2))}
 
 
 def registers() -> dict[str, Any]:

@@ -194,6 +194,7 @@ class Node(State):
         self.write_data = Sink(dut, "memory_write__data", word_layout(), stalls=some(4))
         self.command_sink = Sink(dut, "commands", descriptor_layout(), stalls=some(5))
         self.bus_stalls = some(6)
+        self.registers_read = []  # addresses, in order
         self.noise = random.Random(seed)
         self.event_source = Source(dut, "events", 32)
         self.monitors = {
@@ -228,6 +229,7 @@ class Node(State):
                 if writable:
                     self.registers[address] = request["write_data"]
             else:
+                self.registers_read.append(address)
                 self.dut.bus__read_data.value = self.registers.get(address, 0)
             self.dut.bus__done.value = 1
             self.dut.bus__writable.value = writable

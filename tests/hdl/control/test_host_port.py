@@ -112,14 +112,17 @@ async def answers_as_the_model_does(dut):
 
     cocotb.start_soon(feed())
     cocotb.start_soon(node.event_source.send(event >> 32 * n & 0xFFFFFFFF for event in node.events for n in range(4)))
-    statuses = set()
+    statuses, registers_read = set(), []
     for n, packet in enumerate(packets):
         response = [beat["data"] for beat in await with_timeout(sink.packet(), 40, "us")]
         expected = model.answer(packet)
         assert response == expected, f"packet {n} of seed {p['seed']}: {[hex(word) for word in packet]}"
         statuses.add((packet[0] >> 24, response[1]))
+        if packet[0] >> 24 == Opcode.READ_REGISTER and response[1] == Status.OK:
+            registers_read += range(packet[1], packet[1] + len(response) - 2)
     await cycles(dut, 20)
     assert node.registers == model.registers
+    assert node.registers_read == registers_read
     assert {space: node.memory[space] for space in model.memory} == model.memory
     assert node.commands == model.commands
     assert (node.loaded, node.runs, node.lengths) == (model.loaded, model.runs, model.lengths)
