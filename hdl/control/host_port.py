@@ -373,16 +373,15 @@ class HostPort(wiring.Component):
             with m.State("Write-Registers"):
                 m.d.comb += [self.bus.request.eq(word.valid & ~self.bus.done),
                              self.bus.write.eq(requester.permits if requester else 1)]
+                wrong, reason = ~self.bus.writable, Status.READ_ONLY
+                if requester:
+                    wrong, reason = wrong | ~requester.permits, Mux(requester.permits, reason, requester.reason)
                 with m.If(self.bus.done):
-                    with m.If(~self.bus.writable):
-                        refuse(Status.READ_ONLY)
+                    with m.If(wrong):
+                        refuse(reason)
                     with m.Else():
                         m.d.comb += word.ready.eq(1)
                         expect_end(lambda: respond(1))
-                if requester:
-                    with m.If(self.bus.done & ~requester.permits):
-                        m.d.comb += word.ready.eq(0)
-                        refuse(requester.reason)
 
             with m.State("Write-Memory"):
                 m.d.comb += self.memory_write.request.valid.eq(1)

@@ -372,7 +372,7 @@ _ALL = (
     Target("hdl/control/scoreboard.py", control_units.scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
     Target("hdl/control/trace.py", control_units.trace, (f"{_CONTROL}/test_trace.py",)),
     Target("hdl/control/host_port.py", control_units.host_port, tuple(
-        f"{_CONTROL}/test_{name}.py" for name in ("host_port", "requester", "host_port_order"))),
+        f"{_CONTROL}/test_{name}.py" for name in ("host_port", "host_port_tenants", "host_port_order"))),
     Target("hdl/control/register_file.py", control_units.registers, (f"{_CONTROL}/test_registers.py",)),
     Target("hdl/control/local_runner.py", control_units.runner, (f"{_CONTROL}/test_local_runner.py",)),
     *(Target(f"hdl/compression/zero_value/{name}.py", _zero_value, (f"{_CODING}/zero_value/test_{name}.py",), first)

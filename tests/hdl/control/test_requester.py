@@ -10,13 +10,12 @@ from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 
 from hdl.config import NodeConfig
-from hdl.control.host_port import HostPort
 from hdl.control.protocol import EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED, REGISTERS, TENANT_REGISTERS, register
 from hdl.control.requester import PATIENCE, Requester, capacities
 from hdl.group import GROUP
 from sim import formal
-from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import Unit
 
 CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2)
 SERVER = NodeConfig(role="server", far_words=64, weight_words=32, gradient_words=32, state_planes=0, masking=False,
@@ -146,18 +145,3 @@ class Bounded(wiring.Component):
 
 def test_accesses_are_in_the_window():
     formal.prove(Bounded(), depth=2)
-
-
-def test_patience():
-    """A POP_EVENT waits for as many cycles as it says, and one of a tenant for ``PATIENCE`` at most."""
-    unit, found = Unit(HostPort(config=CONFIG)), {}
-    for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
-        unit.reset()
-        words = np.array([who, Opcode.POP_EVENT << 24 | EVENT_WORDS, wait | 1 << 32], np.uint64)
-        trace = unit.lockstep(sources={"i": Feed(words)}, sinks={"o": True}, cycles=PATIENCE + 60,
-                              inputs={"running": who})
-        answers = np.flatnonzero(trace["o__valid"])
-        assert [int(trace["o__payload"][cycle]) & 0xFFFFFFFF for cycle in answers[1:]] == [Status.EMPTY]
-        found[who, wait] = int(answers[0])
-    waits = {(who, wait): cycle - found[1, 0] for (who, wait), cycle in found.items()}
-    assert waits == {(who, wait): min(wait, PATIENCE) if who else wait for who, wait in found}

@@ -1,0 +1,139 @@
+"""The host port of a node with tenants and two banks of programs: what each one is answered."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.host_port import HostPort
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, Opcode, Status
+from hdl.control.registers import REGISTERS, TENANT_REGISTERS, register
+from hdl.control.requester import PATIENCE
+from sim.verilated.vectors import Feed, Unit
+from tests.hdl.control.test_requester import CONFIG as ONE_BANK
+
+CONFIG = dataclasses.replace(ONE_BANK, program_banks=2)
+CAPACITY = DESCRIPTOR_WORDS * CONFIG.program_depth
+RUNNING, IDLE = 1, 1 << 23  # a program runs; the load is for the bank that does not
+GROUPS = CONFIG.gradient_words // 32
+
+#: Output streams, which the node takes at once.
+TAKEN = "o", "commands", "program", "run", "memory_write__request", "memory_write__data"
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(HostPort(config=CONFIG))
+
+
+def ask(unit, who, opcode, *words, count=None, cycles=200, running=1, **inputs):
+    """Ports in each cycle of a request, and the words of its answer."""
+    unit.reset()
+    count = len(words) if count is None else count
+    packet = np.array([who, opcode << 24 | count, *words], np.uint64)
+    packet[-1] |= np.uint64(1 << 32)
+    trace = unit.lockstep(sources={"i": Feed(packet)}, sinks=dict.fromkeys(TAKEN, True), cycles=cycles,
+                          inputs={"running": running, **inputs})
+    answer = [int(word) & 0xFFFFFFFF for word in trace["o__payload"][trace["o__valid"] == 1]]
+    return trace, answer
+
+
+def status(unit, who, opcode, *words, **options):
+    return ask(unit, who, opcode, *words, **options)[1][1]
+
+
+def test_beyond(unit):
+    """A tenant does not learn whether there is something beyond its window."""
+    window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
+    assert status(unit, 1, Opcode.READ_MEMORY, 31, count=2, **window) == Status.OUT_OF_WINDOW
+    assert status(unit, 2, Opcode.READ_MEMORY, 31, count=2, **window) == Status.OUT_OF_WINDOW
+    assert status(unit, 0, Opcode.READ_MEMORY, 32 * GROUPS - 1, count=2, **everything) == Status.BAD_ADDRESS
+    assert status(unit, 1, Opcode.READ_REGISTER, len(REGISTERS), count=1) == Status.FOREIGN_TENANT
+    every = len(REGISTERS) + len(TENANT_REGISTERS)
+    assert status(unit, 0, Opcode.READ_REGISTER, every, count=1) == Status.BAD_ADDRESS
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_loads(unit, who):
+    """A program goes into either bank, but not into the one that runs; both have room for the same commands."""
+    command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.program_depth - 1
+
+    def load(slot, running):
+        trace, answer = ask(unit, who, Opcode.LOAD_PROGRAM, slot, *command, count=DESCRIPTOR_WORDS,
+                            program_status=running)
+        taken = trace["program__payload"][trace["program__valid"] == 1].tolist()
+        assert taken == ([slot | 1 << 32, *command] if answer[1] == Status.OK else [])
+        return answer[1]
+
+    assert load(last, 0) == load(last | IDLE, 0) == load(last | IDLE, RUNNING) == Status.OK
+    assert load(last, RUNNING) == Status.BUSY
+    assert load(last + 1, 0) == load(last + 1 | IDLE, RUNNING) == Status.TOO_LONG
+
+
+def test_edits(unit):
+    words = 0x12345678, 0x9ABCDEF0
+    for verdict in (Status.OK, Status.OLD_EDIT):
+        trace, answer = ask(unit, 1, Opcode.EDIT, *words, banks__verdict=verdict)
+        assert answer[1:] == [verdict]
+        assert trace["banks__edit"][trace["banks__ask"] == 1].tolist() == [words[0] | words[1] << 32]
+    for wrong in (words[:1], (*words, 3)):
+        trace, answer = ask(unit, 1, Opcode.EDIT, *wrong)
+        assert answer[1] == Status.BAD_LENGTH
+        assert not trace["banks__ask"].any()
+
+
+def test_runs(unit):
+    words = 0x00000001, 0x00050002, 0x00000007
+    for loaded in (0, 1):
+        trace, answer = ask(unit, 1, Opcode.RUN, *words, banks__loaded=loaded)
+        assert answer[1:] == [Status.OK if loaded else Status.NOT_LOADED]
+        run = sum(word << 32 * n for n, word in enumerate(words))
+        mask = (1 << unit.outputs[[port.name for port in unit.outputs].index("run__payload")].width) - 1
+        begun = number(trace["run__payload"][trace["run__valid"] == 1])
+        asked = number(trace["banks__run"][trace["banks__turn"] == 1])
+        assert begun == asked == [run & mask] * loaded
+
+
+def number(rows):
+    """Integers of rows of one or more words."""
+    if rows.ndim == 1:
+        return rows.tolist()
+    bits = 8 * rows.itemsize
+    return [sum(int(word) << bits * n for n, word in enumerate(row)) for row in rows]
+
+
+@pytest.mark.parametrize(("who", "address", "busy", "found"), [
+    (1, register("TIMEOUT").address, 1, Status.OK),
+    (1, register("CONTROL").address, 0, Status.FOREIGN_TENANT),
+    (0, register("CONTROL").address, 1, Status.OK),
+    (0, len(REGISTERS), 0, Status.OK),
+    (0, len(REGISTERS), 1, Status.BUSY),
+])
+def test_register_writes(unit, who, address, busy, found):
+    """Whether the node is busy counts in the first cycle of the request, and a write is asked for from the next."""
+    words, cycles = (address, 5), 200
+    ones = np.ones(cycles, np.uint8)
+    trace, _ = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1)
+    first = int(np.flatnonzero(trace["bus__request"])[0])
+    done, was_busy = np.zeros(cycles, np.uint8), (1 - busy) * ones
+    done[first + 4], was_busy[first] = 1, busy
+    trace, answer = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1, cycles=cycles, busy=was_busy,
+                        bus__done=done, bus__writable=ones)
+    assert trace["bus__request"][first - 1:first + 6].tolist() == [0, 1, 1, 1, 1, 0, 0]
+    assert trace["bus__write"][first:first + 4].tolist() == [0, *[int(found == Status.OK)] * 3]
+    assert answer[1:] == [found, int(found == Status.OK)]
+
+
+def test_patience(unit):
+    """A POP_EVENT waits for as many cycles as it says, and one of a tenant for ``PATIENCE`` at most."""
+    found = {}
+    for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
+        unit.reset()
+        words = np.array([who, Opcode.POP_EVENT << 24 | EVENT_WORDS, wait | 1 << 32], np.uint64)
+        trace = unit.lockstep(sources={"i": Feed(words)}, sinks={"o": True}, cycles=PATIENCE + 60,
+                              inputs={"running": who})
+        answers = np.flatnonzero(trace["o__valid"])
+        assert [int(trace["o__payload"][cycle]) & 0xFFFFFFFF for cycle in answers[1:]] == [Status.EMPTY]
+        found[who, wait] = int(answers[0])
+    waits = {(who, wait): cycle - found[1, 0] for (who, wait), cycle in found.items()}
+    assert waits == {(who, wait): min(wait, PATIENCE) if who else wait for who, wait in found}
