@@ -108,6 +108,8 @@ def number(rows):
     (0, register("CONTROL").address, 1, Status.OK),
     (0, len(REGISTERS), 0, Status.OK),
     (0, len(REGISTERS), 1, Status.BUSY),
+    (1, register("STATUS").address, 0, Status.READ_ONLY),
+    (0, register("STATUS").address, 1, Status.READ_ONLY),
 ])
 def test_register_writes(unit, who, address, busy, found):
     """Whether the node is busy counts in the first cycle of the request, and a write is asked for from the next."""
@@ -118,9 +120,10 @@ def test_register_writes(unit, who, address, busy, found):
     done, was_busy = np.zeros(cycles, np.uint8), (1 - busy) * ones
     done[first + 4], was_busy[first] = 1, busy
     trace, answer = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1, cycles=cycles, busy=was_busy,
-                        bus__done=done, bus__writable=ones)
+                        bus__done=done, bus__writable=ones * (found != Status.READ_ONLY))
     assert trace["bus__request"][first - 1:first + 6].tolist() == [0, 1, 1, 1, 1, 0, 0]
-    assert trace["bus__write"][first:first + 4].tolist() == [0, *[int(found == Status.OK)] * 3]
+    writes = found in (Status.OK, Status.READ_ONLY)
+    assert trace["bus__write"][first:first + 4].tolist() == [0, *[int(writes)] * 3]
     assert answer[1:] == [found, int(found == Status.OK)]
 
 
