@@ -57,6 +57,8 @@ class Requester(wiring.Component):
         Opcode of the request.
     place : In(32)
         First word behind the header.
+    asks : In(1)
+        The window in the space of :attr:`place` is asked for.
     address : In(range(registers))
         Address of the register that is written.
     request : In(1)
@@ -75,8 +77,8 @@ class Requester(wiring.Component):
         Words, or registers, that the tenant has.
     beyond : Out(Status)
         Status of a request beyond them.
-    moved : Out(32)
-        What takes the place of :attr:`place`: a place in a window becomes one in memory, and a wait is cut short.
+    moved : Out(28)
+        Place in the memory of :attr:`place`, which is one in the window.
     permits : Out(1)
         The register may be written. From the second cycle of a request to the one behind it, and else low.
     reason : Out(Status)

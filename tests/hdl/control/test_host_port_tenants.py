@@ -9,13 +9,15 @@ from hdl.control.host_port import HostPort
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, Opcode, Status
 from hdl.control.registers import REGISTERS, TENANT_REGISTERS, register
 from hdl.control.requester import PATIENCE
+from hdl.control.sequencer import run_layout
+from hdl.group import GROUP
+from sim.payload import from_int, unpack
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.control.test_requester import CONFIG as ONE_BANK
 
 CONFIG = dataclasses.replace(ONE_BANK, program_banks=2)
-CAPACITY = DESCRIPTOR_WORDS * CONFIG.program_depth
 RUNNING, IDLE = 1, 1 << 23  # a program runs; the load is for the bank that does not
-GROUPS = CONFIG.gradient_words // 32
+GROUPS = CONFIG.gradient_words // GROUP
 
 #: Output streams, which the node takes at once.
 TAKEN = "o", "commands", "program", "run", "memory_write__request", "memory_write__data"
@@ -45,9 +47,9 @@ def status(unit, who, opcode, *words, **options):
 def test_beyond(unit):
     """A tenant does not learn whether there is something beyond its window."""
     window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
-    assert status(unit, 1, Opcode.READ_MEMORY, 31, count=2, **window) == Status.OUT_OF_WINDOW
-    assert status(unit, 2, Opcode.READ_MEMORY, 31, count=2, **window) == Status.OUT_OF_WINDOW
-    assert status(unit, 0, Opcode.READ_MEMORY, 32 * GROUPS - 1, count=2, **everything) == Status.BAD_ADDRESS
+    assert status(unit, 1, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
+    assert status(unit, 2, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
+    assert status(unit, 0, Opcode.READ_MEMORY, CONFIG.gradient_words - 1, count=2, **everything) == Status.BAD_ADDRESS
     assert status(unit, 1, Opcode.READ_REGISTER, len(REGISTERS), count=1) == Status.FOREIGN_TENANT
     every = len(REGISTERS) + len(TENANT_REGISTERS)
     assert status(unit, 0, Opcode.READ_REGISTER, every, count=1) == Status.BAD_ADDRESS
@@ -87,19 +89,12 @@ def test_runs(unit):
     for loaded in (0, 1):
         trace, answer = ask(unit, 1, Opcode.RUN, *words, banks__loaded=loaded)
         assert answer[1:] == [Status.OK if loaded else Status.NOT_LOADED]
-        run = sum(word << 32 * n for n, word in enumerate(words))
-        mask = (1 << unit.outputs[[port.name for port in unit.outputs].index("run__payload")].width) - 1
-        begun = number(trace["run__payload"][trace["run__valid"] == 1])
-        asked = number(trace["banks__run"][trace["banks__turn"] == 1])
-        assert begun == asked == [run & mask] * loaded
-
-
-def number(rows):
-    """Integers of rows of one or more words."""
-    if rows.ndim == 1:
-        return rows.tolist()
-    bits = 8 * rows.itemsize
-    return [sum(int(word) << bits * n for n, word in enumerate(row)) for row in rows]
+        run = from_int(run_layout(), sum(word << 32 * n for n, word in enumerate(words)))
+        for port, when in (("run__payload", "run__valid"), ("banks__run", "banks__turn")):
+            begun = trace[port][trace[when] == 1]
+            fields = unpack(run_layout(), begun)
+            assert {name: values.tolist() for name, values in fields.items()} == {
+                name: [value] * loaded for name, value in run.items()}
 
 
 @pytest.mark.parametrize(("who", "address", "busy", "found"), [
@@ -131,12 +126,8 @@ def test_patience(unit):
     """A POP_EVENT waits for as many cycles as it says, and one of a tenant for ``PATIENCE`` at most."""
     found = {}
     for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
-        unit.reset()
-        words = np.array([who, Opcode.POP_EVENT << 24 | EVENT_WORDS, wait | 1 << 32], np.uint64)
-        trace = unit.lockstep(sources={"i": Feed(words)}, sinks={"o": True}, cycles=PATIENCE + 60,
-                              inputs={"running": who})
-        answers = np.flatnonzero(trace["o__valid"])
-        assert [int(trace["o__payload"][cycle]) & 0xFFFFFFFF for cycle in answers[1:]] == [Status.EMPTY]
-        found[who, wait] = int(answers[0])
+        trace, answer = ask(unit, who, Opcode.POP_EVENT, wait, count=EVENT_WORDS, cycles=PATIENCE + 60, running=who)
+        assert answer[1:] == [Status.EMPTY]
+        found[who, wait] = int(np.flatnonzero(trace["o__valid"])[0])
     waits = {(who, wait): cycle - found[1, 0] for (who, wait), cycle in found.items()}
     assert waits == {(who, wait): min(wait, PATIENCE) if who else wait for who, wait in found}

@@ -1,16 +1,13 @@
 # amaranth: UnusedElaboratable=no
-"""Requests of messages that come twice, and places that come from rank 0: hdl/ring/slots/access.py and place.py."""
+"""Requests of messages that come twice."""
 
 import random
 
 import pytest
 
 from hdl.control.protocol import Opcode
-from hdl.ring.replay.control_word import ControlType, control_layout
 from hdl.ring.slots.access import ONCE, AnswerKeeper
-from hdl.ring.slots.place import PlaceRelay
 from sim.golden import message_access as golden
-from sim.golden.message_access import place_word
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.replay.columns import Columns
 
@@ -18,11 +15,6 @@ from tests.hdl.ring.replay.columns import Columns
 @pytest.fixture(scope="module")
 def keeper():
     return Unit(AnswerKeeper())
-
-
-@pytest.fixture(scope="module")
-def relay():
-    return Unit(PlaceRelay())
 
 
 def bits(beat):
@@ -114,54 +106,3 @@ def test_lockstep(keeper, seed):
         port.ask(last, answer=generator.choice([1, 2, 6, 8, 9, 20]), direct=int(generator.random() < .1),
                  rate=generator.choice([.2, .7, 1]))
     port.columns.compare(keeper)
-
-
-class Place:
-    """The model of a relay of places, with a record of its ports."""
-
-    def __init__(self, given=(0, 0)):
-        self.model, self.columns, self.given = golden.PlaceRelay(), Columns(), given
-
-    def step(self, word=None, ready=1):
-        model, place = self.model, self.model.place(self.given)
-        sent = model.o if ready else None
-        self.columns.stream("i", None if word is None else word | 3 << 32, 1)
-        self.columns.stream("o", None if model.o is None else model.o | 3 << 32, ready)
-        self.columns.note(given=self.given[0] | self.given[1] << 4, place=place[0] | place[1] << 4,
-                          moved=place != model.before)
-        model.step(word=word, ready=ready, given=self.given)
-        return sent
-
-
-@pytest.mark.parametrize("nodes", [2, 5, 16])
-def test_places(relay, nodes):
-    """All nodes have their places when the word has gone round, it is sent again while it is lost, then no more; a
-    ring of another size has other places."""
-    ring = [Place() for _ in range(nodes)]
-    ring[0].given = (0, nodes)
-    wires = [None] * nodes
-    sent = 0
-    for cycle in range(8000):
-        if cycle == 5000:
-            assert [one.model.place(one.given) for one in ring] == [(rank, nodes) for rank in range(nodes)]
-            assert sent == 4
-            ring[0].given = (0, nodes ^ 1)
-        lost = cycle < 1500
-        wires = [one.step(wires[rank - 1] if not (lost and rank == 1) else None) for rank, one in enumerate(ring)]
-        sent += wires[0] is not None
-    assert ring[1].model.place((0, 0)) == (1, nodes ^ 1)
-    for one in ring:
-        one.columns.compare(relay)
-    assert control_layout().const({"type": ControlType.PLACE, "tag": 5 | 9 << 4}).as_bits() == place_word(5, 9)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_lockstep_of_places(relay, seed):
-    generator, node = random.Random(seed), Place()
-    for cycle in range(6000):
-        if cycle % 700 == 0:
-            node.given = generator.choice([(0, 0), (0, 2), (0, 16), (3, 5), (0, 1)])
-        word = place_word(generator.randrange(16), generator.randrange(20))
-        word ^= (generator.random() < .2) << generator.randrange(32)
-        node.step(word if generator.random() < .1 else None, ready=int(generator.random() < .7))
-    node.columns.compare(relay)

@@ -7,11 +7,12 @@ from amaranth.hdl import Cat, Const, Module, ResetInserter, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.config import NodeConfig
 from hdl.ring.link import Ingress
 from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.slots.clock import DRIFT_BITS
-from hdl.ring.slots.job_link import JobUnits
+from hdl.ring.slots.job_link import JobLink, JobUnits
 from hdl.ring.slots.job_table import JOBS, JobFrame
 from hdl.streams.stream import connect_stream
 from sim.verilated.vectors import Unit
@@ -167,3 +168,8 @@ def test_apart(unit, job, forward, back, drifts):
         assert all(in_order(found, n, PACKET) > 1000 for n in others), name
         moved.add((traces[f"valid_{job}"], traces[f"data_{job}"]))
     assert len(moved) == 8
+
+
+def test_parameters():
+    with pytest.raises(ValueError, match=r"^Node with ends of links for jobs must have 2 jobs, not 1$"):
+        JobLink(config=NodeConfig(slots=True, replay=True, queues=2))
