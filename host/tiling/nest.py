@@ -9,7 +9,8 @@
 
 A state of two levels has panel and outer loops; its tile is, of those that fit into the panel, the one with the
 fewest operands per term, and the lower of two like that. A state of three levels has the tile too, and one of four
-products in front. Levels of k are always outer loops and panel.
+products in front. Levels of k are always outer loops and panel. Operands in blocks along k need panels with whole
+blocks, unless a panel is one tile or has all terms.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from host.compute.factors import Array
 from host.tiling.space import Space, State
 from sim.golden.gemm import GemmJob
 from sim.golden.mac_array import SLOTS
+from sim.golden.operands import operands_of
 
 __all__ = ["Level", "Levels", "Nest", "Plan"]
 
@@ -124,6 +126,10 @@ class Nest:
             misfit += max(0, lanes - rounds)
         if loops.align_m and self.job.m > 1 << inside[0]:
             misfit += max(0, lanes - inside[0])
+        # Panels that would part a block of operands: a panel of one tile may, since its sums stay in the array.
+        block = operands_of(self.array.operands).terms.bit_length() - 1
+        if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
+            misfit += max(0, block - rounds)
         if misfit:
             return misfit
         job: GemmJob = dataclasses.replace(

@@ -310,7 +310,8 @@ class Engine:
         transposes = fields["transpose_a"], fields["transpose_b"]
         job = Job(m=m, n=n, k=k, align_m=transposes[0], align_k=int(not transposes[0] or transposes[1]),
                   **{name: fields[name] for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")})
-        _refuse(not LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks).legal(job))
+        _refuse(not LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks,
+                             terms=operands_of(self.operands).terms).legal(job))
 
         def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
             return self._operand(fields[name], fields[f"stride_{name}"], shape, offset, sizes, **options)

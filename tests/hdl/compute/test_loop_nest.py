@@ -1,30 +1,46 @@
 # amaranth: UnusedElaboratable=no
 import dataclasses
 import functools
+import itertools
 import re
 
 import numpy as np
 import pytest
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
 
-from hdl.compute.loop_nest import LoopNest, Order, beat_layout, job_layout, panel_layout, tile_layout
+from hdl.compute.loop_nest import (
+    LoopNest,
+    Order,
+    beat_layout,
+    extents,
+    fits,
+    job_layout,
+    panel_layout,
+    tile_layout,
+)
+from hdl.compute.operands import OPERANDS
 from sim import formal
 from sim.golden import loop_nest as model
 from sim.payload import pack, unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 
-#: Rows, lanes and blocks of the loop nests that are simulated.
-NESTS = ((1, 4, 32), (4, 4, 128), (2, 8, 16))
+#: Rows, lanes, blocks and terms of the loop nests that are simulated.
+NESTS = ((1, 4, 32, 1), (4, 4, 128, 1), (2, 8, 16, 16))
+#: Numbers of terms that formats of operands have, without duplicates.
+TERMS = tuple(dict.fromkeys(form.terms for form in OPERANDS.values()))
 STREAMS = ("panels", "tiles", "o")
 
 
 @functools.cache
-def _nest(rows, lanes, blocks):
-    component = LoopNest(rows=rows, lanes=lanes, blocks=blocks)
-    return Unit(component), model.LoopNest(rows=rows, lanes=lanes, blocks=blocks)
+def _nest(rows, lanes, blocks, terms):
+    parameters = {"rows": rows, "lanes": lanes, "blocks": blocks, "terms": terms}
+    return Unit(LoopNest(**parameters)), model.LoopNest(**parameters)
 
 
-def _layouts(rows, lanes, blocks):
+def _layouts(rows, lanes, blocks, _):
     return {"panels": panel_layout(), "tiles": tile_layout(), "o": beat_layout(rows, lanes, blocks)}
 
 
@@ -115,7 +131,7 @@ def test_closed_form(nest):
         offered = np.flatnonzero(ports["o__valid"])
         assert offered[0] == LoopNest.latency, job
         assert len(offered) == offered[-1] - offered[0] + 1 == beats, job
-        final = unpack(beat_layout(*nest), ports["o__payload"][offered])["final"]
+        final = unpack(_layouts(*nest)["o"], ports["o__payload"][offered])["final"]
         assert np.flatnonzero(final).tolist() == [beats - 1], job
 
 
@@ -144,6 +160,35 @@ def test_refusals():
     _, want = _check(nest, [*bad, good], always, dict.fromkeys(STREAMS, always), seed=1)
     assert np.count_nonzero(want.signals["bad"]) == len(bad)
     assert len(want.beats) == golden.cycles(good)
+
+
+class Rule(wiring.Component):
+    """The rule for legal jobs of an array of 2 by 4 units with 16 blocks, for each number of terms."""
+
+    def __init__(self):
+        super().__init__({"job": In(job_layout()), **{f"legal_{terms}": Out(1) for terms in TERMS}})
+
+    def elaborate(self, platform):
+        m = Module()
+        for terms in TERMS:
+            m.d.comb += getattr(self, f"legal_{terms}").eq(fits(
+                self.job, extents(self.job, rows=2, lanes=4), lanes=4, blocks=16, terms=terms))
+        return m
+
+
+def test_legal_jobs():
+    """The rule of the gateware is that of the model, for each number of terms that operands have and all factors."""
+    jobs = [model.Job(m=m, n=20, k=k, tile=tile, row_tiles=row_tiles, column_tiles=column_tiles, rounds=rounds,
+                      order=order, align_m=align_m, align_k=align_k)
+            for (m, k), tile, row_tiles, column_tiles, rounds, order, (align_m, align_k) in itertools.product(
+                ((3, 7), (9, 16), (33, 17), (4, 64)), range(4), range(3), range(3), range(7), range(4),
+                ((0, 0), (0, 1), (1, 1)))]
+    found = Unit(Rule()).run({"job": _pack(jobs)})
+    for terms in TERMS:
+        golden = model.LoopNest(rows=2, lanes=4, blocks=16, terms=terms)
+        legal = np.array([golden.legal(job) for job in jobs])
+        assert 0 < np.count_nonzero(legal) < len(jobs)
+        np.testing.assert_array_equal(found[f"legal_{terms}"].astype(bool), legal, f"{terms=}")
 
 
 def test_alignment():

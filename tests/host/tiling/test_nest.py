@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from hdl.compute.operands import OPERANDS
 from host.compute.factors import Array
 from host.tiling.costs import product
 from host.tiling.nest import Level, Nest, Plan
@@ -49,6 +50,40 @@ def test_misfits(state, misfit):
 def test_alignment():
     """Panels of two terms fit where the lines of both operands run along m and n."""
     assert isinstance(nest((64, 64, 64), (2, 2, 2), transpose_a=True).plan(((2, 4), (5, 1), (3, 3))), Plan)
+
+
+@pytest.mark.parametrize("operands", OPERANDS)
+@pytest.mark.parametrize(("sizes", "given"), [
+    ((16, 64, 32), None), ((32, 32, 16), (30, 17, 10)), ((8, 64, 64), (8, 40, 64)), ((16, 128, 16), (13, 128, 16))])
+@pytest.mark.parametrize("options", [{}, {"transpose_a": True}, {"transpose_b": True}])
+def test_legal_states(operands, sizes, given, options):
+    """A state fits exactly if the loop nest accepts its job, for every format of operands and every state."""
+    array = Array(rows=2, lanes=4, blocks=16, operands=operands)
+    states = nest(sizes, (3, 2, 3), array=array, given=given, **options)
+    tiles = {states._shape(tile): tile for tile in range(4)}
+    refused = 0
+    for state in states.space:
+        (_, row_tiles, rows), (_, rounds), (_, column_tiles, columns) = state
+        tile, plan = tiles.get((rows, columns)), states.plan(state)
+        if tile is None:
+            assert isinstance(plan, int)
+            continue
+        job = dataclasses.replace(
+            states.job, tile=tile, row_tiles=row_tiles, column_tiles=column_tiles, rounds=rounds)
+        assert isinstance(plan, Plan) == array.model.legal(job), state
+        assert not isinstance(plan, Plan) or plan.job == job
+        refused += not isinstance(plan, Plan)
+    assert refused
+
+
+@pytest.mark.parametrize(("operands", "rounds", "misfit"), [
+    ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
+def test_parted_blocks(operands, rounds, misfit):
+    """The factors of two by which panels of two tiles are shorter than a block; panels of one tile may part it."""
+    states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
+    plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
+    assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
+    assert isinstance(states.plan(((1, 0, 4), (6 - rounds, rounds), (2, 0, 3))), Plan)
 
 
 def test_tile_level():

@@ -16,6 +16,7 @@ from hdl.compute.layer_list import (
     instruction_layout,
     vector_layout,
 )
+from hdl.compute.operands import OPERANDS
 from hdl.control.protocol import EventStatus
 from sim.golden import centroid_product, summation
 from sim.golden.compute import Engine, Outcome, pack, unpack
@@ -295,3 +296,16 @@ class TestRefusals:
         assert run(memories, given, END, engine=Engine(rows=1, lanes=4)).status is EventStatus.OK
         assert run(memories, given, END, engine=Engine(rows=4, lanes=4, blocks=32)) == Outcome(
             EventStatus.BAD_INSTRUCTION, 0)
+
+    @pytest.mark.parametrize("operands", OPERANDS)
+    def test_panels_hold_whole_blocks(self, memories, operands):
+        """A list is refused if panels of several tiles part the blocks of operands, in every format."""
+        engine = Engine(rows=4, lanes=4, operands=operands)
+        many = {"m": 5, "k": 40, "n": 3, "initial": 0, "format": OPERANDS[operands].code, "row_tiles": 1,
+                "stride_a": 40, "c": at(Place.GRADIENTS, 0)}
+        for rounds in range(2, 7):
+            parts = 1 << rounds < OPERANDS[operands].terms
+            assert run(memories, product(**many, rounds=rounds), END, engine=engine).status is (
+                EventStatus.BAD_INSTRUCTION if parts else EventStatus.OK)
+            assert run(memories, product(**many | {"row_tiles": 0}, rounds=rounds), END,
+                       engine=engine).status is EventStatus.OK
