@@ -26,7 +26,14 @@ class Ledger:
 
     A commit replaces the file by an atomic rename, so that it has the entry before or the one after, whenever a
     process is killed: the owner that it names, and no other, may run the job.
+
+    Members
+    -------
+    calls : frozenset of str
+        Calls that tenants may make.
     """
+
+    calls = frozenset({"read", "commit"})
 
     def __init__(self, path: Path):
         self._path = path

@@ -2,59 +2,151 @@
 
 Source, target and ledger serve their calls at a socket each (:func:`serve`). The tenant's process has proxies of
 them, and gives them to :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle`: the steps
-are those of a migration within one process.
+are the same as those of a migration within one process.
 
-A call is two messages, a request and an answer. A party that does not answer, because its process has died or a
-message was lost, makes the call fail with a ``MigrationError``; the next call connects anew. A party that was doing
-something for a tenant that has died does it to its end, and then listens to the next one.
+Both ends prove that they have the key before there is a call, by an HMAC of numbers that both have drawn; then a call
+is two messages, a request and an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers
+several tenants, and does one call at a time. A tenant that is silent, that sends other bytes or has another key
+holds up nobody, and its connection ends. A party that does not answer, because its process has died or a message was
+lost, makes the call fail with a ``MigrationError``; the next call connects again. A party that was doing something
+for a tenant that has died does it to its end.
 """
 
-import contextlib
+import dataclasses
+import hmac
+import secrets
 from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from host.migration.ledger import Entry
 from host.migration.migrate import MigrationError
+from host.sockets.connections import Client, Ended, Limits, Peer, Server
+from host.sockets.format import MessageError, Registry
 
-__all__ = ["RemoteLedger", "RemoteSite", "serve"]
+__all__ = ["MESSAGES", "Party", "RemoteLedger", "RemoteSite", "serve"]
 
 #: Seconds that a party has for a call.
 PATIENCE = 300.0
+
+#: Seconds between looks at connections.
+_LOOK = 0.5
+
+#: Bytes of a number that is drawn.
+_DRAWN = 32
 
 #: Decides whether a message is lost, by the party, the call and whether it is an answer.
 Loss = Callable[[str, str, bool], bool]
 
 
-def serve(party: object, address: Path, *, key: bytes) -> None:
-    """Answer calls of one tenant after the other, for ever.
+class Party(Protocol):
+    """A :class:`~host.migration.site.Site` or a :class:`~host.migration.ledger.Ledger`.
+
+    Members
+    -------
+    calls : frozenset of str
+        Names of the methods and properties that tenants may call.
+    """
+
+    calls: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Challenge:
+    """First message of a party: a number that it has drawn."""
+
+    drawn: bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Proof:
+    """Proof of the key: an HMAC of both numbers; of a tenant with its own number."""
+
+    drawn: bytes
+    mac: bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call of a party's method, or of a property."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a call, or the text of its error."""
+
+    well: bool
+    value: Any
+
+
+MESSAGES = Registry(Challenge, Proof, Call, Answer, Entry)
+"""All messages, and the classes of their fields."""
+
+
+def _mac(key: bytes, role: str, party: bytes, tenant: bytes) -> bytes:
+    """HMAC by which one side shows the other that it has the key."""
+    return hmac.digest(key, role.encode() + party + tenant, "sha256")
+
+
+def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = None) -> None:
+    """Answer calls of tenants, for ever.
 
     Parameters
     ----------
     party : Site or Ledger
     address : Path
-        Socket, which is made anew.
+        Socket, which is made again.
     key : bytes
         Key that tenants must have.
+    limits : Limits, optional
+        Limits of their connections.
     """
     address.unlink(missing_ok=True)
-    with Listener(str(address), "AF_UNIX", authkey=key) as listener:
+    server = Server(address, MESSAGES, limits=limits, greet=_challenge)
+    try:
         while True:
-            with contextlib.suppress(OSError, EOFError, AuthenticationError), listener.accept() as connection:
-                while True:
-                    name, arguments, options = connection.recv()
-                    connection.send(_answer(party, name, arguments, options))
+            for peer, message in server.poll(_LOOK):
+                if not isinstance(message, Ended) and peer.ended is None:
+                    _receive(party, peer, message, key)
+    finally:
+        server.close()
 
 
-def _answer(party: object, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[bool, Any]:
+def _challenge(peer: Peer) -> None:
+    peer.owner = secrets.token_bytes(_DRAWN)
+    peer.send(Challenge(drawn=peer.owner))
+
+
+def _receive(party: Party, peer: Peer, message: Any, key: bytes) -> None:
+    """Answer a tenant, or end its connection."""
+    if isinstance(message, Call) and peer.admitted:
+        answer = _answer(party, message)
+        try:
+            peer.send(answer)
+        except MessageError as error:
+            peer.send(Answer(well=False, value=str(error)))
+    elif isinstance(message, Proof) and not peer.admitted and hmac.compare_digest(
+            message.mac, _mac(key, "tenant", peer.owner, message.drawn)):
+        peer.admit()
+        peer.send(Proof(drawn=b"", mac=_mac(key, "party", peer.owner, message.drawn)))
+    else:
+        peer.close("must have the key of the party")
+
+
+def _answer(party: Party, call: Call) -> Answer:
     """Result of a call, or the text of its error."""
     try:
-        found = getattr(party, name)
-        return True, found(*arguments, **options) if callable(found) else found
-    except Exception as error:  # the process goes on, and the tenant has the error
-        return False, f"{type(error).__name__}: {error}"
+        if call.name not in party.calls:
+            raise ValueError(f"call must be one of {', '.join(sorted(party.calls))}, not {call.name!r}")
+        attribute = getattr(party, call.name)
+        return Answer(well=True, value=attribute(*call.arguments, **call.options) if callable(attribute)
+                      else attribute)
+    except Exception as error:  # the process continues, and the tenant has the error
+        return Answer(well=False, value=f"{type(error).__name__}: {error}")
 
 
 class _Remote:
@@ -72,7 +164,7 @@ class _Remote:
     def __init__(self, name: str, address: Path, *, key: bytes, lost: Loss = lambda party, call, answer: False):
         self.name = name
         self._address, self._key, self._lost = address, key, lost
-        self._connection: Connection[Any, Any] | None = None
+        self._connection: Client | None = None
 
     def call(self, what: str, *arguments: Any, **options: Any) -> Any:
         """Make a call, and wait for its result.
@@ -84,21 +176,35 @@ class _Remote:
         """
         try:
             if self._connection is None:
-                self._connection = Client(str(self._address), "AF_UNIX", authkey=self._key)
+                self._connect()
+            assert self._connection is not None
             if self._lost(self.name, what, False):
                 raise TimeoutError("the request was lost")
-            self._connection.send((what, arguments, options))
-            if not self._connection.poll(PATIENCE):
-                raise TimeoutError(f"no answer in {PATIENCE:.0f} seconds")
-            well, found = self._connection.recv()
+            self._connection.send(Call(name=what, arguments=arguments, options=options), seconds=PATIENCE)
+            answer = self._connection.receive(seconds=PATIENCE)
             if self._lost(self.name, what, True):
                 raise TimeoutError("the answer was lost")
-        except (OSError, EOFError, AuthenticationError) as error:
+            if not isinstance(answer, Answer):
+                raise MessageError(f"Answer must be one of a call, not {type(answer).__name__}")
+        except (OSError, EOFError, MessageError) as error:
             self.close()
             raise MigrationError(f"{self.name} has not answered to {what}: {error}") from None
-        if not well:
-            raise MigrationError(f"{self.name}: {what} has failed: {found}")
-        return found
+        if not answer.well:
+            raise MigrationError(f"{self.name}: {what} has failed: {answer.value}")
+        return answer.value
+
+    def _connect(self) -> None:
+        """Connect, and prove the key to each other."""
+        self._connection = Client(self._address, MESSAGES)
+        challenge, drawn = self._connection.receive(seconds=PATIENCE), secrets.token_bytes(_DRAWN)
+        if not isinstance(challenge, Challenge):
+            raise MessageError(f"First message must be a challenge, not {type(challenge).__name__}")
+        self._connection.send(Proof(drawn=drawn, mac=_mac(self._key, "tenant", challenge.drawn, drawn)),
+                              seconds=PATIENCE)
+        proof = self._connection.receive(seconds=PATIENCE)
+        if not isinstance(proof, Proof) or not hmac.compare_digest(
+                proof.mac, _mac(self._key, "party", challenge.drawn, drawn)):
+            raise MessageError("Party must have the key of the tenant")
 
     def close(self) -> None:
         """Close the connection."""

@@ -113,7 +113,12 @@ class Site:
         The run, on the site that has one.
     running : bool
         Whether it may take steps.
+    calls : frozenset of str
+        Calls that tenants may make.
     """
+
+    calls = frozenset({"running", "cycles", "live_words", "freeze", "capture", "reserve", "load", "read_back", "keep",
+                       "start", "go_on", "scrub"})
 
     def __init__(self, name: str, folder: Path, *, fabric: Callable[[], contextlib.AbstractContextManager[Fabric]],
                  workload: Callable[[], Workload], config: TrainingConfig, keys: Keys,

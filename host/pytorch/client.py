@@ -1,15 +1,21 @@
 """A rank's connection to the process that has the ring."""
 
+import contextlib
 import os
-from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from host.driver.diagnosis import RingError
-from host.pytorch.messages import ADDRESS, Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import ADDRESS, MESSAGES, Answer, Failed, Hello, Leave, Listen, Request, Save
+from host.sockets.connections import Client
+from host.sockets.format import MessageError
 
-__all__ = ["RingClient", "client", "wait_for_reason"]
+__all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 
-_GONE = "The process that has the ring has ended: its own message says why"
+GONE = "The process that has the ring has ended: its own message says why"
+"""Reason where the launcher has none."""
+
+#: Attempts to say the first message: a rank that was stopped meanwhile may have been too slow for the server.
+_ATTEMPTS = 3
 
 _shared: list["RingClient"] = []
 
@@ -29,8 +35,9 @@ class RingClient:
     """
 
     def __init__(self, address: str) -> None:
-        self._connection: Connection | None = Client(address, "AF_UNIX")
-        self._joined = False
+        self._address = address
+        self._connection: Client | None = None
+        self._joined = self._left = False
         self.gloo: dict[str, tuple[int, int]] = {}
 
     @property
@@ -72,34 +79,51 @@ class RingClient:
 
     def leave(self) -> None:
         """Say that there are no more requests; a second time does nothing."""
-        if self._connection is None:
+        if self._left:
             return
         if self._joined:
             self._exchange(Leave(gloo=self.gloo))
-        self._connection.close()
-        self._connection = None
+        self.close()
+        self._left = True
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _exchange(self, message: Any) -> Any:
-        if self._connection is None:
+        if self._left:
             raise RingError("Rank must ask the ring before it leaves", cause=None, events=[])
+        for attempt in range(_ATTEMPTS):
+            try:
+                if self._connection is None:
+                    self._connection = Client(self._address, MESSAGES)
+                self._connection.send(message)
+                answer = self._connection.receive()
+                break
+            except (EOFError, OSError):
+                if self._joined or attempt == _ATTEMPTS - 1:
+                    raise RingError(GONE, cause=None, events=[]) from None
+                self.close()
+            except MessageError as error:
+                raise RingError(str(error), cause=None, events=[]) from None
+        if not isinstance(answer, Answer) or not answer.well:
+            raise RingError(str(getattr(answer, "value", answer)), cause=None, events=[])
+        return answer.value
+
+
+def wait_for_reason(address: str) -> str | None:
+    """Wait until the ranks cannot go on, and return the reason; None if the server has ended without one."""
+    for _ in range(_ATTEMPTS):
         try:
-            self._connection.send(message)
-            well, answer = self._connection.recv()
-        except (EOFError, OSError):
-            raise RingError(_GONE, cause=None, events=[]) from None
-        if not well:
-            raise RingError(answer, cause=None, events=[])
-        return answer
-
-
-def wait_for_reason(address: str) -> str:
-    """Wait until the ranks cannot go on, or the server ends, and return the reason."""
-    try:
-        with Client(address, "AF_UNIX") as connection:
+            connection = Client(address, MESSAGES)
+        except OSError:
+            return None
+        with contextlib.suppress(EOFError, OSError, MessageError), contextlib.closing(connection):
             connection.send(Listen())
-            return str(connection.recv())
-    except (EOFError, OSError):
-        return _GONE
+            return str(connection.receive().value)
+    return None
 
 
 def client() -> RingClient:

@@ -1,20 +1,25 @@
-"""Messages of ranks to the process that has the ring.
+"""Messages of ranks to the process that has the ring, and its answers.
 
-Each is answered by a pair: True and a result, or False and the text of an error.
+The first message of a connection is :class:`Hello`, :class:`Listen` or :class:`Failed`. A class that is added here
+must be in :data:`MESSAGES` as well.
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from host.training.optimizers import Optimizer
+from host.sockets.format import Dimensions, Registry, Within
+from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "STORE", "AllReduce", "Failed", "Hello", "Leave", "Listen", "Open", "Request", "Save",
-           "Step", "Vector"]
+__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "STORE", "AllReduce", "Answer", "Failed", "Hello", "Leave", "Listen",
+           "Open", "Request", "Save", "Step", "Vector"]
 
 Vector = npt.NDArray[np.float32]
+
+#: Numbers of ranks, of jobs, and of elements.
+_Count = Annotated[int, Within(0, 1 << 40)]
 
 ADDRESS = "GRADRING_ADDRESS"
 """Name of the environment variable that has the path of the socket."""
@@ -39,9 +44,9 @@ class Hello:
         Seconds after which the group's other collectives, over gloo, give up.
     """
 
-    rank: int
-    ranks: int
-    timeout: float
+    rank: _Count
+    ranks: _Count
+    timeout: Annotated[float, Within(0, float("inf"))]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ class Open(Request):
         Optimizer of each group; empty in a job that only sums.
     """
 
-    lengths: tuple[int, ...]
+    lengths: tuple[_Count, ...]
     optimizers: tuple[Optimizer, ...] = ()
 
     @property
@@ -88,13 +93,14 @@ class AllReduce(Request):
         Places of the values in that job's vector.
     """
 
-    values: Vector
-    job: int | None = None
-    places: npt.NDArray[np.int64] | None = None
+    values: Annotated[Vector, Dimensions(1)]
+    job: _Count | None = None
+    places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
 
     @property
     def title(self) -> str:
-        where = "" if self.places is None else f" from place {int(self.places[0]):,} on of job {self.job}"
+        where = "" if self.places is None or not self.places.size else (
+            f" from place {int(self.places[0]):,} on of job {self.job}")
         return f"a sum of {self.values.size:,} elements{where}"
 
 
@@ -118,12 +124,12 @@ class Step(Request):
         State of the job to begin with.
     """
 
-    job: int
-    gradients: Vector
+    job: _Count
+    gradients: Annotated[Vector, Dimensions(1)]
     present: tuple[tuple[bool, ...], ...]
     names: tuple[tuple[str, ...], ...]
     optimizers: tuple[Optimizer, ...]
-    weights: Vector | None = None
+    weights: Annotated[Vector, Dimensions(1)] | None = None
     state: dict[str, Any] | None = None
 
     @property
@@ -137,7 +143,7 @@ class Step(Request):
 class Save:
     """State of a job, which one rank may ask for alone."""
 
-    job: int
+    job: _Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,14 +159,14 @@ class Failed:
         Whether the rank itself is the cause; else another one may be, as when gloo has lost a connection.
     """
 
-    rank: int
+    rank: _Count
     error: str
     own: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Listen:
-    """The connection is one on which a rank waits for the reason, if the ranks cannot go on: a text, and no pair."""
+    """The connection is one on which a rank waits for the reason, if the ranks cannot go on: the text of an error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,4 +179,23 @@ class Leave:
         Calls and bytes of each collective that went over gloo.
     """
 
-    gloo: dict[str, tuple[int, int]]
+    gloo: dict[str, tuple[_Count, _Count]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Answer to a message.
+
+    Members
+    -------
+    well : bool
+        Whether the value is a result, not the text of an error.
+    value : object
+    """
+
+    well: bool
+    value: Any = None
+
+
+MESSAGES = Registry(Answer, Hello, Open, AllReduce, Step, Save, Failed, Listen, Leave, SGD, Adam, AdamW)
+"""All messages, and the classes of their fields."""

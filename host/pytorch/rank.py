@@ -6,6 +6,7 @@ The launcher starts ``python -P -m host.pytorch.rank`` once for each rank, with 
 
 import os
 import runpy
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch.distributed import TCPStore
 
 from host.driver.diagnosis import RingError
 from host.pytorch import hooks, process_group
-from host.pytorch.client import client, wait_for_reason
+from host.pytorch.client import GONE, client, wait_for_reason
 from host.pytorch.messages import ADDRESS, KEEPS, STORE, Failed
 
 __all__ = ["main"]
@@ -27,11 +28,12 @@ _ending = threading.Event()
 
 
 def _listen() -> None:
-    """End this process with the reason when the ranks cannot go on, unless the script does so itself: it may be
-    computing, or wait in gloo for a rank that has failed but not ended yet."""
+    """End this process when the ranks cannot go on, unless the script does so itself: it may be computing, or wait in
+    gloo for a rank that has failed but not ended yet. The launcher prints the reason, if it has not ended itself."""
     reason = wait_for_reason(os.environ[ADDRESS])
     if not _ending.wait(_OWN):
-        print(f"[rank{os.environ['RANK']}]: RingError: {reason}", file=sys.stderr, flush=True)
+        if reason is None and os.environ["RANK"] == "0":
+            print(f"error: {GONE}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
@@ -54,15 +56,20 @@ def _run(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def main(arguments: list[str]) -> None:
-    """Run a script, or a module behind ``-m``, as the main program.
+def _failed(error: Exception) -> bool:
+    """Report the error by which this rank ends; whether it is the first one, and not the ring's."""
+    text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+    # gloo's errors are of the class RuntimeError.
+    failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
+    return client().fail(failure) is None and not isinstance(error, RingError)
 
-    A rank that ends by an error does not take its leave, so that the others are told.
 
-    Raises
-    ------
-    RingError
-        Another rank has failed, of which gloo told this one nothing but a connection that was lost.
+def main(arguments: list[str]) -> int:
+    """Run a script, or a module following ``-m``, as the main program; returns the exit code.
+
+    A rank that ends by an error does not take its leave, so that the other ranks end as well. The launcher prints the
+    reason; a traceback is printed by the rank with the first error that the script itself has raised, and by no
+    other rank.
     """
     threading.Thread(target=_listen, daemon=True).start()
     store = _store()
@@ -74,22 +81,23 @@ def main(arguments: list[str]) -> None:
         if end.code not in (None, 0):
             _ending.set()
             raise
-    except RingError:
+    except KeyboardInterrupt:
         _ending.set()
-        raise
+        return 128 + signal.SIGINT
     except Exception as error:
         _ending.set()
-        text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        # gloo's errors are of the class RuntimeError.
-        reason = client().fail(Failed(rank=int(os.environ["RANK"]), error=text,
-                                      own=not isinstance(error, RuntimeError)))
-        if reason is not None:
-            raise reason from error
-        raise
-    client().leave()
-    _ending.set()
+        if _failed(error):
+            raise
+        return 1
+    try:
+        client().leave()
+    except RingError:
+        return 1
+    finally:
+        _ending.set()
     del store  # not before: other ranks need it
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,19 +1,14 @@
 """The side of the ranks' requests that has the ring.
 
 Requests come over a Unix socket, one connection per rank. An operation is done when every rank has asked for it. A
-rank that has ended, or that asks for something else than the others, is an error that all ranks are given, with one
-text.
+rank that has ended, or that asks for something else than the other ranks, is an error that all ranks are given, with
+one text. A connection that begins with other bytes than a rank's ends, and nothing else does.
 """
 
-import contextlib
 import dataclasses
-import os
-import selectors
-import socket
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +16,9 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.pytorch.jobs import Jobs
-from host.pytorch.messages import Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import MESSAGES, Answer, Failed, Hello, Leave, Listen, Request, Save
 from host.pytorch.watch import WatchedJobs
+from host.sockets.connections import Ended, Limits, Peer, Server, printable
 
 __all__ = ["Patience", "RingServer"]
 
@@ -32,9 +28,12 @@ _REASON = 1.0
 #: Seconds for which another cause is waited for, when a rank has failed by what may be another one's fault.
 _CAUSE = 0.5
 
-#: Errors of an operation after which the ring serves nobody; others than these and ValueError are faults of the
-#: program, and end it. A ValueError is about a request that was refused, before nodes were given anything.
-_FATAL = (RingError, DeviceError, JobError, OSError)
+#: Errors of an operation with a message of their own. A ValueError is about a request that was refused, before nodes
+#: were given anything; following any other error the ring serves nobody.
+_NAMED = (RingError, DeviceError, JobError, OSError)
+
+#: Unknown connections for each rank, and at least.
+_UNKNOWN = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,8 +45,7 @@ class Patience:
     slow : float
         Seconds after which the ranks that are missing are named.
     timeout : float
-        Seconds after which the operation has failed; more than ``slow``, and less than the timeout of the ranks'
-        process group.
+        Seconds after which the operation has failed; more than ``slow``.
     """
 
     slow: float = 10.0
@@ -57,13 +55,6 @@ class Patience:
         if not 0 < self.slow < self.timeout:
             raise ValueError(f"Slow ranks must be named after more than 0 seconds and before the timeout of "
                              f"{self.timeout:g}, not after {self.slow!r}")
-
-    def check(self, group: float) -> None:
-        """Raise ``ValueError`` unless a process group waits longer than the ring does."""
-        if group <= self.timeout:
-            raise ValueError(f"Timeout of init_process_group must exceed the ring's {self.timeout:g} seconds, since "
-                             f"the error of the ring is the one that names its cause, not be {group:g}: give "
-                             f"gradring launch a smaller --timeout")
 
 
 def _numbers(ranks: list[int]) -> str:
@@ -82,7 +73,7 @@ class RingServer:
     jobs : Jobs
     patience : Patience
     say : callable
-        Called with a line about a rank that is slow.
+        Called with a line about a rank that is slow, or a connection that was closed.
 
     Members
     -------
@@ -97,18 +88,16 @@ class RingServer:
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
         self._ranks, self._jobs, self._patience, self._say = ranks, jobs, patience, say
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(os.fspath(address))
-        self._socket.listen(2 * ranks)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
-        self._connections: dict[int, Connection] = {}
+        self._server = Server(address, MESSAGES, limits=Limits(unknown=_UNKNOWN * (ranks + 4),
+                                                               seconds=patience.timeout))
+        self._advice = "give gradring launch a longer --timeout"
+        self._connections: dict[int, Peer] = {}
         self._left: set[int] = set()
         self._lost: dict[int, float] = {}
-        self._failed: dict[int, tuple[float, Failed, Connection]] = {}
+        self._failed: dict[int, tuple[float, Failed, Peer]] = {}
         self._asked: dict[int, Request] = {}
         self._serving: list[int] = []
-        self._listeners: list[Connection] = []
+        self._listeners: list[Peer] = []
         self._lock = threading.Lock()
         self._since = 0.0
         self._named = False
@@ -118,20 +107,20 @@ class RingServer:
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in self._connections.values():
-            connection.close()
-        self._selector.close()
-        self._socket.close()
+        self._server.close()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether ranks wait for an operation that other ranks have not asked for."""
+        return bool(self._asked)
 
     def poll(self, timeout: float) -> None:
         """Serve what comes within some seconds at the most."""
-        for key, _ in self._selector.select(timeout):
-            if key.fileobj is self._socket:
-                accepted, _ = self._socket.accept()
-                connection = Connection(accepted.detach())
-                self._selector.register(connection, selectors.EVENT_READ, data=[])
-            else:
-                self._receive(key.fileobj, key.data)  # type: ignore[arg-type]
+        for peer, message in self._server.poll(timeout):
+            if isinstance(message, Ended):
+                self._end(peer, message)
+            elif peer.ended is None:
+                self._receive(peer, message)
         for rank, since in self._lost.items():
             if time.monotonic() - since > _REASON:
                 self.fail(f"Rank {rank} has ended; the others cannot go on without it")
@@ -141,10 +130,10 @@ class RingServer:
     def fail(self, reason: str) -> None:
         """Give all ranks an error, now or when they ask again."""
         with self._lock:
-            self._tell(reason)
+            self._note(reason)
         for rank in list(self._asked):
             del self._asked[rank]
-            self._answer(rank, (False, self.error))
+            self._answer(rank, Answer(well=False, value=self.error))
 
     def ended(self, rank: int, reason: str) -> None:
         """Take in that a rank has ended, and why; the others cannot go on, unless it had left."""
@@ -154,102 +143,125 @@ class RingServer:
     def interrupt(self, reason: str) -> None:
         """Give an error to all ranks whose operation is being done, in another thread than that of :meth:`poll`."""
         with self._lock:
-            self._tell(reason)
+            self._note(reason)
             for rank in self._serving:
-                self._answer(rank, (False, self.error))
+                self._answer(rank, Answer(well=False, value=self.error))
             self._serving = []
 
-    def _tell(self, reason: str) -> None:
-        """Note the reason for which ranks cannot go on, unless there is one, and tell those that listen."""
+    def _note(self, reason: str) -> None:
+        """Note the reason for which ranks cannot go on, unless there is one, and send it to the ranks that listen."""
         if self.error is None:
-            self.error = reason
-        for connection in self._listeners:
-            _send(connection, self.error)
+            self.error = printable(reason)
+        for peer in self._listeners:
+            peer.send(Answer(well=False, value=self.error))
         self._listeners = []
 
     def _blame(self) -> None:
         """Answer ranks that have failed. The first one is the reason, unless another rank may be its cause: that
         one's end is known soon."""
-        for rank, (since, failure, connection) in sorted(self._failed.items(), key=lambda item: item[1][0]):
+        for rank, (since, failure, peer) in sorted(self._failed.items(), key=lambda item: item[1][0]):
             own = failure.own or (time.monotonic() - since > _CAUSE and not self._lost)
             if self.error is None and not own:
                 continue
             del self._failed[rank]
             if self.error is None:
                 self.fail(f"Rank {rank} has ended by {failure.error}; the others cannot go on without it")
-                _send(connection, (True, None))
+                peer.send(Answer(well=True))
             else:
-                _send(connection, (False, self.error))
+                peer.send(Answer(well=False, value=self.error))
 
-    def _receive(self, connection: Connection, owner: list[int]) -> None:
-        """Take a message; ``owner`` has the rank of the connection, when that is known."""
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            self._selector.unregister(connection)
-            connection.close()
-            if owner and owner[0] in self._connections:
-                del self._connections[owner[0]]
-                if owner[0] not in self._left:
-                    self._lost[owner[0]] = time.monotonic()
+    def _end(self, peer: Peer, end: Ended) -> None:
+        """Take in that a connection has ended."""
+        rank = peer.owner
+        if rank is None or self._connections.get(rank) is not peer:
+            if end.reason and not peer.admitted:
+                self._say(f"a connection to the ring was closed, since it is not that of a rank: it "
+                          f"{printable(end.reason)}")
             return
-        if isinstance(message, Hello):
-            self._greet(connection, owner, message)
-        elif isinstance(message, Listen):
-            self._listeners.append(connection)
+        del self._connections[rank]
+        if end.reason:
+            self.fail(f"Rank {rank} {end.reason}")
+        elif rank not in self._left:
+            self._lost[rank] = time.monotonic()
+
+    def _receive(self, peer: Peer, message: Any) -> None:
+        """Take a message; the owner of a connection is the number of its rank, once that is known."""
+        rank = peer.owner
+        if isinstance(message, Hello) and rank is None:
+            self._greet(peer, message)
+        elif isinstance(message, Listen) and not peer.admitted:
+            peer.admit()
+            self._listeners.append(peer)
             if self.error is not None:
                 self.fail(self.error)
-        elif isinstance(message, Failed):
-            self._failed[message.rank] = time.monotonic(), message, connection
+        elif isinstance(message, Failed) and message.rank < self._ranks:
+            peer.admit()
+            self._failed[message.rank if rank is None else rank] = time.monotonic(), message, peer
+        elif rank is None or rank in self._asked:
+            peer.close("must send a message that can come here, not " + type(message).__name__)
         elif isinstance(message, Leave):
-            self._left.add(owner[0])
+            self._left.add(rank)
             for name, (calls, size) in message.gloo.items():
                 before = self.gloo.get(name, (0, 0))
                 self.gloo[name] = (before[0] + calls, before[1] + size)
-            self._answer(owner[0], (True, None))
+            self._answer(rank, Answer(well=True))
         elif isinstance(message, Save):
-            self._try([owner[0]], lambda: self._jobs.save(message))
-        else:
+            self._try([rank], lambda: self._jobs.save(message))
+        elif isinstance(message, Request):
             if not self._asked:
                 self._since, self._named = time.monotonic(), False
-            self._asked[owner[0]] = message
+            self._asked[rank] = message
             if self.error is not None:
                 self.fail(self.error)
+        else:
+            peer.close("must send a message that can come here, not " + type(message).__name__)
 
-    def _greet(self, connection: Connection, owner: list[int], message: Hello) -> None:
-        try:
-            if message.ranks != self._ranks or not 0 <= message.rank < self._ranks:
-                raise ValueError(f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}")
-            if message.rank in self._connections:
-                raise ValueError(f"Rank {message.rank} must join the ring once")
-            self._patience.check(message.timeout)
-        except ValueError as error:
-            self.fail(str(error))
-            _send(connection, (False, str(error)))
+    def _greet(self, peer: Peer, message: Hello) -> None:
+        """Take a rank into the group, for which the ring waits no longer than the group does for gloo."""
+        reason = None
+        if message.ranks != self._ranks or not 0 <= message.rank < self._ranks:
+            reason = f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}"
+        elif message.rank in self._connections:
+            reason = f"Rank {message.rank} must join the ring once"
+        elif message.timeout <= 0:
+            reason = f"Timeout of init_process_group must be above 0 seconds, not {message.timeout:g}"
+        peer.admit()
+        if reason is not None:
+            self.fail(reason)
+            peer.send(Answer(well=False, value=reason))
             return
-        owner.append(message.rank)
-        self._connections[message.rank] = connection
-        self._answer(message.rank, (True, None))
+        if message.timeout <= self._patience.timeout:
+            self._patience = Patience(timeout=message.timeout, slow=min(self._patience.slow, message.timeout / 2))
+            self._advice = "give init_process_group a longer timeout"
+            self._server.limits = dataclasses.replace(self._server.limits, seconds=message.timeout)
+        peer.owner = message.rank
+        self._connections[message.rank] = peer
+        self._answer(message.rank, Answer(well=True))
 
-    def _answer(self, rank: int, answer: tuple[bool, Any]) -> None:
+    def _answer(self, rank: int, answer: Answer) -> None:
         if rank in self._connections:
-            _send(self._connections[rank], answer)
+            self._connections[rank].send(answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
         """Give ranks the result of an action, or its error, unless it is interrupted."""
         self._serving = ranks
-        fatal = False
+        fatal = True
         try:
-            answer = True, action()
+            frame, reason = MESSAGES.encode(Answer(well=True, value=action())), ""
+        except _NAMED as error:
+            reason = str(error)
         except ValueError as error:
-            answer = False, str(error)
-        except _FATAL as error:
-            fatal, answer = True, (False, str(error))
+            fatal, reason = False, str(error)
+        except Exception as error:  # the ranks have the error, and the launcher ends in order
+            reason = f"{type(error).__name__}: {error}"
         with self._lock:
-            if fatal:
-                self._tell(answer[1])
+            if reason:
+                frame = MESSAGES.encode(Answer(well=False, value=printable(reason)))
+                if fatal:
+                    self._note(reason)
             for rank in self._serving:
-                self._answer(rank, answer)
+                if rank in self._connections:
+                    self._connections[rank].post(frame)
             self._serving = []
 
     def _serve(self) -> None:
@@ -279,16 +291,10 @@ class RingServer:
         if waited > self._patience.timeout:
             self.fail(f"{_numbers(missing).capitalize()} must ask for {first.title} within "
                       f"{self._patience.timeout:g} seconds, as {others} did: look for what holds "
-                      f"{'it' if len(missing) == 1 else 'them'} up, or give gradring launch a longer --timeout")
+                      f"{'it' if len(missing) == 1 else 'them'} up, or {self._advice}")
         elif waited > self._patience.slow and not self._named:
             self._named = True
             for rank in missing:
                 self.slow[rank] += 1
-            self._say(f"{others} {'has' if len(self._asked) == 1 else 'have'} waited {waited:.1f} s for "
-                      f"{_numbers(missing)}, for {first.title}")
-
-
-def _send(connection: Connection, answer: Any) -> None:
-    """Send an answer to a rank, which may have ended by now."""
-    with contextlib.suppress(OSError):
-        connection.send(answer)
+            self._say(printable(f"{others} {'has' if len(self._asked) == 1 else 'have'} waited {waited:.1f} s for "
+                                f"{_numbers(missing)}, for {first.title}"))

@@ -46,6 +46,8 @@ PATIENCE = 240
 class Job(Site):
     """Site with calls for the steps of its job, and for its end."""
 
+    calls = Site.calls | {"begin", "advance", "digest"}
+
     def advance(self, steps):
         for _ in range(steps):
             assert self.running

@@ -32,8 +32,10 @@ def test_calls(served):
     assert ledger.read() == remote.read() == Entry("there", 4)
     with pytest.raises(MigrationError, match=r"^ledger: commit has failed: TypeError: "):
         remote.call("commit", "nothing")
-    with pytest.raises(MigrationError, match=r"^ledger: write has failed: AttributeError: "):
-        remote.call("write")
+    for name in ("write", "__class__", "_path", "calls"):
+        with pytest.raises(MigrationError, match=rf"^ledger: {name} has failed: ValueError: call must be one of "
+                                                 rf"commit, read, not '{name}'$"):
+            remote.call(name)
     assert remote.read() == Entry("there", 4)
     remote.close()
     assert remote.read() == Entry("there", 4)  # which connects anew

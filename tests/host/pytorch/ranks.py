@@ -58,3 +58,5 @@ def serving(folder, jobs, *, ranks, patience=None, join=True):
         thread.join()
         server.close()  # which ends what clients still wait for
         pool.shutdown()
+        for client in clients:
+            client.close()

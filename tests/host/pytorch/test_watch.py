@@ -55,6 +55,8 @@ def test_interrupted(tmp_path):
             assert [str(one.exception(10)) for one in waiting] == [REASON] * 2
         finally:
             server.close()
+            for client in clients:
+                client.close()
     assert jobs.interrupted
     assert ended
     assert time.monotonic() < begun + 2

@@ -1,0 +1,385 @@
+"""Ends of a socket that exchange messages: a client that waits, and a server that never does.
+
+A server has one thread. What a peer has sent is kept until a message is whole, and what it has not read yet until it
+reads it; a peer that begins a message and does not end it, or that does not read its answer, ends by a time limit
+and holds up nobody. Before the server's user has admitted a peer, its messages must be short, it must send one
+within seconds, and only some peers may be in that state.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from host.sockets.format import MessageError, Registry, length_of
+
+__all__ = ["MAX_MESSAGE", "Client", "Ended", "Limits", "Peer", "Server", "printable"]
+
+#: Largest length of a message, in bytes.
+MAX_MESSAGE = 1 << 30
+
+#: Bytes that are read at a time, and those of one peer before others are looked at.
+_CHUNK, _SHARE = 1 << 18, 1 << 22
+
+#: Most bytes of the path of a socket.
+_PATH = 107
+
+
+def printable(text: str) -> str:
+    """A text in one line that moves no cursor and changes no color: other characters are escaped."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a server's peers.
+
+    Parameters
+    ----------
+    unknown : int
+        Peers that are not admitted; with another one the first of them ends.
+    first_seconds : float
+        Seconds in which a peer must have sent its first message.
+    first_bytes : int
+        Largest length of a message of a peer that is not admitted.
+    seconds : float
+        Seconds that an admitted peer has for a message that it has begun, and for reading one.
+    message_bytes : int
+        Largest length of a message of an admitted peer.
+    """
+
+    unknown: int = 64
+    first_seconds: float = 5.0
+    first_bytes: int = 1 << 16
+    seconds: float = 30.0
+    message_bytes: int = MAX_MESSAGE
+
+
+class _Inbox:
+    """Bytes of a stream, cut into frames."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def add(self, data: bytes) -> None:
+        self._data += data
+
+    def take(self, most: int) -> bytes | None:
+        """The next frame, or None while it is not whole; a ``MessageError`` if it can be none."""
+        length = length_of(self._data)
+        if length is None:
+            return None
+        if length > most:
+            raise MessageError(f"Message must have at most {most:,} bytes, not {length:,}")
+        if len(self._data) < length:
+            return None
+        frame = memoryview(self._data)[:length].tobytes()
+        del self._data[:length]
+        return frame
+
+
+class Client:
+    """A client's end of a socket.
+
+    Parameters
+    ----------
+    address : str or Path
+        Path of the server's socket.
+    registry : Registry
+
+    Raises
+    ------
+    OSError
+        Nobody listens at the address.
+    """
+
+    def __init__(self, address: str | Path, registry: Registry) -> None:
+        self._registry, self._inbox = registry, _Inbox()
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(os.fspath(address))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def send(self, message: Any, *, seconds: float | None = None) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        MessageError
+            The message does not fit its class; nothing was sent.
+        OSError
+            The server has ended, or has not read it in time.
+        """
+        frame = self._registry.encode(message)
+        self._socket.settimeout(seconds)
+        self._socket.sendall(frame)
+
+    def receive(self, *, seconds: float | None = None) -> Any:
+        """The next message of the server.
+
+        Raises
+        ------
+        MessageError
+            The server has sent other bytes.
+        EOFError, OSError
+            The server has ended, or has not sent a whole message in time.
+        """
+        limit = None if seconds is None else time.monotonic() + seconds
+        while (frame := self._inbox.take(MAX_MESSAGE)) is None:
+            if limit is not None and (left := limit - time.monotonic()) <= 0:
+                raise TimeoutError(f"no answer in {seconds:g} seconds")
+            self._socket.settimeout(None if limit is None else left)
+            try:
+                data = self._socket.recv(_CHUNK)
+            except TimeoutError:
+                continue
+            if not data:
+                raise EOFError("the connection has ended")
+            self._inbox.add(data)
+        return self._registry.decode(frame)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """The end of a peer's connection.
+
+    Members
+    -------
+    reason : str
+        What the peer has done wrong, as the end of a sentence about it; empty if it has closed the connection.
+    """
+
+    reason: str = ""
+
+
+class Peer:
+    """A server's end of a connection.
+
+    Members
+    -------
+    admitted : bool
+        Whether the server's user knows the peer.
+    ended : Ended, optional
+        The end of the connection.
+    owner : object
+        Notes of the server's user.
+    """
+
+    def __init__(self, connection: socket.socket, server: "Server") -> None:
+        self._connection, self._server = connection, server
+        self._inbox, self._outbox = _Inbox(), bytearray()
+        self._opened = server.clock()
+        self._began: float | None = None
+        self._answered: float | None = None
+        self.admitted = False
+        self.holds = False
+        self.ended: Ended | None = None
+        self.owner: Any = None
+
+    def admit(self) -> None:
+        """Note that the peer is known: limits of unknown peers do not hold for it."""
+        self.admitted = True
+
+    def send(self, message: Any) -> None:
+        """Send a message: what the peer reads of it now, and the rest as it reads.
+
+        Raises
+        ------
+        MessageError
+            The message does not fit its class; nothing was sent.
+        """
+        self.post(self._server.registry.encode(message))
+
+    def post(self, frame: bytes) -> None:
+        """Send a message that has been encoded."""
+        if self.ended is None:
+            self._outbox += frame
+            self.write()
+
+    def close(self, reason: str = "") -> None:
+        """End the connection."""
+        if self.ended is None:
+            self.ended = Ended(reason)
+            self._server.forget(self, self._connection)
+            self._connection.close()
+
+    def write(self) -> None:
+        """Send what the peer reads now."""
+        try:
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                while self._outbox:
+                    del self._outbox[:self._connection.send(memoryview(self._outbox)[:_CHUNK].tobytes())]
+        except OSError:
+            self.close()
+            return
+        if not self._outbox:
+            self._answered = None
+        elif self._answered is None:
+            self._answered = self._server.clock()
+        self._server.want(self._connection, self, writes=bool(self._outbox))
+
+    def read(self) -> list[Any]:
+        """Messages that are whole by now; bytes that cannot become one end the connection."""
+        messages: list[Any] = []
+        size = 0
+        try:
+            while size < _SHARE and not self.holds:
+                data = self._connection.recv(_CHUNK)
+                if not data:
+                    self.close()
+                    break
+                size += len(data)
+                self._inbox.add(data)
+                messages += self.take()
+                if self.ended is not None:
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self.close()
+        return messages
+
+    def take(self) -> list[Any]:
+        """Whole messages of what was read: of a peer that is not admitted only one, since more depends on it."""
+        messages: list[Any] = []
+        limits = self._server.limits
+        before = len(self._inbox)
+        self.holds = False
+        try:
+            while (frame := self._inbox.take(limits.message_bytes if self.admitted else limits.first_bytes)):
+                messages.append(self._server.registry.decode(frame))
+                if not self.admitted and len(self._inbox):
+                    self.holds = True
+                    break
+        except MessageError as error:
+            self.close(f"must send messages of this format: {error}")
+        if not len(self._inbox):
+            self._began = None
+        elif messages or self._began is None or not before:
+            self._began = self._server.clock()
+        return messages
+
+    def expire(self, now: float) -> None:
+        """End the connection if a time limit is over."""
+        limits = self._server.limits
+        if not self.admitted and now - self._opened > limits.first_seconds:
+            self.close(f"must send its first message within {limits.first_seconds:g} seconds")
+        elif self._began is not None and now - self._began > limits.seconds:
+            self.close(f"must send the whole of a message within {limits.seconds:g} seconds")
+        elif self._answered is not None and now - self._answered > limits.seconds:
+            self.close(f"must read its answer within {limits.seconds:g} seconds")
+
+
+class Server:
+    """A server's socket and its peers.
+
+    Parameters
+    ----------
+    address : Path
+        Path of the socket, which is made.
+    registry : Registry
+    limits : Limits, optional
+    greet : callable
+        Called with each new peer.
+
+    Raises
+    ------
+    OSError
+        The path is too long, or there can be no socket.
+    """
+
+    def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,
+                 greet: Callable[[Peer], None] = lambda peer: None) -> None:
+        self.registry, self.limits, self._greet = registry, Limits() if limits is None else limits, greet
+        self._peers: list[Peer] = []
+        self._gone: list[Peer] = []
+        self._attended, self._polling = 0.0, 0.0
+        if len(os.fsencode(address)) > _PATH:
+            raise OSError(errno.ENAMETOOLONG, f"Path of a socket must have at most {_PATH} bytes, not "
+                                              f"{len(os.fsencode(address))}: {address}")
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.bind(os.fspath(address))
+            self._socket.listen(128)
+            self._socket.setblocking(False)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+
+    def clock(self) -> float:
+        """Seconds in which the server has attended to its peers: limits count no others."""
+        return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
+
+    def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
+        """Messages, and ends of connections as :class:`Ended`, that come within some seconds at the most."""
+        self._polling = time.monotonic()
+        try:
+            return self._poll(timeout)
+        finally:
+            self._attended, self._polling = self.clock(), 0.0
+
+    def _poll(self, timeout: float) -> list[tuple[Peer, Any]]:
+        holding = [peer for peer in self._peers if peer.holds]
+        events = [(peer, message) for peer in holding for message in peer.take()]
+        for key, mask in self._selector.select(0 if holding else timeout):
+            peer = key.data
+            if peer is None:
+                self._accept()
+            elif peer.ended is None and mask & selectors.EVENT_WRITE:
+                peer.write()
+            elif peer.ended is None:
+                events += [(peer, message) for message in peer.read()]
+        now = self.clock()
+        for peer in list(self._peers):
+            peer.expire(now)
+        gone, self._gone = self._gone, []
+        return events + [(peer, peer.ended) for peer in gone]
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                connection.setblocking(False)
+                peer = Peer(connection, self)
+                self._peers.append(peer)
+                self._selector.register(connection, selectors.EVENT_READ, data=peer)
+                unknown = [one for one in self._peers if not one.admitted]
+                if len(unknown) > self.limits.unknown:
+                    unknown[0].close("must send its first message before others come")
+                self._greet(peer)
+
+    def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
+        """Wait until a peer can be written to, or else for what it sends: one that does not read is not read."""
+        events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
+        if self._selector.get_key(connection).events != events:
+            self._selector.modify(connection, events, data=peer)
+
+    def forget(self, peer: Peer, connection: socket.socket) -> None:
+        """Take a peer that ends from the list."""
+        self._peers.remove(peer)
+        self._gone.append(peer)
+        self._selector.unregister(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for peer in list(self._peers):
+            peer.close()
+        self._selector.close()
+        self._socket.close()

@@ -1,0 +1,390 @@
+"""Messages as bytes: dataclasses of a registry, in frames that are checked before anything is taken from them.
+
+A frame has a head of 24 bytes, a header of JSON and raw contents:
+
+========  =========================================================
+bytes     contents
+========  =========================================================
+4         ``grad``
+2         version of the format, 1
+2         zero
+4         length of the header
+8         length of the contents
+4         CRC-32 of the 20 bytes before it, of the header and of the contents
+========  =========================================================
+
+The header names the class of a message and has its fields; arrays and ``bytes`` are in the contents, one following
+the other. Nothing is executed or imported for a message: a class that the registry does not have, a field that its
+annotation does not allow and a length above the limit are a :class:`MessageError`, as is any other damage.
+"""
+
+import dataclasses
+import json
+import math
+import struct
+import types
+import typing
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["HEAD", "MAX_HEADER", "VERSION", "Dimensions", "MessageError", "Registry", "Within",
+           "length_of"]
+
+VERSION = 1
+
+_MAGIC = b"grad"
+_LENGTHS = struct.Struct(">4sHHIQ")
+_CRC = struct.Struct(">I")
+
+#: Bytes of a frame before its header.
+HEAD = _LENGTHS.size + _CRC.size
+
+#: Largest length of a header, in bytes.
+MAX_HEADER = 4 << 20
+
+_MAX_DEPTH, _MAX_DIMENSIONS, _MAX_LENGTH, _MAX_BITS = 32, 8, 1 << 40, 256
+
+#: Types of arrays, by their names in a header.
+_TYPES = {np.dtype(name).newbyteorder("<").str: np.dtype(name)
+          for name in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")}
+
+#: Errors of a constructor or of a decoder that has been given other values than it expects.
+_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error)
+
+
+class MessageError(ValueError):
+    """The bytes are not a message, or the values do not fit the fields of one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dimensions:
+    """Number of dimensions of an array, in an ``Annotated`` field."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"in {self.count} dimension{'s' * (self.count != 1)}"
+
+    def allows(self, value: Any) -> bool:
+        """Whether an array has these dimensions."""
+        return bool(value.ndim == self.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """Bounds of a number, both included, in an ``Annotated`` field."""
+
+    minimum: float
+    maximum: float
+
+    def __str__(self) -> str:
+        return f"from {self.minimum:g} to {self.maximum:g}"
+
+    def allows(self, value: Any) -> bool:
+        """Whether a number is within the bounds."""
+        return bool(self.minimum <= value <= self.maximum)
+
+
+class Registry:
+    """Classes of messages, and of the dataclasses in their fields.
+
+    Fields may be None, bool, int, float, str, bytes, arrays of numbers, classes of the registry, and lists, tuples
+    and dictionaries of these; keys may be of any kind that can be one. A field that is annotated ``Any`` takes all of
+    them. ``Annotated`` has :class:`Dimensions` or :class:`Within`.
+
+    Parameters
+    ----------
+    classes : type
+        Frozen dataclasses with different names.
+
+    Raises
+    ------
+    TypeError
+        A class is not a frozen dataclass, or a field is annotated with something else.
+    """
+
+    def __init__(self, *classes: type) -> None:
+        self._classes = {one.__name__: one for one in classes}
+        self._fields: dict[type, dict[str, Any]] = {}
+        for one in classes:
+            if not dataclasses.is_dataclass(one) or not one.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                raise TypeError(f"Message must be a frozen dataclass, not {one.__name__}")
+            hints = typing.get_type_hints(one, include_extras=True)
+            self._fields[one] = {field.name: hints[field.name] for field in dataclasses.fields(one)}
+            for name, hint in self._fields[one].items():
+                if not _supported(hint):
+                    raise TypeError(f"Field {name} of {one.__name__} must be annotated with kinds of values that "
+                                    f"messages have, not {hint}")
+
+    def encode(self, message: Any) -> bytes:
+        """Bytes of a message.
+
+        Raises
+        ------
+        MessageError
+            The message is of another class, or a value is not of its field's kind.
+        """
+        contents: list[bytes] = []
+        if type(message) not in self._fields:
+            raise MessageError(f"Message must be of a class of the registry, not {type(message).__name__}")
+        header = json.dumps(self._pack(message, contents, 0), separators=(",", ":"), allow_nan=False).encode()
+        if len(header) > MAX_HEADER:
+            raise MessageError(f"Header of a message must have at most {MAX_HEADER:,} bytes, not {len(header):,}")
+        body = b"".join([header, *contents])
+        lengths = _LENGTHS.pack(_MAGIC, VERSION, 0, len(header), len(body) - len(header))
+        return b"".join([lengths, _CRC.pack(zlib.crc32(body, zlib.crc32(lengths))), body])
+
+    def decode(self, frame: bytes | bytearray | memoryview) -> Any:
+        """The message of a whole frame.
+
+        Raises
+        ------
+        MessageError
+            The bytes are not a frame, or the frame has no message of the registry.
+        """
+        view = memoryview(frame)
+        length = length_of(view)
+        if length != len(view):
+            raise MessageError(f"Frame must have the {length} bytes that its head names, not {len(view):,}")
+        _, _, _, header, _ = _LENGTHS.unpack(view[:_LENGTHS.size])
+        crc, = _CRC.unpack(view[_LENGTHS.size:HEAD])
+        if crc != zlib.crc32(view[HEAD:], zlib.crc32(view[:_LENGTHS.size])):
+            raise MessageError("Frame must have the CRC of its bytes: it was damaged")
+        try:
+            text = json.loads(bytes(view[HEAD:HEAD + header]).decode(), parse_int=_integer, parse_float=_refuse,
+                              parse_constant=_refuse)
+            reader = _Reader(view[HEAD + header:])
+            message = self._unpack(text, reader, 0)
+            if type(message) not in self._fields or reader.left:
+                raise ValueError("one message and its contents")
+        except MessageError:
+            raise
+        except _DAMAGE as error:
+            raise MessageError(f"Message must be one of the format: {type(error).__name__}: {error}"[:500]) from None
+        return message
+
+    def _pack(self, value: Any, contents: list[bytes], depth: int) -> Any:
+        """A value as JSON; arrays and ``bytes`` are added to ``contents``."""
+        if depth > _MAX_DEPTH:
+            raise MessageError(f"Values of a message must be nested at most {_MAX_DEPTH} times")
+        simple, result = _pack_simple(value, contents)
+        if simple:
+            return result
+        if isinstance(value, list):
+            return [self._pack(item, contents, depth + 1) for item in value]
+        if isinstance(value, tuple):
+            return {"tuple": [self._pack(item, contents, depth + 1) for item in value]}
+        if isinstance(value, dict):
+            return {"dict": [[self._pack(key, contents, depth + 1), self._pack(item, contents, depth + 1)]
+                             for key, item in value.items()]}
+        if type(value) in self._fields:
+            fields = {name: getattr(value, name) for name in self._fields[type(value)]}
+            self._check(type(value), fields)
+            return {"class": type(value).__name__,
+                    "fields": {name: self._pack(item, contents, depth + 1) for name, item in fields.items()}}
+        raise MessageError(f"Values of a message must be of the kinds that it can have, not {type(value).__name__}")
+
+    def _unpack(self, value: Any, reader: "_Reader", depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise MessageError(f"Values of a message must be nested at most {_MAX_DEPTH} times")
+        if isinstance(value, list):
+            return [self._unpack(item, reader, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if value.keys() == {"class", "fields"}:
+            kind = self._classes[value["class"]]
+            fields = {name: self._unpack(item, reader, depth + 1) for name, item in value["fields"].items()}
+            self._check(kind, fields)
+            return kind(**fields)
+        (tag, inner), = value.items()
+        if tag in _SIMPLE:
+            return _SIMPLE[tag](inner, reader)
+        if type(inner) is not list:
+            raise ValueError(f"{tag} of items")
+        if tag == "tuple":
+            return tuple(self._unpack(item, reader, depth + 1) for item in inner)
+        if tag != "dict":
+            raise ValueError(f"kind {tag!r}")
+        pairs = [(self._unpack(key, reader, depth + 1), self._unpack(item, reader, depth + 1)) for key, item in inner]
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ValueError("keys of a dictionary")
+        return result
+
+    def _check(self, kind: type, fields: dict[str, Any]) -> None:
+        hints = self._fields[kind]
+        if fields.keys() != hints.keys():
+            raise MessageError(f"{kind.__name__} must have the fields {', '.join(hints)}, not "
+                               f"{', '.join(map(repr, fields))}"[:500])
+        for name, hint in hints.items():
+            if not _matches(fields[name], hint):
+                raise MessageError(f"{name} of {kind.__name__} must be {_title(hint)}, not "
+                                   f"{_kind(fields[name])}"[:500])
+
+
+def length_of(head: bytes | bytearray | memoryview) -> int | None:
+    """Length of the frame that begins with some bytes; None while its head is not whole.
+
+    Raises
+    ------
+    MessageError
+        The bytes are not the beginning of a frame.
+    """
+    start = bytes(head[:HEAD])
+    if not _MAGIC.startswith(start[:len(_MAGIC)]):
+        raise MessageError(f"Frame must begin with {_MAGIC!r}, not {start[:len(_MAGIC)]!r}")
+    if len(start) < HEAD:
+        return None
+    _, version, zero, header, contents = _LENGTHS.unpack(start[:_LENGTHS.size])
+    if (version, zero) != (VERSION, 0):
+        raise MessageError(f"Frame must be of version {VERSION}, not {version}: both sides need the same release")
+    if header > MAX_HEADER:
+        raise MessageError(f"Header of a message must have at most {MAX_HEADER:,} bytes, not {header:,}")
+    return int(HEAD + header + contents)
+
+
+class _Reader:
+    """Contents of a message, in order."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    @property
+    def left(self) -> int:
+        return len(self._view)
+
+    def take(self, length: int) -> memoryview:
+        if type(length) is not int or not 0 <= length <= len(self._view):
+            raise ValueError("length of contents")
+        result, self._view = self._view[:length], self._view[length:]
+        return result
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_BITS:
+        raise ValueError("length of an integer")
+    return int(text)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError("number of JSON")
+
+
+def _float(text: Any, reader: _Reader) -> float:
+    number, = struct.unpack(">d", bytes.fromhex(text))
+    return float(number)
+
+
+def _bytes(length: Any, reader: _Reader) -> bytes:
+    return bytes(reader.take(length))
+
+
+def _array(description: Any, reader: _Reader) -> Any:
+    name, shape = description
+    dtype = _TYPES[name]
+    if len(shape) > _MAX_DIMENSIONS or any(type(length) is not int or not 0 <= length < _MAX_LENGTH
+                                           for length in shape):
+        raise ValueError("shape of an array")
+    data = reader.take(math.prod(shape) * dtype.itemsize)
+    if dtype == np.bool_ and np.frombuffer(data, np.uint8).max(initial=0) > 1:
+        raise ValueError("bits of an array")
+    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+#: Decoders of simple values, by their tags.
+_SIMPLE: dict[str, Callable[[Any, _Reader], Any]] = {"float": _float, "bytes": _bytes, "array": _array}
+
+
+def _pack_simple(value: Any, contents: list[bytes]) -> tuple[bool, Any]:
+    """Whether a value has no other values in it, and then its JSON."""
+    if value is None or isinstance(value, bool | str):
+        return True, value
+    if isinstance(value, np.bool_):
+        return True, bool(value)
+    if isinstance(value, int | np.integer):
+        if int(value).bit_length() > _MAX_BITS:
+            raise MessageError(f"Integers of a message must have at most {_MAX_BITS} bits")
+        return True, int(value)
+    if isinstance(value, float | np.floating):
+        return True, {"float": struct.pack(">d", float(value)).hex()}
+    if isinstance(value, bytes | bytearray | memoryview):
+        contents.append(bytes(value))
+        return True, {"bytes": len(contents[-1])}
+    if isinstance(value, np.ndarray):
+        little = value.dtype.newbyteorder("<").str
+        if little not in _TYPES or value.ndim > _MAX_DIMENSIONS:
+            raise MessageError(f"Arrays of a message must have numbers in at most {_MAX_DIMENSIONS} dimensions, not "
+                               f"{value.dtype} in {value.ndim}")
+        contents.append(np.asarray(value, value.dtype.newbyteorder("<")).tobytes())
+        return True, {"array": [little, list(value.shape)]}
+    return False, None
+
+
+def _supported(hint: Any) -> bool:
+    """Whether values of a message can be checked by an annotation."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or hint in (None, type(None), bool, int, float, str, bytes):
+        return True
+    if origin is typing.Annotated:
+        return _supported(arguments[0]) and all(isinstance(one, Dimensions | Within) for one in arguments[1:])
+    if origin in (typing.Union, types.UnionType, list, tuple, dict):
+        return all(one is Ellipsis or _supported(one) for one in arguments)
+    return origin is np.ndarray or dataclasses.is_dataclass(hint)
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind of an annotation."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is typing.Annotated:
+        return _matches(value, arguments[0]) and all(one.allows(value) for one in arguments[1:])
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(value, one) for one in arguments)
+    if origin in (list, tuple, dict):
+        return _matches_items(value, origin, arguments)
+    if origin is np.ndarray:
+        kind, = typing.get_args(arguments[1]) or (Any,)
+        return isinstance(value, np.ndarray) and (kind is Any or value.dtype == np.dtype(kind))
+    if hint in (bool, str):
+        return type(value) is hint
+    if hint is bytes:
+        return isinstance(value, bytes | bytearray | memoryview)
+    if hint in (int, float):
+        kinds = (int, np.integer) if hint is int else (int, float, np.integer, np.floating)
+        return isinstance(value, kinds) and not isinstance(value, bool)
+    return value is None if hint in (None, type(None)) else isinstance(value, hint)
+
+
+def _matches_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
+    if not isinstance(value, origin):
+        return False
+    if isinstance(value, dict):
+        key, item = arguments
+        return all(_matches(one, key) and _matches(other, item) for one, other in value.items())
+    if origin is list or arguments[-1] is Ellipsis:
+        return all(_matches(one, arguments[0]) for one in value)
+    return len(value) == len(arguments) and all(map(_matches, value, arguments))
+
+
+def _title(hint: Any) -> str:
+    """Name of an annotation in a sentence."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return " ".join([_title(arguments[0]), *map(str, arguments[1:])])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_title, arguments))
+    if origin is np.ndarray:
+        kind, = typing.get_args(arguments[1]) or (Any,)
+        return "an array" if kind is Any else f"an array of {np.dtype(kind).name}"
+    return "None" if hint in (None, type(None)) else hint.__name__ if origin is None else str(hint)
+
+
+def _kind(value: Any) -> str:
+    """Kind of a value in a sentence."""
+    if isinstance(value, np.ndarray):
+        return f"one of {value.dtype.name} {Dimensions(value.ndim)}"
+    return repr(value) if isinstance(value, int | float | str) else type(value).__name__
