@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from host.pytorch.jobs import Jobs, Options
 from host.pytorch.messages import ADDRESS, KEEPS, STORE
 from host.pytorch.server import Patience, RingServer
 from host.pytorch.watch import WatchedJobs
+from host.sockets.folder import socket_folder
 from sim.verilated.processes import EndedError
 
 __all__ = ["MODULE", "LaunchError", "Launched", "launch"]
@@ -108,7 +108,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         A rank has ended by an error. The others have been ended as well.
     """
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradring-")))
+        folder = stack.enter_context(socket_folder())
         jobs = Jobs(options, stack, announce)
         ranks: list[subprocess.Popen[bytes]] = []
         watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
@@ -139,6 +139,13 @@ def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
     return f"Rank {number} has ended {_ending(code)}; the others cannot go on without it" if code else None
 
 
+def _is_stopped(process: int) -> bool:
+    """Whether a signal has stopped a process, where the system has files of processes; a debugger does not count."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
     """Give ranks time to end by themselves."""
     limit = time.monotonic() + seconds
@@ -150,9 +157,13 @@ def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
 def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"]) -> None:
     """Serve requests until all ranks have ended, or until some time after one has failed."""
     limit: float | None = None
+    looked = 0.0
     while any(rank.poll() is None for rank in ranks):
         server.poll(_LOOK)
         if server.error is None:
+            if time.monotonic() - looked > _LOOK:
+                looked = time.monotonic()
+                server.stopped([number for number, rank in enumerate(ranks) if _is_stopped(rank.pid)])
             if (failure := _failure(ranks)) is not None:
                 server.fail(failure)
             for number, rank in enumerate(ranks):

@@ -8,7 +8,7 @@ one text. A connection that begins with other bytes than a rank's ends, and noth
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ class RingServer:
         self._serving: list[int] = []
         self._listeners: list[Peer] = []
         self._lock = threading.Lock()
+        self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
         self.error: str | None = None
@@ -108,11 +109,6 @@ class RingServer:
     def close(self) -> None:
         """Close all connections."""
         self._server.close()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether ranks wait for an operation that other ranks have not asked for."""
-        return bool(self._asked)
 
     def poll(self, timeout: float) -> None:
         """Serve what comes within some seconds at the most."""
@@ -139,6 +135,22 @@ class RingServer:
         """Take in that a rank has ended, and why; the others cannot go on, unless it had left."""
         if rank not in self._left and self._connections:
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
+
+    def stopped(self, ranks: Sequence[int]) -> None:
+        """Take in which ranks a signal has stopped, every now and then: they are late even if nobody asks for an
+        operation of the ring, since the other ranks may wait for them in gloo."""
+        now = time.monotonic()
+        self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
+        if self._asked:  # for which late ranks are named
+            return
+        for rank, (since, named) in list(self._stopped.items()):
+            if now - since > self._patience.timeout:
+                self.fail(f"Rank {rank} must run, and has been stopped by a signal for {self._patience.timeout:g} "
+                          f"seconds: continue it by SIGCONT, or {self._advice}")
+            elif now - since > self._patience.slow and not named:
+                self._stopped[rank] = since, True
+                self.slow[rank] += 1
+                self._say(f"rank {rank} has been stopped by a signal for {now - since:.1f} s")
 
     def interrupt(self, reason: str) -> None:
         """Give an error to all ranks whose operation is being done, in another thread than that of :meth:`poll`."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from host.sockets.format import MessageError, Registry, length_of
 
-__all__ = ["MAX_MESSAGE", "Client", "Ended", "Limits", "Peer", "Server", "printable"]
+__all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Server", "printable"]
 
 #: Largest length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
@@ -27,8 +27,8 @@ MAX_MESSAGE = 1 << 30
 #: Bytes that are read at a time, and those of one peer before others are looked at.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
-#: Most bytes of the path of a socket.
-_PATH = 107
+MAX_PATH = 103
+"""Most bytes of the path of a socket, on any system."""
 
 
 def printable(text: str) -> str:
@@ -309,8 +309,8 @@ class Server:
         self._peers: list[Peer] = []
         self._gone: list[Peer] = []
         self._attended, self._polling = 0.0, 0.0
-        if len(os.fsencode(address)) > _PATH:
-            raise OSError(errno.ENAMETOOLONG, f"Path of a socket must have at most {_PATH} bytes, not "
+        if len(os.fsencode(address)) > MAX_PATH:
+            raise OSError(errno.ENAMETOOLONG, f"Path of a socket must have at most {MAX_PATH} bytes, not "
                                               f"{len(os.fsencode(address))}: {address}")
         self._socket = socket.socket(socket.AF_UNIX)
         try:

@@ -1,0 +1,104 @@
+"""A script as the main program of a rank: how it begins and ends, and which error is whose.
+
+PyTorch is not needed here, only by the script.
+"""
+
+import contextlib
+import ctypes
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from host.driver.diagnosis import RingError
+from host.pytorch.client import GONE, client, wait_for_reason
+from host.pytorch.messages import ADDRESS, Failed
+
+__all__ = ["run_script"]
+
+#: Seconds that the script has to end by itself when the ranks cannot continue; less than the launcher gives it.
+_OWN = 0.5
+
+#: PR_SET_PDEATHSIG of Linux.
+_PARENT_DEATH_SIGNAL = 1
+
+#: Set when the script is about to end by an error.
+_ending = threading.Event()
+
+
+def _listen() -> None:
+    """End this process when the ranks cannot continue, unless the script does so itself: it may be computing, or wait
+    in gloo for a rank that has failed but not ended yet. The launcher prints the reason, unless it has ended."""
+    reason = wait_for_reason(os.environ[ADDRESS])
+    if not _ending.wait(_OWN):
+        if reason is None and os.environ["RANK"] == "0":
+            print(f"error: {GONE}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _end_with_launcher() -> None:
+    """Make the system kill this process when the launcher dies, where it can: a stopped rank cannot listen."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _failed(error: Exception) -> bool:
+    """Report the error by which this rank ends; whether it is the first one, and not the ring's."""
+    text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+    # gloo's errors are of the class RuntimeError.
+    failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
+    return client().fail(failure) is None and not isinstance(error, RingError)
+
+
+def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
+    """Run a script, or a module following ``-m``, as the main program; returns the exit code.
+
+    A rank that ends by an error does not take its leave, so that the other ranks end as well. The launcher prints the
+    reason; a traceback is printed by the rank with the first error that the script itself has raised, and by no
+    other rank.
+
+    Parameters
+    ----------
+    arguments : list of str
+    prepare : callable
+        Called before the script begins; its result is kept until the script has ended.
+    """
+    _end_with_launcher()
+    threading.Thread(target=_listen, daemon=True).start()
+    try:
+        kept = prepare()
+        _run(arguments)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            _ending.set()
+            raise
+    except KeyboardInterrupt:
+        _ending.set()
+        return 128 + signal.SIGINT
+    except Exception as error:
+        _ending.set()
+        if _failed(error):
+            raise
+        return 1
+    try:
+        client().leave()
+    except RingError:
+        return 1
+    finally:
+        _ending.set()
+    del kept
+    return 0

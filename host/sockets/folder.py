@@ -1,0 +1,98 @@
+"""A folder for sockets, which outlives its process by one start of another at the most.
+
+It is in the temporary folder of the system, or in another one if the path of a socket there would be too long. Its
+process holds a lock in it. Each start removes folders of the same user in which nobody holds the lock, since their
+processes were killed; links are not followed, and nothing but sockets and locks is removed.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from host.sockets.connections import MAX_PATH
+
+__all__ = ["socket_folder"]
+
+_PREFIX, _LOCK = "gradring-sockets-", "lock"
+
+#: Folders in place of one with a path that is too long.
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+@contextlib.contextmanager
+def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
+    """Make a folder for sockets of some names, which ends with the block.
+
+    Raises
+    ------
+    OSError
+        There is no folder that can be written to and has a path short enough.
+    """
+    parents = list(dict.fromkeys([tempfile.gettempdir(), *_SHORT]))
+    for parent in parents:
+        _remove_abandoned(parent, names)
+    folder, lock = _make(parents, names)
+    try:
+        yield folder
+    finally:
+        for name in (*names, _LOCK):
+            (folder / name).unlink(missing_ok=True)
+        os.close(lock)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
+    """A new folder in the first parent that allows one, and its lock, which is held."""
+    for parent in parents:
+        longest = os.path.join(parent, f"{_PREFIX}12345678", max(names, key=len))
+        if len(os.fsencode(longest)) > MAX_PATH:
+            continue
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        except OSError:
+            continue
+        # A lock is there under its name once it is held: a folder without one is not touched by other processes.
+        lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / f"{_LOCK}.new").rename(folder / _LOCK)
+        return folder, lock
+    most = MAX_PATH - len(os.path.join("", f"{_PREFIX}12345678", max(names, key=len))) - 1
+    raise OSError(errno.ENAMETOOLONG, f"Temporary folder must be one that can be written to, with a path of at most "
+                                      f"{most} bytes, for a socket, not {parents[0]}: set TMPDIR to another one")
+
+
+def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
+    """Remove folders of this user whose processes have ended."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):
+            if name.startswith(_PREFIX):
+                with contextlib.suppress(OSError):
+                    _remove(os.path.join(parent, name), names)
+
+
+def _remove(path: str, names: Sequence[str]) -> None:
+    """Remove a folder unless its lock is held; an ``OSError`` if it is, or if anything is not as expected."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        try:
+            if os.fstat(folder).st_uid != os.geteuid() or not stat.S_ISREG(os.fstat(lock).st_mode):
+                return
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    if stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                        os.unlink(name, dir_fd=folder)
+            if os.listdir(folder) == [_LOCK]:
+                os.unlink(_LOCK, dir_fd=folder)
+                os.rmdir(path)
+        finally:
+            os.close(lock)
+    finally:
+        os.close(folder)
