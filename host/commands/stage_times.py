@@ -11,6 +11,7 @@ from pathlib import Path
 
 from host.output import OutputError, write_json
 from sim.verilated import cache_folder
+from sim.verilated.processes import ToolError
 
 __all__ = ["LEAST", "known", "note"]
 
@@ -20,13 +21,19 @@ LEAST = 2.0
 _MOST = 100
 
 
-def _path() -> Path:
-    return cache_folder.root() / "stages.json"
+def _path() -> Path | None:
+    """The file in the cache folder, or None if there is no such folder, or one that is not the cache's."""
+    try:
+        folder = cache_folder.checked()
+    except (OSError, ToolError):
+        return None
+    return None if folder is None else folder / "stages.json"
 
 
 def _read() -> dict[str, float]:
+    path = _path()
     try:
-        found = json.loads(_path().read_text())
+        found = {} if path is None else json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict):
@@ -42,10 +49,11 @@ def known(stage: str) -> float | None:
 
 def note(stage: str, seconds: float) -> None:
     """Keep the seconds that a stage has taken, unless they are fewer than :data:`LEAST`."""
-    if seconds < LEAST or not _path().parent.is_dir():
+    path = _path()
+    if seconds < LEAST or path is None:
         return
     times = _read()
     times.pop(stage, None)
     times[stage] = round(float(seconds), 1)
     with contextlib.suppress(OutputError):
-        write_json(_path(), dict(list(times.items())[-_MOST:]))
+        write_json(path, dict(list(times.items())[-_MOST:]))

@@ -15,8 +15,10 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sim.verilated import cache_folder
 from sim.verilated.cache_bound import built
@@ -45,17 +47,23 @@ def cached(directory: Path, build: Callable[[Path], None], *,
     Parameters
     ----------
     directory : Path
+        An entry of the cache: in the folder of a kind, with a digest in its name.
     build : callable
-        Called with the fresh folder. Folders that it makes within are removed when it has ended.
+        Called with the fresh folder, in which it must write at least a file. Folders that it makes within are removed
+        when it has ended.
     announce : callable
         Called with a line if another process builds the same and is waited for.
 
     Raises
     ------
     ToolError
-        The folder cannot be written; the message names it and says what to do.
+        The folder cannot be written, or is not the cache's; the message names it and says what to do.
+    ValueError
+        The folder is not that of an entry.
     """
     parent, name = directory.parent, directory.name
+    if not cache_folder.is_entry(name):
+        raise ValueError(f"Entry of the cache must have a name with a digest of 24 hexadecimal digits, not {name!r}")
     try:
         cache_folder.make(parent)
         use(parent, name)
@@ -80,7 +88,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
             size = _build(directory, build)
     except OSError as error:  # such as a full disk, which names no file
         raise _refusal(directory, error) from error
-    built(parent, size, limit)
+    built(size, limit)
     return directory
 
 
@@ -88,7 +96,7 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
     """Build a folder whose lock is held, and return its size in bytes."""
     fresh, replaced = beside(directory), beside(directory)
     try:
-        fresh.mkdir()
+        fresh.mkdir(mode=0o755)
         try:
             build(fresh)
         except ToolError as error:
@@ -96,7 +104,9 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
                 raise _refusal(directory, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
             raise
         size = _seal(fresh)
-        if directory.exists():  # incomplete; no folder takes the name of one that has files
+        if directory.is_symlink():
+            directory.unlink()
+        elif directory.exists():  # incomplete; no folder takes the name of one that has files
             directory.rename(replaced)
         fresh.rename(directory)
         return size
@@ -106,19 +116,42 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
 
 
 def complete(directory: Path) -> bool:
-    """Whether a folder has all files that were written into it, of the same size and with the same digest."""
+    """Whether a folder has all files that were written into it, of the same size and with the same digest.
+
+    A folder or file that other users may write, and a link in the stead of either, makes it incomplete.
+    """
     try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
-        found = {name: _stamp(directory / name) for name in (*manifest, MANIFEST)}
-        if _seen.get(directory) == found:
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or not cache_folder.owned(status):
+            return False
+        stamps = {MANIFEST: _stamp(directory / MANIFEST)}
+        manifest = _manifest((directory / MANIFEST).read_bytes())
+        stamps |= {name: _stamp(directory / name) for name in manifest}
+        if _seen.get(directory) == stamps:
             return True
         for name, (size, digest) in manifest.items():
-            if found[name][0] != size or _digest(directory / name) != digest:
+            if stamps[name][0] != size or _digest(directory / name) != digest:
                 return False
-    except (OSError, ValueError, TypeError, AttributeError):  # none, or none of ours
+    except (OSError, ValueError):
         return False
-    _seen[directory] = found
+    _seen[directory] = stamps
     return True
+
+
+def _manifest(data: bytes) -> dict[str, tuple[int, str]]:
+    """Size and digest of each file; raises ``ValueError`` for what :func:`_seal` has not written."""
+    try:
+        value: Any = json.loads(data)
+    except RecursionError:
+        raise ValueError("manifest must be an object of files") from None
+    if not isinstance(value, dict) or not value:
+        raise ValueError("manifest must be an object of files, at least of a single one")
+    for name, entry in value.items():
+        if name in ("", ".", "..", MANIFEST) or "/" in name or "\0" in name:
+            raise ValueError("manifest must have names of files in the folder")
+        if not isinstance(entry, list) or [type(part) for part in entry] != [int, str]:
+            raise ValueError("manifest must have the size and the digest of each file")
+    return {name: (size, digest) for name, (size, digest) in value.items()}
 
 
 #: Errors that only writing raises, and those among them that mean a lack of space.
@@ -140,15 +173,30 @@ def _refusal(folder: Path, error: OSError) -> ToolError:
 
 
 def _seal(folder: Path) -> int:
-    """Remove folders within, write the manifest, and return the size of all files in bytes."""
+    """Remove folders within, write the manifest, and return the size of all files in bytes.
+
+    No other user may write the files, whatever the mask of this one is.
+    """
     manifest = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            manifest[path.name] = (path.stat().st_size, _digest(path))
+            _restrict(path)
+            manifest[path.name] = (_stamp(path)[0], _digest(path))
+    if not manifest:
+        raise ToolError(f"{folder} must have at least a file once it is built")
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    _restrict(folder / MANIFEST)
     return sum(size for size, _ in manifest.values())
+
+
+def _restrict(path: Path) -> None:
+    """Let no other user write a file."""
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode):
+        raise ToolError(f"{path} must be a file once it is built, not a link or a device")
+    path.chmod(stat.S_IMODE(mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _touch(directory: Path) -> None:
@@ -158,7 +206,10 @@ def _touch(directory: Path) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    """Size and time of a file; raises ``ValueError`` for anything else, and for one that other users may write."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or not cache_folder.owned(status):
+        raise ValueError(f"{path} must be a file that no other user may write")
     return status.st_size, status.st_mtime_ns
 
 

@@ -1,8 +1,8 @@
 """Bound of the cache: after a build that may have made it too large, the least recently used entries go."""
 
 import contextlib
+import os
 import time
-from pathlib import Path
 
 from sim.verilated import cache_folder
 from sim.verilated.cache_content import prune
@@ -19,23 +19,19 @@ _TIDIED = "tidied"
 _added: int | None = None
 
 
-def built(parent: Path, added: int, most: int) -> None:
+def built(added: int, most: int) -> None:
     """Count a build, and prune the cache if there is reason to think that it exceeds its limit.
 
     Parameters
     ----------
-    parent : Path
-        Folder of entries in which it was; nothing is done unless that is in the cache.
     added, most : int
         Bytes that it takes, and that all may take.
     """
     global _added
-    if parent.parent != cache_folder.root():
-        return
-    stamp = parent.parent / _TIDIED
+    stamp = cache_folder.root() / _TIDIED
     if _added is None:
         try:
-            recent = 0 <= time.time() - stamp.stat().st_mtime < _INTERVAL
+            recent = 0 <= time.time() - stamp.lstat().st_mtime < _INTERVAL
         except OSError:
             recent = False
         _added = 0 if recent else most
@@ -44,5 +40,9 @@ def built(parent: Path, added: int, most: int) -> None:
         return
     _added = 0
     with contextlib.suppress(OSError):  # the build has succeeded, whatever becomes of others
-        stamp.touch()
+        descriptor = os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
         prune(most=most, least=int(_LEFT * most))

@@ -3,17 +3,13 @@
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from sim.verilated import cache_folder
-from sim.verilated.cache_entries import MANIFEST, remove, remove_stale
+from sim.verilated.cache_entries import remove, remove_stale
 
 __all__ = ["Entry", "Removed", "entries", "prune"]
-
-#: Names of entries have a digest. No other folder is looked at, so that a mistaken variable costs nobody's files.
-_NAME = re.compile(r".+-[0-9a-f]{24}(-.*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +58,23 @@ def _size(folder: Path) -> int:
 
 
 def entries() -> list[Entry]:
-    """All entries, the least recently used first."""
+    """All entries, the least recently used first.
+
+    Raises
+    ------
+    ToolError
+        The folder is not the cache's (:func:`sim.verilated.cache_folder.checked`).
+    """
     return sorted(_entries(), key=lambda entry: (entry.used, entry.path))
 
 
 def _entries() -> Iterator[Entry]:
     for kind in cache_folder.KINDS:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            for path in cache_folder.folder(kind).iterdir():
-                with contextlib.suppress(FileNotFoundError):  # it goes meanwhile
-                    if path.is_dir() and not path.name.startswith(".") and (  # which may be a build that goes on
-                            _NAME.fullmatch(path.name) or (path / MANIFEST).is_file()):
-                        yield Entry(kind, path, _size(path), path.stat().st_mtime)
+        folder = cache_folder.present(kind)
+        for path in () if folder is None else folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process may remove it
+                if cache_folder.is_entry(path.name) and path.is_dir() and not path.is_symlink():
+                    yield Entry(kind, path, _size(path), path.stat().st_mtime)
 
 
 def prune(*, most: int, least: int | None = None, before: float | None = None) -> Removed:
@@ -87,10 +88,15 @@ def prune(*, most: int, least: int | None = None, before: float | None = None) -
         Bytes to which they are then reduced; by default ``most``.
     before : float or None
         Entries whose last use was earlier than this time go in any case.
+
+    Raises
+    ------
+    ToolError
+        The folder is not the cache's (:func:`sim.verilated.cache_folder.checked`).
     """
     for kind in cache_folder.KINDS:
-        folder = cache_folder.folder(kind)
-        if folder.is_dir():
+        folder = cache_folder.present(kind)
+        if folder is not None:
             remove_stale(folder)
     found = entries()
     total = sum(entry.size for entry in found)

@@ -6,16 +6,29 @@ import secrets
 import shutil
 from pathlib import Path
 
+from sim.verilated import cache_folder
 from sim.verilated.locks import entry_lock, folder_lock, in_use
 
 __all__ = ["MANIFEST", "beside", "remove", "remove_stale"]
 
 MANIFEST = "manifest.json"
 
+#: Names next to entries: folders that are being built or removed, and locks.
+_BESIDE = re.compile(r"\.(.+)(-[0-9a-f]{8}|\.lock)")
+
 
 def remove(directory: Path) -> bool:
-    """Remove a folder unless a living process uses or builds it, and return whether it is gone."""
+    """Remove an entry unless a living process uses or builds it, and return whether it is gone.
+
+    Raises
+    ------
+    ValueError
+        The path is not that of an entry of the cache.
+    """
     parent, gone = directory.parent, beside(directory)
+    if (not cache_folder.is_entry(directory.name) or parent.name not in cache_folder.KINDS
+            or cache_folder.present(parent.name) != parent or directory.is_symlink()):
+        raise ValueError(f"Folder must be an entry of the cache, not {directory}")
     try:
         with entry_lock(parent, directory.name, wait=False), folder_lock(parent, shared=False):
             if directory.name in in_use(parent):
@@ -40,8 +53,9 @@ def remove_stale(parent: Path, *, held: str | None = None) -> None:
         Name whose lock the caller holds.
     """
     for path in sorted(parent.iterdir()):
-        match = re.fullmatch(r"\.(.+)(-[a-z0-9_]{8}|\.lock)", path.name)
-        if match is None or (match[2] == ".lock") != path.is_file():
+        match = _BESIDE.fullmatch(path.name)
+        if match is None or not cache_folder.is_entry(match[1]) or path.is_symlink() or (
+                not (path.is_file() if match[2] == ".lock" else path.is_dir())):
             continue
         with contextlib.ExitStack() as stack:
             if match[1] != held:

@@ -1,19 +1,26 @@
-"""Folder of the cache: its place and its limit of size.
+"""Folder of the cache: its path, its tag, and its limit of size.
 
 It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all of
 them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. The results of a command
 are not in it (:data:`sim.verilated.toolchain.BUILD`).
+
+``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless it is empty, so that a
+mistaken variable costs nobody's files; and one that other users may write is never used, since its libraries are run.
 """
 
+import contextlib
 import os
 import re
+import secrets
+import stat
 from pathlib import Path
 
 import platformdirs
 
 from sim.verilated.processes import ToolError
 
-__all__ = ["KINDS", "LIMIT", "VARIABLE", "folder", "limit", "make", "root", "size"]
+__all__ = ["KINDS", "LIMIT", "TAG", "VARIABLE", "checked", "folder", "is_entry", "limit", "make", "owned", "present",
+           "root", "size"]
 
 #: Environment variables: folder of the cache, and bytes that it may take.
 VARIABLE, LIMIT = "GRADRING_CACHE", "GRADRING_CACHE_LIMIT"
@@ -30,9 +37,17 @@ KINDS = {
 }
 
 _DEFAULT = 10 * 10**9
+
+#: Name of the file that marks the cache: in its first line any cache, in its second this one.
+TAG = "CACHEDIR.TAG"
 _TAG = ("Signature: 8a477f597d28d172789f06886806bc55\n"
         "# Everything here is found again by its digest and built again where it is gone. See gradring cache.\n"
         "# For information about cache directory tags see https://bford.info/cachedir/\n")
+#: Names of entries: anything, a digest, and what distinguishes entries with the same one.
+_ENTRY = re.compile(r"[^./\s][^/\s]*-[0-9a-f]{24}(-[^/\s]+)?")
+#: Permissions of folders, before the user's mask: only their owner writes.
+_MODE = 0o755
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
           "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -68,19 +83,122 @@ def folder(kind: str) -> Path:
     return root() / kind
 
 
-def make(path: Path) -> None:
-    """Make a folder; if it is in the cache, mark the cache so that backups can leave it out.
+def is_entry(name: str) -> bool:
+    """Whether a name has a digest of the expected form."""
+    return _ENTRY.fullmatch(name) is not None
+
+
+def present(kind: str) -> Path | None:
+    """Folder of the entries of one of :data:`KINDS`, or None if there is none, or a link in its stead.
 
     Raises
     ------
+    ToolError
+        As for :func:`checked`.
+    """
+    top = checked()
+    path = None if top is None else top / kind
+    return path if path is not None and path.is_dir() and not path.is_symlink() else None
+
+
+def owned(status: os.stat_result) -> bool:
+    """Whether only this user, or the system's administrator, can write a file or folder."""
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise ``ToolError`` if other users may write a folder."""
+    if status.st_uid not in (0, os.geteuid()):
+        raise ToolError(f"Cache folder {path} must be of this user, not of user {status.st_uid}, since its libraries "
+                        f"are run: set {VARIABLE} to a folder of your own")
+    if not owned(status):
+        raise ToolError(f"Cache folder {path} must be writable for its owner only, not for other users, since its "
+                        f"libraries are run: use 'chmod -R go-w' on it if they are trusted, or set {VARIABLE} to "
+                        f"another folder")
+
+
+def _tagged(top: Path) -> bool:
+    """Whether a folder has the tag of this cache."""
+    try:
+        descriptor = os.open(top / TAG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        return os.read(descriptor, 4096).splitlines()[:2] == _TAG.encode().splitlines()[:2]
+    finally:
+        os.close(descriptor)
+
+
+def checked() -> Path | None:
+    """The cache folder, or None if there is none yet: the path is free, or an empty folder.
+
+    Raises
+    ------
+    ToolError
+        The path is no folder, a folder of other things, or one that other users may write; the message says what to
+        do.
+    OSError
+        The folder cannot be read.
+    """
+    top = root()
+    try:
+        status = top.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"Cache folder {top} must be a folder, not a file: set {VARIABLE} to another path")
+    if not _tagged(top):
+        # The tag comes first: another process may have written it, and more, since.
+        if not any(_other(name) for name in os.listdir(top)):
+            return None
+        if not _tagged(top):
+            raise ToolError(f"Cache folder {top} must be empty or have the {TAG} of gradring, not other files: set "
+                            f"{VARIABLE} to another folder, or empty this one if it was a cache")
+    _check_owner(top, status)
+    return top
+
+
+def _other(name: str) -> bool:
+    """Whether a name in the cache folder is not that of a tag which is being written."""
+    return re.fullmatch(rf"\.{re.escape(TAG)}-[0-9a-f]{{8}}", name) is None
+
+
+def make(path: Path) -> None:
+    """Make the folder of a kind of entries, and before it the cache folder with its tag.
+
+    Raises
+    ------
+    ToolError
+        As for :func:`checked`; or the path is a link, or a folder that other users may write.
     OSError
         The folder cannot be made.
     """
-    if path.is_dir():
-        return
-    path.mkdir(parents=True, exist_ok=True)
-    if path.parent == root():
-        (path.parent / "CACHEDIR.TAG").write_text(_TAG)
+    top = root()
+    if path.parent != top or path.name not in KINDS:
+        raise ValueError(f"Folder must be one of those of the cache {top}, not {path}")
+    if checked() is None:
+        top.mkdir(mode=_MODE, parents=True, exist_ok=True)
+        _check_owner(top, top.stat())
+        _mark(top)
+    path.mkdir(mode=_MODE, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{path} must be a folder, not a link, since nothing is removed through a link: remove it, "
+                        f"or set {VARIABLE} to another folder")
+    _check_owner(path, status)
+
+
+def _mark(top: Path) -> None:
+    """Write the tag, whole or not at all."""
+    part = top / f".{TAG}-{secrets.token_hex(4)}"
+    try:
+        part.write_text(_TAG)
+        part.replace(top / TAG)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def size(text: str) -> int:

@@ -12,8 +12,10 @@ All locks end with the process that holds them, however it ends.
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import os
+import re
 import secrets
 import threading
 from collections.abc import Iterator
@@ -22,12 +24,14 @@ from pathlib import Path
 __all__ = ["entry_lock", "folder_lock", "in_use", "release_all", "use"]
 
 _USERS = ".users"
+#: Names of the files in it: the number of a process, and a random one.
+_NOTE = re.compile(r"[0-9]+-[0-9a-f]{8}")
 
 
 def _acquire(path: Path, operation: int) -> int:
     """Lock a lock file that still has its name, and return its descriptor."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, operation)
             with contextlib.suppress(FileNotFoundError):
@@ -72,10 +76,12 @@ class _Note:
 
     def __init__(self, parent: Path) -> None:
         folder = parent / _USERS
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o755, exist_ok=True)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         self.path = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
         self.names: set[str] = set()
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     @property
@@ -134,7 +140,10 @@ def in_use(parent: Path) -> set[str]:
     Files of processes that have ended are removed.
     """
     names: set[str] = set()
-    for path in (parent / _USERS).glob("*"):
+    users = parent / _USERS
+    for path in () if users.is_symlink() else users.glob("*"):
+        if not _NOTE.fullmatch(path.name) or path.is_symlink() or not path.is_file():
+            continue
         try:
             file = path.open()
         except FileNotFoundError:

@@ -28,7 +28,8 @@ def run(monkeypatch, capsys, tmp_path):
 
 def make(kind, letter, days):
     path = cache_folder.folder(kind) / f"{letter}-{letter * 24}"
-    path.mkdir(parents=True)
+    cache_folder.make(path.parent)
+    path.mkdir()
     (path / "product").write_bytes(bytes(1_000_000))
     cache._seal(path)
     os.utime(path, (time.time() - days * 86400,) * 2)

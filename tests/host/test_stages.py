@@ -104,6 +104,7 @@ def test_stages_are_seen_in_a_pipe(tmp_path):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path))
+    cache_folder.make(cache_folder.folder("verilog"))
     return tmp_path
 
 

@@ -1,5 +1,6 @@
 import concurrent.futures
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,10 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from sim.verilated import toolchain
+from sim.verilated import cache_folder, toolchain
 from sim.verilated.cache import MANIFEST, cached, complete
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Folder of a kind of entries in an empty cache."""
+    monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / "verilog"
+
+
+def entry(name):
+    """Name of an entry: with a digest."""
+    return f"{name}-{'a' * 24}"
 
 
 def built(folder):
@@ -20,49 +33,49 @@ def built(folder):
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
 
 
-def test_builds_once(tmp_path):
+def test_builds_once(folder):
     calls = []
 
-    def build(folder):
-        calls.append(folder)
-        (folder / "product").write_text("done")
+    def build(fresh):
+        calls.append(fresh)
+        (fresh / "product").write_text("done")
 
     for _ in range(2):
-        directory = cached(tmp_path / "thing", build)
+        directory = cached(folder / entry("thing"), build)
         assert (directory / "product").read_text() == "done"
     assert len(calls) == 1
-    assert built(tmp_path) == ["thing"]
+    assert built(folder) == [entry("thing")]
 
 
-def test_keeps_nothing_of_a_failure(tmp_path):
-    def build(folder):
-        (folder / "half").write_text("half")
+def test_keeps_nothing_of_a_failure(folder):
+    def build(fresh):
+        (fresh / "half").write_text("half")
         raise toolchain.ToolError("no")
 
     with pytest.raises(toolchain.ToolError, match=r"^no$"):
-        cached(tmp_path / "thing", build)
-    assert built(tmp_path) == []
+        cached(folder / entry("thing"), build)
+    assert built(folder) == []
 
 
-def test_waits_for_another(tmp_path):
+def test_waits_for_another(folder):
     """One of several processes that want the same entry builds it, and all find it."""
     calls = []
 
-    def build(folder):
-        calls.append(folder)
+    def build(fresh):
+        calls.append(fresh)
         both_wait.wait(timeout=10)
-        (folder / "product").write_text("done")
+        (fresh / "product").write_text("done")
 
     def want():
         both_wait.set()
-        return (cached(tmp_path / "thing", build) / "product").read_text()
+        return (cached(folder / entry("thing"), build) / "product").read_text()
 
     both_wait = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         found = [future.result(timeout=10) for future in [pool.submit(want) for _ in range(3)]]
     assert found == ["done"] * 3
     assert len(calls) == 1
-    assert built(tmp_path) == ["thing"]
+    assert built(folder) == [entry("thing")]
 
 
 
@@ -97,53 +110,54 @@ def flip(path):
 
 @pytest.mark.parametrize("name", ["product", MANIFEST])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
-def test_builds_again_what_is_damaged(tmp_path, damage, name):
+def test_builds_again_what_is_damaged(folder, damage, name):
     """A damaged file is built again, also within the process that has found it complete before."""
     build = Builds()
     for _ in range(2):
-        directory = cached(tmp_path / "thing", build)
+        directory = cached(folder / entry("thing"), build)
     assert build.count == 1
     damage(directory / name)
     assert complete(directory) is False
     for _ in range(2):
-        assert (cached(tmp_path / "thing", build) / "product").stat().st_size == 4096
+        assert (cached(folder / entry("thing"), build) / "product").stat().st_size == 4096
     assert build.count == 2
-    assert built(tmp_path) == ["thing"]
+    assert built(folder) == [entry("thing")]
     assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "other", "product"]
 
 
-def test_what_was_built_before_there_were_manifests(tmp_path):
-    (tmp_path / "thing").mkdir()
-    (tmp_path / "thing" / "product").write_text("")
+def test_what_was_built_before_there_were_manifests(folder):
+    cache_folder.make(folder)
+    (folder / entry("thing")).mkdir()
+    (folder / entry("thing") / "product").write_text("")
     build = Builds()
-    assert (cached(tmp_path / "thing", build) / "product").stat().st_size == 4096
+    assert (cached(folder / entry("thing"), build) / "product").stat().st_size == 4096
     assert build.count == 1
 
 
-def test_folders_are_not_kept_and_what_came_later_may_be_there(tmp_path):
+def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
     build = Builds()
-    directory = cached(tmp_path / "thing", build)
+    directory = cached(folder / entry("thing"), build)
     assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "other", "product"]
     (directory / "later").write_text("later")
-    assert cached(tmp_path / "thing", build) == directory
+    assert cached(folder / entry("thing"), build) == directory
     assert build.count == 1
 
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
-def test_damaged_product_ends_no_process(tmp_path, ending):
+def test_damaged_product_ends_no_process(folder, tmp_path, ending):
     """A library that was cut short ends by a signal whoever loads it; here it is built again."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
-    def build(folder):
-        toolchain.run([toolchain.compiler(), "-shared", "-fPIC", str(source), "-o", str(folder / ending)], cwd=folder)
+    def build(fresh):
+        toolchain.run([toolchain.compiler(), "-shared", "-fPIC", str(source), "-o", str(fresh / ending)], cwd=fresh)
 
-    path = cached(tmp_path / "thing", build) / ending
+    path = cached(folder / entry("thing"), build) / ending
     with path.open("r+b") as file:
         file.truncate(4096)
     code = ("import ctypes, sys\nfrom pathlib import Path\nfrom sim.verilated.cache import cached\n"
             "from sim.verilated import toolchain\n"
-            f"path = cached(Path({str(tmp_path / 'thing')!r}), lambda folder: toolchain.run([toolchain.compiler(), "
+            f"path = cached(Path({str(path.parent)!r}), lambda folder: toolchain.run([toolchain.compiler(), "
             f"'-shared', '-fPIC', {str(source)!r}, '-o', {ending!r}], cwd=folder)) / {ending!r}\n"
             "assert ctypes.CDLL(str(path)).one() == 1")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
@@ -152,6 +166,7 @@ def test_damaged_product_ends_no_process(tmp_path, ending):
 #: Builds for as long as it is let, with a program of a program as compilers have them.
 BUILDER = """
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -215,34 +230,37 @@ def descendants(process):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_nothing(begin, tmp_path, number):
+def test_a_signal_leaves_nothing(begin, folder, number):
     """Neither a folder nor a program."""
-    process = begin(tmp_path / "thing")
+    process = begin(folder / entry("thing"))
     children = descendants(process.pid)
     process.send_signal(number)
     code = process.wait(timeout=20)
     assert code == (-2 if number is signal.SIGINT else 128 + number)
-    assert built(tmp_path) == []
+    assert built(folder) == []
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_the_next_build_removes_what_a_kill_has_left(begin, tmp_path):
+def names(folder):
+    """Names in a folder without digests and random parts."""
+    return sorted(re.sub(r"-[0-9a-f]{24}(-[0-9a-f]{8})?", "", name) for name in built(folder))
+
+
+def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
     """Remains of any name go, and those of a build that goes on stay."""
-    killed, going = begin(tmp_path / "killed"), begin(tmp_path / "going")
+    killed, going = begin(folder / entry("killed")), begin(folder / entry("going"))
     children = descendants(killed.pid)
     killed.kill()
     killed.wait(timeout=20)
     for child in children:
         os.kill(child, signal.SIGKILL)
-    left = [name.rpartition("-")[0] or name for name in built(tmp_path)]
-    assert sorted(left) == [".going", ".going.lock", ".killed", ".killed.lock"]
-    cached(tmp_path / "third", Builds())
-    left = [name.rpartition("-")[0] or name for name in built(tmp_path)]
-    assert sorted(left) == [".going", ".going.lock", "third"]
-    assert len(list((tmp_path / ".users").iterdir())) == 2  # this process, and the one that goes on
+    assert names(folder) == [".going", ".going.lock", ".killed", ".killed.lock"]
+    cached(folder / entry("third"), Builds())
+    assert names(folder) == [".going", ".going.lock", "third"]
+    assert len(list((folder / ".users").iterdir())) == 2  # this process, and the one that goes on
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
-    assert built(tmp_path) == ["third"]
+    assert built(folder) == [entry("third")]

@@ -33,11 +33,17 @@ def folder(tmp_path, monkeypatch):
 def make(kind, letter, size=0, age=0.0):
     """An entry of ``size`` bytes that was last used ``age`` seconds ago, by no living process."""
     path = cache_folder.folder(kind) / f"{letter}-{letter * 24}"
-    path.mkdir(parents=True)
+    cache_folder.make(path.parent)
+    path.mkdir()
     (path / "product").write_bytes(bytes(size))
     cache._seal(path)
     os.utime(path, (time.time() - age,) * 2)
     return path
+
+
+def write(fresh):
+    """The shortest build."""
+    (fresh / "product").write_text("product")
 
 
 class TestRoot:
@@ -74,15 +80,15 @@ class TestRoot:
             cache_folder.root()
 
     def test_backups_leave_it_out(self, folder):
-        cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: None)
+        cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), write)
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder has the permissions of the user's mask, unlike a temporary one."""
-        path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: None)
+        """The folder has the permissions of the user's mask, unlike a temporary one, and no other user can write."""
+        path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), write)
         mask = os.umask(0o22)
         os.umask(mask)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755 & ~mask
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -108,9 +114,10 @@ class TestRefusals:
     def test_a_file(self, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("")
         monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "file"))
-        with pytest.raises(ToolError, match=rf"^{tmp_path}/file/verilog cannot be written: not a directory; set "
-                                            r"GRADRING_CACHE to a folder that can be$"):
-            self.build()
+        for function in (self.build, cache_content.entries, lambda: cache_content.prune(most=-1)):
+            with pytest.raises(ToolError, match=rf"^Cache folder {tmp_path}/file must be a folder, not a file: set "
+                                                r"GRADRING_CACHE to another path$"):
+                function()
 
     def refuse(self, monkeypatch, code):
         """Access rights do not stop every user, so the system's answer is made up."""
@@ -188,8 +195,8 @@ class TestBound:
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
         """Builds prune to a part of the limit, so that not each has to; entries that this process uses stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
-        paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("abcdefghijk")]
-        mine = cached(cache_folder.folder("verilog") / ("z-" + "z" * 24),
+        paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
+        mine = cached(cache_folder.folder("verilog") / ("f-" + "f" * 24),
                       lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
         left = [entry.path for entry in cache_content.entries()]
         assert left == [*paths[-len(left) + 1:], mine]
@@ -200,19 +207,19 @@ class TestBound:
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         old = make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
-        cached(cache_folder.folder("verilog") / ("z-" + "z" * 24), lambda fresh: None)
+        cached(cache_folder.folder("verilog") / ("f-" + "f" * 24), write)
         assert not old.exists()
         make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
-        cached(cache_folder.folder("verilog") / ("y-" + "y" * 24), lambda fresh: None)
+        cached(cache_folder.folder("verilog") / ("e-" + "e" * 24), write)
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
         """Files stay if the variable names a folder that holds other things."""
-        (folder / "verilog" / "project").mkdir(parents=True)
+        make("verilog", "a")
+        (folder / "verilog" / "project").mkdir()
         (folder / "photographs").mkdir()
         (folder / "verilog" / "project" / "a.v").write_text("module a; endmodule")
-        make("verilog", "a")
         assert len(cache_content.prune(most=-1).gone) == 1
         assert (folder / "verilog" / "project" / "a.v").exists()
         assert (folder / "photographs").is_dir()

@@ -242,13 +242,13 @@ def test_many_want_and_remove_the_same(cache):
     assert left(cache) == []
 
 
-def test_manifest_names_every_file(tmp_path):
+def test_manifest_names_every_file(cache):
     """Every file of an entry has a digest."""
     def build(folder):
         (folder / "obj").mkdir()
         (folder / "obj" / "part.o").write_text("part")
         (folder / "ring.so").write_text("ring")
 
-    path = cached(tmp_path / "thing", build)
+    path = cached(entry("verilog", "a"), build)
     assert json.loads((path / MANIFEST).read_text()).keys() == {"ring.so"}
     assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "ring.so"]
