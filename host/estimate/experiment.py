@@ -133,13 +133,9 @@ class Bench:
             singles={metric: execution * float(own[metric] / rates[metric]) for metric in own})
 
     def _run(self, case: Case, registers: dict[str, int], delay: int) -> Measured:
-        throttle(self._opened, {}, delay=0)
         step = prepare(self._opened, case)
         throttle(self._opened, registers, delay=delay)
-        try:
-            return step.measure()
-        finally:
-            throttle(self._opened, {}, delay=0)
+        return step.measure()
 
 
 def rates_of(execution: Machine, target: Machine,

@@ -235,7 +235,8 @@ def _durations(trace: Sequence[TraceRecord]) -> list[int]:
 
 
 def prepare(opened: Opened, case: Case) -> Step:
-    """Program of a case on a machine, loaded."""
+    """Restart a machine, and load the program of a case."""
+    opened.restart()
     step = Step(opened, case)
     step.load()
     return step

@@ -34,32 +34,50 @@ def built(machine: Machine, announce: Callable[[str], None] = _silent) -> Librar
                       identity=f"SlowPortNode({machine.node}, {machine.host})")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Opened:
     """A machine that runs.
 
+    Parameters
+    ----------
+    machine : Machine
+    nodes : OpenRing
+        Its simulated nodes.
+
     Members
     -------
-    machine : Machine
     ring : Ring
-    simulation : VerilatedRing
+        Driver of the nodes, connected by :meth:`restart`.
     """
 
     machine: Machine
-    ring: Ring
-    simulation: VerilatedRing
+    nodes: OpenRing
+    ring: Ring = dataclasses.field(init=False)
+
+    @property
+    def simulation(self) -> VerilatedRing:
+        return self.nodes.simulation
+
+    def restart(self) -> None:
+        """Reset and connect all nodes, so that a measurement depends on nothing before it.
+
+        Without a reset the accumulators of throttles and links, and the phases of memories and of the optimizer,
+        would be those that the last program has left.
+        """
+        self.simulation.reset()
+        self.ring = Ring([Device(transport, self.machine.node, name=f"{self.machine.name}, node {rank}")
+                          for rank, transport in enumerate(self.nodes.transports)], timeout=16 * TIMEOUT)
+        self.ring.connect()
 
 
 @contextlib.contextmanager
 def opened(machine: Machine, *, library: Library | None = None,
            announce: Callable[[str], None] = _silent) -> Iterator[Opened]:
     """A machine's ring, connected; everything goes through the host ports."""
-    with OpenRing(library or built(machine, announce), nodes=NODES, threads=1) as ring:
-        for link in ring.simulation.links:
+    with OpenRing(library or built(machine, announce), nodes=NODES, threads=1) as nodes:
+        for link in nodes.simulation.links:
             link.set_latency(data=machine.latency, credit=machine.latency)
             link.set_rate(machine.link.numerator, machine.link.denominator)
-        devices = [Device(transport, machine.node, name=f"{machine.name}, node {rank}")
-                   for rank, transport in enumerate(ring.transports)]
-        found = Ring(devices, timeout=16 * TIMEOUT)
-        found.connect()
-        yield Opened(machine, found, ring.simulation)
+        machine_opened = Opened(machine, nodes)
+        machine_opened.restart()
+        yield machine_opened

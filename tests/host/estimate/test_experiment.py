@@ -50,6 +50,25 @@ def test_targets(tmp_path):
     assert (tmp_path / "estimate.png").stat().st_size > 10_000
 
 
+def test_order_of_rows():
+    """A row has the same figures whatever was measured before it on the same machine."""
+    own = dict.fromkeys(("link", "memory", "compute", "optimizer", "host"), Fraction(1))
+    stand_in = Case(length=256, overlapped=True, macs=8)
+    rows = [(CASES[0], {**own, "link": Fraction(2, 3)}), (stand_in, {**own, "host": Fraction(1, 2)}),
+            (stand_in, {**own, "compute": Fraction(3, 7)})]
+
+    def measure(order):
+        found = {}
+        with opened(FAST) as machine:
+            bench = Bench(machine)
+            for number in order:
+                case, target = rows[number]
+                found[number] = bench.row("target", case, own, target, delay=48, truth=1.0)
+        return [found[number] for number in range(len(rows))]
+
+    assert measure([0, 1, 2]) == measure([2, 0, 1])
+
+
 def test_ratios():
     """Nodes with segments as short as these have gaps between packets, which no rate describes."""
     with opened(FAST) as machine:
@@ -64,7 +83,6 @@ def test_delay_leaves_compute_alone():
     with opened(FAST) as machine:
         found = []
         for registers, delay in (({}, 0), ({}, 200), ({"link": 1 << 14}, 0)):
-            throttle(machine, {})
             step = prepare(machine, case)
             throttle(machine, registers, delay=delay)
             found.append((step.durations(), step.measure()))
@@ -106,7 +124,7 @@ def test_refused():
             rates_of(FAST, target, [case])
     plain = Machine(name="plain", node=dataclasses.replace(NODE, throttles=False))
     with pytest.raises(ValueError, match=r"^Nodes of plain must have throttles to estimate$"):
-        Bench(running.Opened(plain, None, None))
+        Bench(running.Opened(plain, None))
     with pytest.raises(ValueError, match=r"^Cycles of a word must be an integer of at least 2, not 1$"):
         SlowPortNode(NODE, cycles=1)
     assert list(SlowPortNode(NODE, cycles=2).signature.members) == list(Node(NODE).signature.members)
