@@ -89,12 +89,9 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
-        ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
-                                  r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, table32, "
-                                  r"centroid16, centroid64, mxfp8_e4m3_up, mxfp4_e2m1_up, nvfp4, not 'mx7'$"),
-        ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
-                                    r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
-                                    r"mxfp8_e4m3_up, mxfp4_e2m1_up, nvfp4, not 'mx7'$"),
+        ({"weight_codec": "mx7"}, rf"^Weight codec must be one of {', '.join(registry.WEIGHT_CODECS)}, not 'mx7'$"),
+        ({"gradient_codec": "mx7"}, rf"^Gradient codec must be one of {', '.join(registry.GRADIENT_CODECS)}, "
+                                    r"not 'mx7'$"),
         ({"nodes_max": 256}, r"^Largest ring must be between 1 and 255 nodes, not 256$"),
         ({"nodes_max": 17, "queues": 2, "replay": True},
          r"^Largest ring must be at most 16 nodes with two queues and replay, since ranks in control words and in "

@@ -1,7 +1,9 @@
-"""A format is added as docs/compression/adding-a-format.md says, and works everywhere: tests/mx5.py."""
+"""Formats are added as docs/compression/adding-a-format.md says, and work everywhere: tests/mx5.py and the page's own
+example, tests/formats/signs."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from host import cli
 from tests import mx5
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "compression" / "adding-a-format.md").read_text()
 
 #: What the program says in a tree to which the format was added.
 _SAYS = """
@@ -90,6 +93,39 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
         words = sum(3 * (5 * whole + 3 * rest) for whole, rest in ((6, 0), (5, 0), (5, 0), (4, 1)))
         packets = 4 * 3 * 6
         assert result["words_scatter_reduce"] == 12 * (words + 4 * packets)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """A copy of the tree to which the example of the page was added, by its files and the lines on the page."""
+    for name in ("hdl", "sim", "host", "tests", "gradring", "pyproject.toml"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    example, folder = ROOT / "tests" / "formats" / "signs", tmp_path / "hdl" / "compression" / "signs"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    shutil.copy(example / "coding.py", folder)
+    shutil.copy(example / "model.py", tmp_path / "sim" / "golden" / "signs.py")
+    for name, block in re.findall(r"^In `(\S+)`:\n\n```python\n(.*?)```$", PAGE, re.MULTILINE | re.DOTALL):
+        imports, entry = block.split("\n\n", 1)
+        before, after = (tmp_path / name).read_text().split("\nCODECS: dict[str, Codec] = {\n")
+        entries, rest = after.split("\n}\n", 1)
+        head, body = before.split("\nfrom ", 1)
+        (tmp_path / name).write_text(f"{head}\n{imports}\nfrom {body}\nCODECS: dict[str, Codec] = {{\n{entries}\n"
+                                     f"{entry}}}\n{rest}")
+    return tmp_path
+
+
+def test_page(followed):
+    """The page's commands pass in a tree to which its example was added; its code is that of the example."""
+    commands = re.findall(r"^ {4}python -m pytest (.*)$", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        said = run_in(followed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *command.split())
+        assert re.search(r"\d+ passed", said), said
+        assert "failed" not in said
+    example = (ROOT / "tests" / "formats" / "signs" / "coding.py").read_text()
+    assert re.search(r"```python\n(@dataclasses.*?)```", PAGE, re.DOTALL)[1] in example
 
 
 def test_is_taken_out_again():

@@ -9,6 +9,7 @@ from hdl.compression import registry as gateware
 from hdl.compression.codec import CODE_BITS, Codebook, FixedCodec
 from hdl.compression.length import LENGTH_BITS, WORD, count_words
 from sim.golden import codecs as model
+from tests import mx5
 
 NAMES = tuple(gateware.CODECS)
 #: Codecs whose packets have as many words as their length makes.
@@ -34,21 +35,32 @@ def test_names():
     assert (gateware.RAW, gateware.ZERO_VALUE) == (model.RAW, model.ZERO_VALUE) == ("raw", "zero_value")
 
 
+#: Codes that are on the wire, and never change. Code 16 is that of MX5, which only tests know.
+CODES = {
+    "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
+    "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
+    "centroid64": 15, "mxfp8_e4m3_up": 17, "mxfp4_e2m1_up": 18, "nvfp4": 19}
+
+
 def test_codes():
-    """Codes are on the wire: each is given once and never changes."""
-    assert {name: codec.code for name, codec in gateware.CODECS.items()} == {
-        "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
-        "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
-        "centroid64": 15, "mxfp8_e4m3_up": 17, "mxfp4_e2m1_up": 18, "nvfp4": 19}
-    assert max(codec.code for codec in gateware.CODECS.values()) < 1 << CODE_BITS
+    """Codes keep their formats, and a further format has a code of its own."""
+    codes = {name: codec.code for name, codec in gateware.CODECS.items()}
+    assert {name: codes[name] for name in CODES} == CODES
+    assert len(set(codes.values()) | {mx5.CODE}) == len(codes) + 1
+    assert 0 <= min(codes.values()) <= max(codes.values()) < 1 << CODE_BITS
 
 
 def test_directions():
-    """All codecs but zero-value compression serve weights; a codec with a codebook serves no gradients."""
-    assert set(NAMES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
-    assert set(NAMES) - set(gateware.GRADIENT_CODECS) == {
-        name for name, codec in gateware.CODECS.items() if codec.codebook is not Codebook.NONE}
-    assert {name for name, codec in gateware.CODECS.items() if codec.exact} == {"raw", "zero_value"}
+    """All codecs serve weights or gradients; one with a codebook serves no gradients, and one whose sums are added as
+    they are coded is exact."""
+    assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
+    assert set(CODES) - set(gateware.GRADIENT_CODECS) == {"table32", "centroid16", "centroid64"}
+    assert {name for name in CODES if gateware.CODECS[name].exact} == {"raw", "zero_value"}
+    for codec in gateware.CODECS.values():
+        assert codec.weights or codec.gradients
+        assert codec.codebook is Codebook.NONE or not codec.gradients
+        assert codec.exact or not codec.sums_coded
+        assert codec.repeatable or not codec.exact
     for view, other in ((gateware.WEIGHT_CODECS, "zero_value"), (gateware.GRADIENT_CODECS, "table32")):
         assert len(view) == len(list(view))
         assert other not in view

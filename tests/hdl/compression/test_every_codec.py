@@ -1,0 +1,36 @@
+# amaranth: UnusedElaboratable=no
+"""Units of every codec in the registry against the golden model, under random stalls: tests/hdl/compression/units.py.
+
+A format is covered here once it is registered: docs/compression/adding-a-format.md.
+"""
+
+import pytest
+
+from hdl.compression.registry import CODECS, GRADIENT_CODECS
+from tests.hdl.compression import units
+
+SEEDS = (3, 5)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_encoder(name):
+    for seed in SEEDS:
+        units.encode(name, 4, "geometric", "geometric", seed=seed)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_decoder(name):
+    for seed in SEEDS:
+        units.decode(name, 4, "geometric", "geometric", seed=seed)
+
+
+@pytest.mark.parametrize("name", GRADIENT_CODECS)
+def test_adder(name):
+    for seed in SEEDS:
+        units.add(name, 4, "geometric", "geometric", seed=seed)
+
+
+def test_coded_sums():
+    """A codec with gradients that are added as they are coded has an adder here."""
+    assert set(units.CODED_SUMS) == {name for name, codec in CODECS.items() if codec.sums_coded}
+    assert all((codec.encoder is None) is (name in units.CODED_SUMS) for name, codec in CODECS.items())

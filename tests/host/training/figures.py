@@ -1,0 +1,175 @@
+"""Tables of the documentation with means over seeds: runs of digits on golden nodes, without gateware.
+
+``python -m tests.host.training.figures optimizers --seeds 60`` prints a table of docs/training/figures.md, as does
+``int16``; ``density`` and ``settings`` print those of docs/masking/magnitude.md. Nodes have the same bits.
+"""
+
+import argparse
+import contextlib
+import functools
+import statistics
+
+import numpy as np
+
+from host.models.digits import digits
+from host.training import sparsifier
+from host.training.density import Threshold
+from host.training.golden_run import Reference
+from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.training.record import TrainingConfig
+from host.training.trainer import train
+from tests.host.integers import golden_ring
+from tests.host.training.golden_ring import GoldenRing
+
+#: Accuracy that a run is to reach, and images of the test set.
+TARGET, IMAGES = 0.97, 360
+PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
+
+
+class Counting(GoldenRing):
+    """A ring that records the share of elements which each node has kept in each step."""
+
+    def __init__(self, nodes):
+        super().__init__(nodes)
+        self.kept = []
+
+    def sparsify(self, length, *, threshold):
+        outcome = super().sparsify(length, threshold=threshold)
+        self.kept.append([1 - dropped / length for dropped in outcome.dropped])
+        return outcome
+
+
+@contextlib.contextmanager
+def without_feedback():
+    """Runs whose nodes lose what they do not send."""
+    sparsify = Reference.sparsify
+
+    def forget(reference, gradients, threshold):
+        found = sparsify(reference, gradients, threshold)
+        reference.errors[:] = 0
+        return found
+
+    Reference.sparsify = forget
+    try:
+        yield
+    finally:
+        Reference.sparsify = sparsify
+
+
+def run(ring, config, **options):
+    return train(ring, digits(), TrainingConfig(**config, **options, check=False))
+
+
+def print_heading(*names):
+    print("|".join(["", *(f" {name} " if name else " " for name in names), ""]))
+    print("|".join(["", *(" --- " for name in names), ""]), flush=True)
+
+
+def epoch_of(training):
+    """First epoch with the target, or 99."""
+    return next((epoch for epoch, accuracy in enumerate(training.measures, start=1) if accuracy >= TARGET), 99)
+
+
+def optimizers(seeds):
+    """Speed of optimizers."""
+    rows = [("sgd", {}), ("momentum", {}), ("nesterov", {}), ("adam", {}), ("adamw", {}),
+            ("momentum", {"packed_state": True}), ("adam", {"packed_state": True})]
+    print_heading("optimizer", "learning rate", "reach 97 %", "median epoch", "sooner than SGD",
+                  "accuracy at the end", "seed 0")
+    plain = []
+    for name, options in rows:
+        optimizer = create(OptimizerName(name))
+        runs = [run(GoldenRing(4), {"optimizer": optimizer, "seed": seed}, **options) for seed in range(seeds)]
+        epochs, ends = [epoch_of(one) for one in runs], [one.measures[-1] for one in runs]
+        plain = plain or epochs
+        decay = getattr(optimizer, "weight_decay", 0)
+        median = statistics.median(epochs)
+        first = "none" if epochs[0] == 99 else epochs[0]
+        print(f"| {name}{', bf16' if options else ''} | {optimizer.learning_rate:g}"
+              f"{f', decay {decay:g}' if decay else ''} | {sum(epoch < 99 for epoch in epochs)} of {seeds} | "
+              f"{'none' if median == 99 else f'{median:g}'} | "
+              f"{sum(a < b for a, b in zip(epochs, plain, strict=True))} | "
+              f"{statistics.mean(ends):.4f}, {min(ends):.4f} | {first}, {ends[0]:.4f} |", flush=True)
+
+
+def int16(seeds):
+    """Accuracy of an int16 node."""
+    print_heading("hidden layer", "elements", "mean accuracy", "least", "compressed words, of raw ones")
+    room = {"gradient_words": 8192, "weight_words": 16384}
+    for hidden in ((), (64,)):
+        for elements, ring, density in (
+                ("binary32", lambda: GoldenRing(1), None), ("int16", lambda: golden_ring(**room), None),
+                ("int16, density 10 %", lambda: golden_ring(**room), 0.1)):
+            runs = [run(ring(), {"optimizer": PLAIN, "hidden": hidden, "seed": seed, "density": density})
+                    for seed in range(seeds)]
+            ends = [one.measures[-1] for one in runs]
+            share = statistics.mean(step.words_sent / step.words_dense for one in runs for step in one.steps)
+            ratio = "" if elements == "binary32" else f"{share:.3f}"
+            print(f"| {hidden[0] if hidden else 'none'} | {elements} | {100 * statistics.mean(ends):.2f} % | "
+                  f"{100 * min(ends):.2f} % | {ratio} |", flush=True)
+
+
+def sparse(seed, *, nodes=4, **options):
+    """A sparse run, and its ring."""
+    ring = Counting(nodes)
+    return run(ring, {"seed": seed, "density": 0.1}, **options), ring
+
+
+def density(seeds):
+    """Accuracy with a density, by seed."""
+    print_heading("seed", "accuracy dense, %", "sparse, %", "density sent, %", "hop by hop, %", "share kept, %",
+                  "threshold")
+    for seed in range(seeds):
+        dense = run(GoldenRing(4), {"seed": seed})
+        training, ring = sparse(seed)
+        hops = np.mean([step.density for step in training.steps], axis=0)
+        thresholds = training.steps[0].threshold, training.steps[-1].threshold
+        print(f"| {seed} | {100 * dense.measures[-1]:.2f} | {100 * training.measures[-1]:.2f} | "
+              f"{100 * hops.mean():.2f} | {' → '.join(f'{100 * hop:.1f}' for hop in hops)} | "
+              f"{', '.join(f'{100 * share:.2f}' for share in np.mean(ring.kept, axis=0))} | "
+              f"{' → '.join(f'{threshold:.3f}' for threshold in thresholds)} |", flush=True)
+
+
+def settings(seeds):
+    """Accuracy with a density and other settings."""
+    print_heading("", "seeds", "dense, sparse, %", "mean, least difference", "more than a point below",
+                  "density sent, mean, most, %")
+    slow = SGD(learning_rate=0.8, momentum=0.7)
+    rows = [("as above", {}, {}), ("the same target in all steps (decay 1)", {}, {"decay": 1.0}),
+            ("no error feedback: dropped elements are lost", {}, {"feedback": False}),
+            ("momentum 0.7, learning rate 0.8 (dense: 0.9, 0.5)", {}, {"optimizer": slow}),
+            *((f"{label}, {create(name).learning_rate:g}", {"optimizer": create(name)}, {"optimizer": create(name)})
+              for label, name in (("Adam", OptimizerName.ADAM), ("SGD", OptimizerName.SGD))),
+            *((f"{nodes} nodes", {"nodes": nodes}, {"nodes": nodes}) for nodes in (2, 8))]
+    known = {}
+    for label, dense_options, options in rows:
+        nodes, key = dense_options.get("nodes", 4), label if dense_options else ""
+        if key not in known:
+            optimizer = {name: value for name, value in dense_options.items() if name != "nodes"}
+            known[key] = [run(GoldenRing(nodes), {"seed": seed}, **optimizer).measures[-1] for seed in range(seeds)]
+        sparsifier.Threshold = functools.partial(Threshold, decay=options.pop("decay", 8.0))
+        with contextlib.nullcontext() if options.pop("feedback", True) else without_feedback():
+            runs = [sparse(seed, **options)[0] for seed in range(seeds)]
+        ends = [one.measures[-1] for one in runs]
+        sent = [100 * float(np.mean([step.density for step in one.steps])) for one in runs]
+        images = [round(IMAGES * (a - b)) for a, b in zip(ends, known[key], strict=True)]
+        below = sum(image <= -4 for image in images)
+        print(f"| {label} | 0 to {seeds - 1} | {100 * statistics.mean(known[key]):.2f}, "
+              f"{100 * statistics.mean(ends):.2f} | {statistics.mean(images):.1f}, {min(images)} | {below} of {seeds} | "
+              f"{statistics.mean(sent):.2f}, {max(sent):.2f} |", flush=True)
+
+
+TABLES = {"optimizers": optimizers, "int16": int16, "density": density, "settings": settings}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.host.training.figures",
+                                     description=__doc__.split("\n", 1)[0])
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--seeds", type=int, default=10, help="seeds, from 0 on [10]")
+    values = parser.parse_args()
+    TABLES[values.table](values.seeds)
+
+
+if __name__ == "__main__":
+    main()
