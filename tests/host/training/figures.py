@@ -103,8 +103,8 @@ def int16(seeds):
             runs = [run(ring(), {"optimizer": PLAIN, "hidden": hidden, "seed": seed, "density": density})
                     for seed in range(seeds)]
             ends = [one.measures[-1] for one in runs]
-            share = statistics.mean(step.words_sent / step.words_dense for one in runs for step in one.steps)
-            ratio = "" if elements == "binary32" else f"{share:.3f}"
+            shares = [step.words_sent / step.words_dense for one in runs for step in one.steps if step.words_dense]
+            ratio = f"{statistics.mean(shares):.3f}" if shares else ""
             print(f"| {hidden[0] if hidden else 'none'} | {elements} | {100 * statistics.mean(ends):.2f} % | "
                   f"{100 * min(ends):.2f} % | {ratio} |", flush=True)
 
@@ -153,9 +153,9 @@ def settings(seeds):
         ends = [one.measures[-1] for one in runs]
         sent = [100 * float(np.mean([step.density for step in one.steps])) for one in runs]
         images = [round(IMAGES * (a - b)) for a, b in zip(ends, known[key], strict=True)]
-        below = sum(image <= -4 for image in images)
+        mean, below = statistics.mean(images), sum(image <= -4 for image in images)
         print(f"| {label} | 0 to {seeds - 1} | {100 * statistics.mean(known[key]):.2f}, "
-              f"{100 * statistics.mean(ends):.2f} | {statistics.mean(images):.1f}, {min(images)} | {below} of {seeds} | "
+              f"{100 * statistics.mean(ends):.2f} | {mean:.1f}, {min(images)} | {below} of {seeds} | "
               f"{statistics.mean(sent):.2f}, {max(sent):.2f} |", flush=True)
 
 
