@@ -60,6 +60,7 @@ def estimate_command(
         if rows:
             console.print(report.TITLES[kind], soft_wrap=True)
             console.print(report.table(kind, rows), soft_wrap=True, markup=False)
+            console.print(report.overview(kind, rows), soft_wrap=True, markup=False)
             console.print(report.summary(kind, rows), soft_wrap=True, markup=False)
     if parts["ratios"]:
         console.print("compute of ratios: modelled by COMPUTE", soft_wrap=True)

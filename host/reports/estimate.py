@@ -11,7 +11,7 @@ from host.estimate.experiment import Row
 from host.output import replacing
 from host.reports.style import STYLE
 
-__all__ = ["BARS", "TITLES", "draw", "figures", "limit", "summary", "table"]
+__all__ = ["BARS", "TITLES", "draw", "figures", "limit", "overview", "summary", "table"]
 
 #: Largest deviations from the truth, by the parameters of a program from which they hold.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
@@ -37,6 +37,24 @@ def table(kind: str, rows: Sequence[Row]) -> str:
                      f"{row.first:,.0f} | {row.second:,.0f} | {row.estimate:,.0f} | "
                      f"{row.error(row.estimate):+.2%}{missed} | "
                      f"{row.error(row.plain):+.1%} | {name} {row.error(alone):+.1%} | {row.truth:,.0f} |")
+    return "\n".join(lines)
+
+
+def overview(kind: str, rows: Sequence[Row]) -> str:
+    """Errors in percent in Markdown, a line for each target; those beyond their bar are marked."""
+    programs = list(dict.fromkeys((row.length, row.overlapped) for row in rows))
+    names = [f"{length:,}{', overlapped' if overlapped else ''}" for length, overlapped in programs]
+    lines = [f"| target | alpha | {' | '.join(names)} | plain | one metric |",
+             f"|---|---:|{'---:|' * len(programs)}---:|---:|"]
+    for target in dict.fromkeys(row.target for row in rows):
+        mine = [row for row in rows if row.target == target]
+        alphas = list(dict.fromkeys(f"{value:.3g}" for value in sorted(row.alpha for row in mine)))
+        errors = [f"{100 * error:+.2f}{'*' if abs(error) > limit(kind, row) else ''}"
+                  for row, error in ((row, row.error(row.estimate)) for row in mine)]
+        worst = [max(abs(row.error(value)) for row, value in values) for values in (
+            [(row, row.plain) for row in mine], [(row, row.best_single[1]) for row in mine])]
+        lines.append(f"| {target} | {' to '.join(dict.fromkeys((alphas[0], alphas[-1])))} | {' | '.join(errors)} | "
+                     f"{' | '.join(f'{100 * value:.1f}' for value in worst)} |")
     return "\n".join(lines)
 
 

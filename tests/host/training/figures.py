@@ -41,19 +41,23 @@ class Counting(GoldenRing):
 
 @contextlib.contextmanager
 def without_feedback():
-    """Runs whose nodes lose what they do not send."""
-    sparsify = Reference.sparsify
+    """Runs whose nodes lose what they do not send, as their golden model does."""
+    kept = {kind: kind.sparsify for kind in (Reference, GoldenRing)}
 
-    def forget(reference, gradients, threshold):
-        found = sparsify(reference, gradients, threshold)
-        reference.errors[:] = 0
-        return found
+    def forgetting(sparsify):
+        def forget(nodes, *arguments, **options):
+            found = sparsify(nodes, *arguments, **options)
+            nodes.errors[:] = 0
+            return found
+        return forget
 
-    Reference.sparsify = forget
+    for kind, sparsify in kept.items():
+        kind.sparsify = forgetting(sparsify)
     try:
         yield
     finally:
-        Reference.sparsify = sparsify
+        for kind, sparsify in kept.items():
+            kind.sparsify = sparsify
 
 
 def run(ring, config, **options):
