@@ -222,16 +222,17 @@ def _fmax(report: dict, clock: int) -> float:
 
 def table() -> str:
     """All results of boards, as a table in Markdown."""
-    lines = ["| Board | Part | Nodes | Link wires | LUTs | FF | DSP | block RAM | Clock MHz "
+    lines = ["| Board | Part | Nodes | Link wires | LUT4 | LUTs | FF | DSP | block RAM | Clock MHz "
              "| Fmax MHz: median (range) | Seeds |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
         if "board" not in row:
             continue
         figures = [f"{used['used']:,} of {used['available']:,}" if (used := row["utilisation"].get(bel)) else "0"
                    for bel in BOARDS[row["board"]].family.sites]
         fmax, wires = row["fmax_mhz"], " + ".join(map(str, row.get("wires_per_link", ["-"])))
-        lines.append(f"| {row['name']} | {row['part']} | {row['nodes']} | {wires} | {' | '.join(figures)} | "
+        lines.append(f"| {row['name']} | {row['part']} | {row['nodes']} | {wires} | {row['lut4']:,} | "
+                     f"{' | '.join(figures)} | "
                      f"{row['clock_mhz']:g} | {fmax['median']:.1f} ({fmax['min']:.1f} to {fmax['max']:.1f}) | "
                      f"{row['seeds']} |")
     return "\n".join(lines)

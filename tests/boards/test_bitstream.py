@@ -97,7 +97,8 @@ def test_first_seed_that_meets_the_clock(canned, results):
     assert (tools.seeds, again) == ([1, 2, 3], result)
     # It is a row of the table of boards, and none of the table of units.
     assert bitstream.table().splitlines()[2] == (
-        "| ulx3s-25f | LFE5U-25F-6-BG381 | 1 | 34 + 1 | 12 of 24,288 | 0 | 0 | 0 | 62.5 | 62.2 (50.0 to 70.5) | 3 |")
+        "| ulx3s-25f | LFE5U-25F-6-BG381 | 1 | 34 + 1 | 4 | 12 of 24,288 | 0 | 0 | 0 | 62.5 | 62.2 (50.0 to 70.5) | "
+        "3 |")
 
 
 def test_more_seeds_if_asked(canned, results):

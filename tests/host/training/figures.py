@@ -1,7 +1,8 @@
 """Tables of the documentation with means over seeds: runs of digits on golden nodes, without gateware.
 
 ``python -m tests.host.training.figures optimizers --seeds 60`` prints a table of docs/training/figures.md, as does
-``int16``; ``density`` and ``settings`` print those of docs/masking/magnitude.md. Nodes have the same bits.
+``int16``; ``density`` and ``settings`` print those of docs/masking/magnitude.md, and ``text`` those of docs/text.md.
+Nodes have the same bits.
 """
 
 import argparse
@@ -12,12 +13,15 @@ import statistics
 import numpy as np
 
 from host.models.digits import digits
+from host.models.text import topics
+from host.models.transformer import TransformerConfig
 from host.training import sparsifier
 from host.training.density import Threshold
 from host.training.golden_run import Reference
-from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.training.optimizers import LEARNING_RATES, SGD, Adam, OptimizerName, create
 from host.training.record import TrainingConfig
 from host.training.trainer import train
+from host.training.workloads import CharacterModel
 from tests.host.integers import golden_ring
 from tests.host.training.golden_ring import GoldenRing
 
@@ -163,7 +167,27 @@ def settings(seeds):
               f"{statistics.mean(sent):.2f}, {max(sent):.2f} |", flush=True)
 
 
-TABLES = {"optimizers": optimizers, "int16": int16, "density": density, "settings": settings}
+def text(seeds):
+    """Held-out loss of the character model less that of the bigram model, and losses of batches of 200 steps."""
+    print_heading("steps", "seed", *(f"step {step}" for step in range(50, 301, 50)), "0.1 below at step")
+    losses = {}
+    for steps in (150, 200, 300):
+        for seed in range(seeds):
+            task = CharacterModel(topics(context=TransformerConfig.context), sample=1)
+            training = train(GoldenRing(4), task, TrainingConfig(
+                batch=64, max_steps=steps, interval=10, optimizer=Adam(learning_rate=0.03), seed=seed, check=False))
+            below = [measure - task.bigram_loss for measure in training.measures]
+            reached = next((10 * number for number, loss in enumerate(below, start=1) if loss <= -0.1), "")
+            shown = [f"{loss:+.3f}" for loss in below[4::5]]
+            print(f"| {steps} | {seed} | {' | '.join([*shown, *[''] * (6 - len(shown))])} | {reached} |", flush=True)
+            if steps == 200:
+                losses[seed] = [training.steps[step - 1].loss for step in (1, 50, 100, 150, 200)]
+    print_heading("seed", "step 1", "50", "100", "150", "200")
+    for seed, values in losses.items():
+        print(f"| {seed} | {' | '.join(f'{value:.3f}' for value in values)} |")
+
+
+TABLES = {"optimizers": optimizers, "int16": int16, "density": density, "settings": settings, "text": text}
 
 
 def main():
