@@ -29,7 +29,7 @@ Info: \t        TRELLIS_COMB:   {luts}/  24288   100%
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     monkeypatch.setattr(bitstream, "RESULTS", tmp_path)
-    monkeypatch.setattr(bitstream, "kept", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setenv("GRADRING_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -179,7 +179,7 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
 def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
     """All flip-flops are on that net, none has another reset, and the clock of the design is gated."""
     bitstream.build("ulx3s-25f", design=Echo())
-    netlist, = results.glob("cache/*/top.json")
+    netlist, = results.glob("cache/placement/*/top.json")
     cells = list(json.loads(netlist.read_text())["modules"]["top"]["cells"].values())
     of = {name: [cell for cell in cells if cell["type"] == name] for name in ("TRELLIS_FF", "SGSR", "DCCA")}
     assert [len(of["SGSR"]), len(of["DCCA"])] == [1, 1]

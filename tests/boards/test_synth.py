@@ -35,7 +35,7 @@ class Pick(wiring.Component):
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     monkeypatch.setattr(synth, "RESULTS", tmp_path)
-    monkeypatch.setattr(synth, "kept", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setenv("GRADRING_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -90,7 +90,7 @@ def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
     with pytest.raises(SynthesisError, match=message):
         synth.measure("stream.skid_buffer", seeds=1)
     assert not list(results.glob("*.json"))
-    assert not list(results.glob("cache/[!.]*"))
+    assert not list(results.glob("cache/placement/[!.]*"))
 
 
 def test_a_failing_tool_shows_its_log(results, monkeypatch):
