@@ -164,7 +164,7 @@ def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, 
     results = []
     for method in methods:
         few = method.startswith("Optuna") and len(task.nest.space) >= _LARGE
-        count = min(seeds or task.seeds, _FEW if few else task.seeds)
+        count = min(seeds or task.seeds, _FEW) if few else seeds or task.seeds
         runs = []
         for seed in range(count):
             announce(f"{task.name}: {method}, seed {seed} of {count}")

@@ -1,5 +1,7 @@
 """Searches: budgets, costs of states that do not fit, and what each finds in spaces whose optimum is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,10 @@ def test_optuna():
     METHODS["Optuna TPE"](found, np.random.default_rng(1))
     assert found.left == 0
     assert any(isinstance(found.nest.plan(state), Plan) for state in found.costs)
+
+
+def test_seeds():
+    """As many seeds as are asked for, or those of the task."""
+    task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
+    cost = estimated(task.nest.job, ARRAY)
+    assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]
