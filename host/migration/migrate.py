@@ -11,9 +11,6 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from host.checkpoints.rejections import RejectionError
-from host.driver.diagnosis import RingError
-from host.driver.errors import DeviceError
 from host.migration.ledger import Entry, LedgerError
 
 __all__ = ["Downtime", "LedgerParty", "Message", "MigrationError", "SiteParty", "Step", "migrate", "settle"]
@@ -44,7 +41,7 @@ class SiteParty(Protocol):
     def read_back(self) -> None: ...
     def keep(self, data: bytes) -> None: ...
     def start(self) -> None: ...
-    def go_on(self) -> None: ...
+    def go_on(self, *, sequence: int) -> None: ...
     def scrub(self) -> None: ...
 
 
@@ -121,9 +118,10 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
     Raises
     ------
     RejectionError
-        The target has refused the checkpoint; the source goes on.
-    MigrationError, DeviceError, RingError
-        A site, a message or a node was lost; the owner goes on.
+        The target has refused the checkpoint; the source continues.
+    MigrationError, DeviceError, RingError, OSError, MemoryError
+        A site, a message or a node was lost, or a disk or a memory was full; the owner continues. So it does with any
+        other error.
     LedgerError
         The source does not own the job.
     """
@@ -133,7 +131,7 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
                           f"{entry.owner}")
     try:
         return _migrate(source, target, ledger, entry, on_step, channel)
-    except (RejectionError, MigrationError, DeviceError, RingError):
+    except Exception:
         settle(ledger, [source, target])
         raise
 
@@ -174,24 +172,27 @@ def _migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, entry: E
 
 
 def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
-    """Have the owner in the ledger run the job, and all others forget it; returns the owner.
+    """Make the owner in the ledger run the job, and all other sites forget it; returns the owner.
 
-    The others are scrubbed first, so that at no time two of them run. One that does not answer is not waited for: a
-    target that is not the owner was never started, and a source that is no longer the owner was frozen before the
-    commit. Doing it again changes nothing, and scrubs it once it is there.
+    The other sites are scrubbed first, so that at no time two of them run. One that does not answer, or cannot, is
+    not waited for: a target that is not the owner was never started, and a source that is no longer the owner was
+    frozen before the commit. Doing it again changes nothing, and scrubs it once it is there.
 
     Raises
     ------
     LedgerError
         The ledger names none of the sites.
+    StaleError, SiteError
+        The owner has nothing but an older checkpoint, or none, although the job is beyond it.
     """
-    name = ledger.read().owner
-    owner = next((site for site in sites if site.name == name), None)
+    entry = ledger.read()
+    owner = next((site for site in sites if site.name == entry.owner), None)
     if owner is None:
-        raise LedgerError(f"Owner of the job must be one of {', '.join(site.name for site in sites)}, not {name}")
+        raise LedgerError(f"Owner of the job must be one of {', '.join(site.name for site in sites)}, not "
+                          f"{entry.owner}")
     for site in sites:
         if site is not owner:
-            with contextlib.suppress(MigrationError):
+            with contextlib.suppress(Exception):  # whatever it is, the job must not wait for it
                 site.scrub()
-    owner.go_on()
+    owner.go_on(sequence=entry.sequence)
     return owner

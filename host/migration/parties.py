@@ -260,8 +260,8 @@ class RemoteSite(_Remote):
     def start(self) -> None:
         self.call("start")
 
-    def go_on(self) -> None:
-        self.call("go_on")
+    def go_on(self, *, sequence: int) -> None:
+        self.call("go_on", sequence=sequence)
 
     def scrub(self) -> None:
         self.call("scrub")

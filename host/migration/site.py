@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +13,9 @@ from hdl.compression.registry import RAW
 from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
 from host.checkpoints.contents import unpack_state
 from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify, windows_of
-from host.checkpoints.rejections import ReadBackError
+from host.checkpoints.rejections import ReadBackError, StaleError
 from host.checkpoints.watermark import check_watermark
 from host.driver.buffers import errors_base
-from host.driver.diagnosis import RingError
-from host.driver.errors import DeviceError
 from host.driver.ring import Ring
 from host.output import write_bytes
 from host.training.checkpoint import NAME
@@ -25,13 +24,17 @@ from host.training.trainer import Run
 from host.training.workloads import Workload
 from sim.golden.ring import largest_block
 
-__all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "live_windows"]
+__all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "SiteError", "live_windows"]
 
 #: Bits of a word on a serial line: 4 bytes, of a start bit, 8 bits and a stop bit.
 WORD_BITS = 40
 
 #: Seconds that a checkpoint may be old when it comes to a target.
 FRESH = 60
+
+
+class SiteError(RuntimeError):
+    """A site cannot do what it is asked for, in the state that it is in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,26 @@ def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
     return windows
 
 
+@dataclasses.dataclass(frozen=True)
+class _Loaded:
+    """A checkpoint that nodes hold.
+
+    Members
+    -------
+    state : object
+        State of the process.
+    frame : DeviceFrame
+    sequence : int
+    digest : bytes
+        SHA-256 of the checkpoint.
+    """
+
+    state: Any
+    frame: DeviceFrame
+    sequence: int
+    digest: bytes
+
+
 class Site:
     """A site of a training job.
 
@@ -137,7 +160,8 @@ class Site:
         self._used = False  # the nodes hold something of the job
         self._nonce = ""
         self._before: DeviceFrame | None = None
-        self._loaded: tuple[Any, DeviceFrame] | None = None
+        self._loaded: _Loaded | None = None
+        self._sequence = 0  # number of the checkpoint that the run continues from
 
     @property
     def path(self) -> Path:
@@ -167,25 +191,34 @@ class Site:
     @property
     def live_words(self) -> int:
         """Words of a node that were loaded; 0 if nothing was."""
-        return 0 if self._loaded is None else self._loaded[1].live_words
+        return 0 if self._loaded is None else self._loaded.frame.live_words
 
     # The source.
 
     def begin(self) -> None:
         """Begin the job at its first step."""
-        self.run = Run(self.open(), self._workload(), self._config)
+        run = Run(self.open(), self._workload(), self._config)
         self._used = True
-        self.run.begin()
-        self.running = True
+        run.begin()
+        self.run, self._sequence, self.running = run, 0, True
 
     def freeze(self) -> None:
         """Take no further step."""
         self.running = False
 
     def capture(self, *, nonce: str, sequence: int) -> bytes:
-        """Make a checkpoint of the frozen job, and keep it."""
-        assert self.run is not None
-        assert not self.running
+        """Make a checkpoint of the frozen job, and keep it.
+
+        Raises
+        ------
+        SiteError
+            The job is not here, is not frozen, or continues from a checkpoint of this number or a larger one.
+        """
+        if self.run is None or self.running:
+            raise SiteError(f"{self.name} must have a job that is frozen, to make a checkpoint of it")
+        if sequence <= self._sequence:
+            raise SiteError(f"Checkpoint must have a larger number than {self._sequence}, from which the job "
+                            f"continues, not {sequence}")
         ring, state = self.open(), self.run.state()
         batches = state["batches"]
         windows = live_windows(ring, self._config, len(state["parameters"]))
@@ -193,37 +226,65 @@ class Site:
         process = ProcessFrame(
             state=state, step=batches["number"], epoch=self.run.training.steps[-1].epoch
             if self.run.training.steps else 0, order=batches, nodes=ring.nodes,
-            words={space: max(base + count for base, count in found) for space, found in windows.items()})
+            words={space: max(base + count for base, count in ranges) for space, ranges in windows.items()})
         data = make(process, frame, key=self._keys.manifest, owner=self._keys.owner,
                     stamp=Stamp(sequence=sequence, nonce=nonce, time=int(self._clock())))
         write_bytes(self.path, data)
         return data
 
-    def go_on(self) -> None:
-        """Go on with the job: where it is, from the checkpoint of the folder, or from the beginning."""
-        if self.run is not None:
+    def go_on(self, *, sequence: int) -> None:
+        """Continue the job: where it is, from the checkpoint of the folder, or from the beginning.
+
+        Parameters
+        ----------
+        sequence : int
+            Number of the checkpoint that the ledger names. Nothing older is continued: the folder may have this one,
+            or the next one, which the owner has made itself and not given away.
+
+        Raises
+        ------
+        StaleError
+            The checkpoint of the folder is older than the job, or newer than any of its owner.
+        SiteError
+            The folder has no checkpoint, and the job is not at its beginning.
+        """
+        if self.run is not None and self._sequence == sequence:
             self.running = True
-        elif self._loaded is not None:
-            self.start()
-        elif self.path.exists():
-            self._used = True
-            self._loaded = restore(self.path.read_bytes(), self.open(), key=self._keys.manifest,
-                                   owner=self._keys.owner)
-            self.start()
-        else:
-            self.begin()
+            return
+        if self._loaded is None or self._loaded.sequence != sequence:
+            self.run, self._loaded = None, None
+            if not self.path.exists():
+                if sequence:
+                    raise SiteError(f"{self.path} must be checkpoint {sequence}, from which the job continues, not "
+                                    f"missing")
+                self.begin()
+                return
+            self._restore(sequence)
+        self.start()
+
+    def _restore(self, sequence: int) -> None:
+        """Load the checkpoint of the folder."""
+        data = self.path.read_bytes()
+        number = examine(data, key=self._keys.manifest).manifest["sequence"]
+        if not sequence <= number <= sequence + 1:
+            raise StaleError(f"checkpoint in the folder must have number {sequence}, of the ledger, or the next one, "
+                             f"not {number}: the job was continued from another one")
+        self._used = True
+        state, frame = restore(data, self.open(), key=self._keys.manifest, owner=self._keys.owner)
+        self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
         """Leave nothing of the job: neither on the nodes, nor in the process, nor in the folder. Nodes that have had
-        nothing of it stay as they are, and a fabric that does not answer is closed."""
+        nothing of it stay as they are, and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
-        self.path.unlink(missing_ok=True)
-        if self._open is not None and self._used:
-            try:
+        try:
+            if self._open is not None and self._used:
                 scrub(self._open.ring)
                 self._used = False
-            except (DeviceError, RingError):
-                self.close()
+        except Exception:  # whatever it is, nodes without power hold nothing
+            self.close()
+        finally:
+            self.path.unlink(missing_ok=True)
 
     # The target.
 
@@ -236,44 +297,59 @@ class Site:
 
     def load(self, data: bytes, *, seen: int) -> None:
         """Check a checkpoint and write it to the nodes; see :func:`host.checkpoints.checkpoint.restore`."""
+        if self.running:
+            raise SiteError(f"{self.name} must not run a job, to load another one")
         expected = Expectation(now=int(self._clock()), oldest=FRESH, seen=seen, nonce=self._nonce)
         self._nonce = ""  # it is good for one
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
         state = unpack_state(archive.regions)
-        assert self._before is not None
-        if windows_of(self._before) != windows_of(frame):
+        self.run = self._loaded = None  # what the nodes held of an earlier run is overwritten
+        if self._before is None or windows_of(self._before) != windows_of(frame):
             self._before = read(self.open(), windows_of(frame))
-        with self._given_back():
+        with self._given_back(self._before):
             load(self.open(), frame)
-        self._loaded = state, frame
+        self._loaded = _Loaded(state, frame, archive.manifest["sequence"], hashlib.sha256(data).digest())
 
     def read_back(self) -> None:
         """Compare the nodes with what was written."""
-        assert self._loaded is not None
-        with self._given_back():
-            verify(self.open(), self._loaded[1])
+        loaded = self._checked()
+        assert self._before is not None
+        with self._given_back(self._before):
+            verify(self.open(), loaded.frame)
+
+    def _checked(self) -> _Loaded:
+        """The checkpoint that was loaded."""
+        if self._loaded is None:
+            raise SiteError(f"{self.name} must have loaded a checkpoint")
+        return self._loaded
 
     @contextlib.contextmanager
-    def _given_back(self) -> Iterator[None]:
-        """Nodes that do not hold what was written get back what they held."""
-        assert self._before is not None
+    def _given_back(self, before: DeviceFrame) -> Iterator[None]:
+        """Give nodes that do not hold what was written the contents that they had before."""
         self._used = True
         try:
-            with given_back(self.open(), self._before):
+            with given_back(self.open(), before):
                 yield
         except ReadBackError:
             self._loaded, self._used = None, False
             raise
 
     def keep(self, data: bytes) -> None:
-        """Keep the checkpoint, so that the job can start here whatever happens to this process."""
+        """Keep the checkpoint that was loaded, so that the job can start here whatever happens to this process.
+
+        Raises
+        ------
+        SiteError
+            It is another one.
+        """
+        if hashlib.sha256(data).digest() != self._checked().digest:
+            raise SiteError(f"{self.name} must keep the checkpoint that it has loaded, not another one")
         write_bytes(self.path, data)
 
     def start(self) -> None:
-        """Go on with the job that was loaded."""
-        assert self._loaded is not None
-        state, self._loaded = self._loaded[0], None
-        self.run = Run(self.open(), self._workload(), self._config)
-        self.run.resume(state, restored=True)
-        self.running = True
+        """Continue the job that was loaded."""
+        loaded = self._checked()
+        run = Run(self.open(), self._workload(), self._config)
+        run.resume(loaded.state, restored=True)
+        self.run, self._sequence, self._loaded, self.running = run, loaded.sequence, None, True

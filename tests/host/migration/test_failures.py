@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from host.checkpoints.device_frame import digest
-from host.checkpoints.rejections import ReadBackError, WrongWatermarkError
+from host.checkpoints.rejections import ReadBackError, StaleError, WrongWatermarkError
 from host.driver.errors import DeviceTimeoutError
 from host.migration.migrate import Message, MigrationError, Step, migrate, settle
-from host.migration.site import Keys
+from host.migration.site import Keys, SiteError
 from tests.host.migration.sites import (
     KEYS,
     MOMENTUM,
+    advance,
     fabric_of,
     ledger_of,
     result,
@@ -144,3 +145,93 @@ def test_rejected(tmp_path, expected, monkeypatch, late):
     monkeypatch.undo()
     migrate(here, there, ledger)
     check(here, there, there, expected, ledger)
+
+
+def moved_twice(folder):
+    """A job that was moved from here to there following step 1, and back following step 2; and the checkpoints."""
+    here, there, ledger = begun(folder)
+    kept = []
+    for source, target in ((here, there), (there, here)):
+        advance(source, 1)
+        migrate(source, target, ledger)
+        kept.append(target.path.read_bytes())
+    return here, there, ledger, kept
+
+
+def test_older_checkpoint(tmp_path, expected):
+    """An owner whose process has died continues from the checkpoint that the ledger names, or its own next one, and
+    from no older one, no newer one, and not from the beginning."""
+    here, there, ledger, kept = moved_twice(tmp_path)
+    here.close()
+    try:
+        here.path.write_bytes(kept[0])
+        with pytest.raises(StaleError, match=r"^STALE: checkpoint in the folder must have number 2, of the ledger, "
+                                             r"or the next one, not 1: the job was continued from another one$"):
+            settle(ledger, [here, there])
+        here.path.unlink()
+        with pytest.raises(SiteError, match=r"checkpoint\.tar must be checkpoint 2, from which the job continues, "
+                                            r"not missing$"):
+            settle(ledger, [here, there])
+        assert not here.running
+        for sequence in (2, 1):  # that of the ledger, and the owner's next one
+            here.close()
+            here.path.write_bytes(kept[1])
+            here.go_on(sequence=sequence)
+            assert here.running
+        with pytest.raises(StaleError, match="must have number 0, of the ledger, or the next one, not 2: "):
+            here.close() or here.go_on(sequence=0)
+        settle(ledger, [here, there])
+        check(here, there, here, expected, ledger)
+    finally:
+        here.close()
+        there.close()
+
+
+def test_older_run(tmp_path, expected, monkeypatch):
+    """A source that was never scrubbed has the run of before; once the job is moved back, it does not continue that
+    one, although the start was lost."""
+    here, there, ledger = begun(tmp_path)
+    monkeypatch.setattr(here, "scrub", lambda: None)
+    advance(here, 1)
+    migrate(here, there, ledger)
+    assert here.run is not None
+    advance(there, 2)
+
+    def lost(message):
+        if message is Message.COMMITTED:
+            raise MigrationError("no start")
+
+    with pytest.raises(MigrationError, match=r"^no start$"):
+        migrate(there, here, ledger, channel=lost)
+    assert here.run.state()["batches"]["number"] == 3
+    check(here, there, here, expected, ledger)
+
+
+def test_checked_calls(tmp_path):
+    """Calls out of order are refused with the reason, and change nothing."""
+    here, there, ledger = begun(tmp_path)
+    try:
+        nonce = there.reserve()
+        with pytest.raises(SiteError, match=r"^here must have a job that is frozen, to make a checkpoint of it$"):
+            here.capture(nonce=nonce, sequence=1)
+        with pytest.raises(SiteError, match=r"^here must not run a job, to load another one$"):
+            here.load(b"", seen=0)
+        here.freeze()
+        with pytest.raises(SiteError, match=r"^Checkpoint must have a larger number than 0, from which the job "):
+            here.capture(nonce=nonce, sequence=0)
+        data = here.capture(nonce=nonce, sequence=1)
+        for call in (there.read_back, there.start, lambda: there.keep(data)):
+            with pytest.raises(SiteError, match=r"^there must have loaded a checkpoint$"):
+                call()
+        with pytest.raises(StaleError):
+            there.load(data, seen=1)
+        nonce = there.reserve()
+        data = here.capture(nonce=nonce, sequence=1)
+        there.load(data, seen=0)
+        with pytest.raises(SiteError, match=r"^there must keep the checkpoint that it has loaded, not another one$"):
+            there.keep(data + b"x")
+        assert not there.path.exists()
+        assert settle(ledger, [here, there]) is here
+    finally:
+        here.close()
+        there.close()

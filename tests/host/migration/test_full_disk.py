@@ -1,0 +1,139 @@
+# amaranth: UnusedElaboratable=no
+"""Full disks and memories in a migration: at each step of each party, one owner runs the job, to the same bits."""
+
+import contextlib
+import errno
+
+import pytest
+
+from host.migration import ledger as ledger_module
+from host.migration import site as site_module
+from host.migration.migrate import migrate, settle
+from tests.host.migration.sites import MOMENTUM, fabric_of, ledger_of, result, site_of, with_optimizer
+
+CONFIG = with_optimizer(MOMENTUM, max_steps=2)
+
+FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
+
+#: Functions that the calls of parties consist of, where a fault leaves one of them half done.
+PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
+                                          "verify", "scrub", "Run")] + [(ledger_module, "write_json")]
+
+
+class Fault:
+    """A function that fails once, before it does anything or when it is done; or from then on each time."""
+
+    def __init__(self, act, error, *, late=False, forever=False):
+        self.act, self.error, self.late, self.forever = act, error, late, forever
+        self.failed = False
+
+    def __call__(self, *arguments, **options):
+        if self.failed and not self.forever:
+            return self.act(*arguments, **options)
+        self.failed = True
+        if self.late:
+            self.act(*arguments, **options)
+        raise self.error()
+
+
+@pytest.fixture(scope="module")
+def rings():
+    """Two fabrics that stay open, of small nodes."""
+    with contextlib.ExitStack() as stack:
+        yield {name: stack.enter_context(fabric_of("wide", nodes=2, latency=latency)())
+               for name, latency in (("here", 16), ("there", 29))}
+
+
+def sites(folder, rings):
+    def fabric(name):
+        @contextlib.contextmanager
+        def opens():
+            rings[name].ring.recover()
+            yield rings[name]
+        return opens
+
+    return [site_of(name, folder, fabric(name), config=CONFIG) for name in ("here", "there")]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, rings):
+    here, _ = sites(tmp_path_factory.mktemp("whole"), rings)
+    here.begin()
+    return result(here)[:3]
+
+
+def calls(folder, rings):
+    """Calls of each party in a migration: the steps of it."""
+    here, there, ledger, made = *begun(folder, rings), []
+    with pytest.MonkeyPatch.context() as patch:
+        for title, party in (("here", here), ("there", there), ("ledger", ledger)):
+            for name in sorted(party.calls):
+                act = getattr(party, name)
+                if callable(act):
+                    def record(*arguments, act=act, call=(title, name), **options):
+                        made.append(call)
+                        return act(*arguments, **options)
+
+                    patch.setattr(party, name, record)
+        migrate(here, there, ledger)
+    assert there.running
+    return made
+
+
+def begun(folder, rings):
+    here, there = sites(folder, rings)
+    ledger = ledger_of(folder, "here")
+    here.begin()
+    return here, there, ledger
+
+
+def check(here, there, ledger, expected, label):
+    """One site runs, that of the ledger, to the same bits; with the disk as full as it was, and later."""
+    running = [site for site in (here, there) if site.running]
+    assert [site.name for site in running] == [ledger.read().owner], label
+    assert result(running[0])[:3] == expected, label
+
+
+#: Calls of a migration, in their order; a test compares them with those that are made.
+CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
+         ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
+
+
+def test_calls(tmp_path, rings):
+    """The walk below has each call of a migration."""
+    assert calls(tmp_path, rings) == CALLS
+
+
+@pytest.mark.parametrize(("fault", "late"), [("disk", False), ("disk", True), ("memory", False)],
+                         ids=["disk", "disk, when it is done", "memory"])
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
+    """Each call of each party fails, before it has done anything or when it has."""
+    here, there, ledger = begun(tmp_path, rings)
+    party = {"here": here, "there": there, "ledger": ledger}[call[0]]
+    failing = Fault(getattr(party, call[1]), FAULTS[fault], late=late)
+    monkeypatch.setattr(party, call[1], failing)
+    with pytest.raises((OSError, MemoryError)):
+        migrate(here, there, ledger)
+    assert failing.failed
+    assert ledger.read().owner == ("there" if CALLS.index(call) > 7 or (call[1] == "commit" and late) else "here")
+    check(here, there, ledger, expected, call)
+
+
+@pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
+def test_within_steps(tmp_path, rings, expected, part, fault, forever):
+    """Each function within the steps fails, once or from then on."""
+    module, name = part
+    here, there, ledger = begun(tmp_path, rings)
+    with pytest.MonkeyPatch.context() as patch:
+        failing = Fault(getattr(module, name), FAULTS[fault], forever=forever)
+        patch.setattr(module, name, failing)
+        # A source that cannot be scrubbed loses its fabric: the job has moved.
+        with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
+            migrate(here, there, ledger)
+        assert failing.failed
+    if not any(site.running for site in (here, there)):  # the target, which has no room to start as long as that
+        assert (name, forever) == ("Run", True)
+        settle(ledger, [here, there])
+    check(here, there, ledger, expected, part)
