@@ -1,6 +1,10 @@
 """Calls of a party in another process: results, errors, and messages that do not come."""
 
+import contextlib
+import pickle
+import random
 import re
+import socket
 import threading
 import time
 
@@ -8,7 +12,9 @@ import pytest
 
 from host.migration.ledger import Entry, Ledger
 from host.migration.migrate import MigrationError
-from host.migration.parties import RemoteLedger, serve
+from host.migration.parties import MESSAGES, Call, Challenge, Proof, RemoteLedger, serve
+from host.sockets.connections import Limits, Server
+from tests.host.sockets.values import value
 
 KEY = b"key of tenants"
 
@@ -18,7 +24,8 @@ def served(tmp_path):
     """A ledger at a socket."""
     ledger, address = Ledger(tmp_path / "ledger.json"), tmp_path / "socket"
     ledger.commit(Entry("here", 3))
-    threading.Thread(target=serve, args=(ledger, address), kwargs={"key": KEY}, daemon=True).start()
+    threading.Thread(target=serve, args=(ledger, address),
+                     kwargs={"key": KEY, "limits": Limits(first_seconds=1)}, daemon=True).start()
     while not address.exists():
         time.sleep(0.001)
     return ledger, address
@@ -64,3 +71,90 @@ def test_nobody(served, tmp_path):
     remote = RemoteLedger("ledger", address, key=KEY)
     assert re.fullmatch("here|there", remote.read().owner)
     remote.close()
+
+
+def raw(address):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(address))
+    connection.settimeout(20)
+    return connection
+
+
+def test_tenants_at_once(served):
+    """Several tenants take turns in calls, while others are silent: no connection waits for another one."""
+    _, address = served
+    silent = [raw(address) for _ in range(5)]
+    tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]
+    for number in range(4):
+        for tenant in tenants:
+            tenant.commit(Entry("there", number))
+        assert [tenant.read().sequence for tenant in tenants] == [number] * 3
+    for end in (*silent, *tenants):
+        end.close()
+
+
+def frames(registry):
+    """Messages that are none, that no tenant without a key may send, and that are half."""
+    call = registry.encode(Call(name="commit", arguments=(Entry("thief", 9),), options={}))
+    wrong = registry.encode(Proof(drawn=b"1" * 32, mac=b"2" * 32))
+    generator = random.Random(8)
+    pickled = pickle.dumps(("commit", (Entry("thief", 9),), {}))
+    return {"random": generator.randbytes(100), "pickle": pickled, "call": call, "wrong proof": wrong,
+            "wrong, then a call": wrong + call, "entry": registry.encode(Entry("thief", 9)),
+            "long": b"grad\0\1\0\0" + b"\xff" * 16, "http": b"GET / HTTP/1.1\r\n\r\n", "half": wrong[:40]}
+
+
+@pytest.mark.parametrize("kind", frames(MESSAGES))
+def test_other_bytes(served, kind):
+    """A tenant that sends anything else ends its own connection, and nothing else."""
+    ledger, address = served
+    remote = RemoteLedger("ledger", address, key=KEY)
+    remote.read()
+    other = raw(address)
+    assert len(other.recv(1000)) > 32  # the challenge
+    other.sendall(frames(MESSAGES)[kind])
+    if kind == "half":
+        assert remote.read() == Entry("here", 3)  # while it is awaited
+    with contextlib.suppress(ConnectionResetError):
+        assert other.recv(1000) == b""
+    other.close()
+    assert remote.read() == ledger.read() == Entry("here", 3)
+    remote.close()
+
+
+def test_random_calls(served):
+    """A tenant with the key may send any message and any value: the answer is a result or an error, and the party
+    continues."""
+    _, address = served
+    generator = random.Random(9)
+    for _ in range(100):
+        remote = RemoteLedger("ledger", address, key=KEY)
+        with contextlib.suppress(MigrationError):
+            remote.call(generator.choice(["read", "commit", "x", ""]), *[value(generator) for _ in range(2)])
+        with contextlib.suppress(OSError):
+            remote._connection and remote._connection._socket.sendall(generator.randbytes(50))
+        remote.close()
+    remote = RemoteLedger("ledger", address, key=KEY)
+    remote.commit(Entry("here", 4))
+    assert remote.read() == Entry("here", 4)
+    remote.close()
+
+
+def test_impostor(tmp_path):
+    """A party without the key is refused by the tenant."""
+    address = tmp_path / "socket"
+    server = Server(address, MESSAGES, greet=lambda peer: peer.send(Challenge(drawn=b"3" * 32)))
+
+    def answer():
+        for _ in range(100):
+            for peer, message in server.poll(0.1):
+                if isinstance(message, Proof):
+                    peer.send(Proof(drawn=b"", mac=message.mac))
+                    return
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(MigrationError, match=r"^ledger has not answered to read: Party must have the key of the "):
+        RemoteLedger("ledger", address, key=KEY).read()
+    thread.join()
+    server.close()

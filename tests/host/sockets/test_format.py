@@ -16,9 +16,8 @@ from host.migration.parties import MESSAGES as OF_PARTIES
 from host.pytorch.messages import MESSAGES as OF_RANKS
 from host.pytorch.messages import AllReduce, Answer, Hello, Step
 from host.sockets.format import HEAD, MAX_HEADER, Dimensions, MessageError, Registry, Within, length_of
-from host.training.optimizers import SGD, AdamW
-
-DTYPES = ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")
+from host.training.optimizers import SGD
+from tests.host.sockets.values import value
 
 
 def bits(value):
@@ -34,38 +33,6 @@ def bits(value):
     if dataclasses.is_dataclass(value):
         return type(value).__name__, [bits(getattr(value, field.name)) for field in dataclasses.fields(value)]
     return type(value).__name__, value
-
-
-def array(generator):
-    shape = [generator.randrange(4) for _ in range(generator.randrange(4))]
-    dtype = np.dtype(generator.choice(DTYPES))
-    data = generator.randbytes(math.prod(shape) * dtype.itemsize)
-    if dtype == np.bool_:
-        data = bytes(one & 1 for one in data)
-    values = np.frombuffer(data, dtype).reshape(shape)
-    return values.T if generator.random() < 0.2 else values
-
-
-def key(generator):
-    return generator.choice([generator.randrange(-5, 1 << 40), "".join(map(chr, generator.choices(range(600), k=3))),
-                             (generator.randrange(9), generator.randrange(9)), True, None])
-
-
-def value(generator, depth=0):
-    """A random value of any kind."""
-    kinds = [lambda: None, lambda: generator.random() < 0.5, lambda: generator.randrange(-1 << 200, 1 << 200),
-             lambda: generator.randrange(300),
-             lambda: generator.choice([math.inf, -math.inf, math.nan, -0.0, 5e-324,
-                                       struct.unpack(">d", generator.randbytes(8))[0]]),
-             lambda: "".join(map(chr, generator.choices([*range(300), 0xD800, 0x1F600], k=generator.randrange(9)))),
-             lambda: generator.randbytes(generator.randrange(40)), lambda: array(generator),
-             lambda: SGD(generator.random(), momentum=0.5, nesterov=generator.random() < 0.5),
-             lambda: AdamW(generator.random(), betas=(generator.random(), 0.5), clip=generator.choice([None, 2.0]))]
-    if depth < 4:
-        kinds += [lambda: [value(generator, depth + 1) for _ in range(generator.randrange(4))],
-                  lambda: tuple(value(generator, depth + 1) for _ in range(generator.randrange(4))),
-                  lambda: {key(generator): value(generator, depth + 1) for _ in range(generator.randrange(4))}] * 2
-    return generator.choice(kinds)()
 
 
 def test_round_trip():
