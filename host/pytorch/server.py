@@ -32,8 +32,11 @@ _CAUSE = 0.5
 #: were given anything; following any other error the ring serves nobody.
 _NAMED = (RingError, DeviceError, JobError, OSError)
 
-#: Unknown connections for each rank, and at least.
+#: Unknown connections for each rank, and for four more.
 _UNKNOWN = 4
+
+#: Seconds by which the limit of a message is longer than that of the ranks that wait for it, whose error has more.
+_LATER = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,7 @@ class RingServer:
                  say: Callable[[str], None] = lambda text: None) -> None:
         self._ranks, self._jobs, self._patience, self._say = ranks, jobs, patience, say
         self._server = Server(address, MESSAGES, limits=Limits(unknown=_UNKNOWN * (ranks + 4),
-                                                               seconds=patience.timeout))
+                                                               seconds=patience.timeout + _LATER))
         self._advice = "give gradring launch a longer --timeout"
         self._connections: dict[int, Peer] = {}
         self._left: set[int] = set()
@@ -245,7 +248,7 @@ class RingServer:
         if message.timeout <= self._patience.timeout:
             self._patience = Patience(timeout=message.timeout, slow=min(self._patience.slow, message.timeout / 2))
             self._advice = "give init_process_group a longer timeout"
-            self._server.limits = dataclasses.replace(self._server.limits, seconds=message.timeout)
+            self._server.limits = dataclasses.replace(self._server.limits, seconds=message.timeout + _LATER)
         peer.owner = message.rank
         self._connections[message.rank] = peer
         self._answer(message.rank, Answer(well=True))

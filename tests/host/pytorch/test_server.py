@@ -8,8 +8,9 @@ import pytest
 
 from host.driver.diagnosis import RingError
 from host.pytorch.client import RingClient, client
-from host.pytorch.messages import ADDRESS, AllReduce, Failed, Hello, Open, Save
+from host.pytorch.messages import ADDRESS, MESSAGES, AllReduce, Answer, Failed, Hello, Leave, Open, Save
 from host.pytorch.server import Patience
+from host.sockets.connections import Client
 from host.training.optimizers import SGD
 from tests.host.pytorch.ranks import serving
 
@@ -177,3 +178,112 @@ def test_client(monkeypatch, tmp_path):
         alone.leave()
         with pytest.raises(RingError, match=r"^Rank must join|^Rank must ask the ring before it leaves$"):
             alone.join(0, 1, 1800)
+
+
+def test_short_timeout_of_a_group(tmp_path):
+    """A process group that waits for a shorter time than the ring makes the ring wait no longer, with its cause."""
+    with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
+        for rank, client in enumerate(ranks.clients):
+            client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
+        begun = time.monotonic()
+        text = same_error(ranks.ask(ones(), None, None))
+        assert time.monotonic() - begun < 10  # of the ring's 40
+        assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
+                        "what holds them up, or give init_process_group a longer timeout")
+        assert ranks.said[0].startswith("rank 0 has waited 0.2 s for ranks 1 and 2, ")
+
+
+def test_escaped(ranks):
+    """Text of a rank moves no cursor and has no color."""
+    waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
+    assert ranks.clients[1].fail(Failed(rank=1, error="KeyError: '\x1b[2J\r\n\x07'", own=True)) is None
+    assert same_error([waiting.exception(10)]) == (
+        "Rank 1 has ended by KeyError: '\\x1b[2J\\r\\n\\x07'; the others cannot go on without it")
+
+
+class Broken:
+    """Jobs with a fault of their own."""
+
+    def answer(self, requests):
+        raise KeyError(139775748446144)
+
+    def save(self, request):
+        return {"set": {1, 2}}
+
+
+def test_fault_of_the_launcher(tmp_path):
+    """An error that no request can be refused by is one of all ranks, and the server continues to answer."""
+    with serving(tmp_path, Broken(), ranks=RANKS) as ranks:
+        with pytest.raises(RingError, match=r"^Values of a message must be of the kinds that it can have, not set$"):
+            ranks.clients[0].ask(Save(job=0))
+        assert ranks.server.error is None
+        assert same_error(ranks.ask(*[ones()] * RANKS)) == "KeyError: 139775748446144"
+        assert ranks.server.error == "KeyError: 139775748446144"
+
+
+def test_wrong_request(ranks):
+    """A request with other values than its class has is refused at the rank; the other ranks do not notice."""
+    with pytest.raises(RingError, match=r"^values of AllReduce must be an array of float32 in 1 dimension, not "):
+        ranks.clients[0].ask(AllReduce(values=np.ones(4)))
+    assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
+
+
+def send(ranks, data):
+    """Send other bytes on the connection of rank 1."""
+    ranks.clients[1]._connection._socket.sendall(data)
+
+
+@pytest.mark.parametrize(("data", "text"), [
+    (b"\x80\x05K\x01." * 20, "Rank 1 must send messages of this format: Frame must begin with b'grad', not "),
+    (MESSAGES.encode(Hello(rank=1, ranks=3, timeout=9.0)), "Rank 1 must send a message that can come here, not Hel"),
+    (MESSAGES.encode(Answer(well=True)), "Rank 1 must send a message that can come here, not Answer"),
+    (MESSAGES.encode(Failed(rank=3, error="", own=True)) * 2, "Rank 1 must send a message that can come here, not Fa"),
+    (MESSAGES.encode(ones()) * 2, "Rank 1 must send a message that can come here, not AllReduce"),
+], ids=["pickle", "hello", "answer", "failure of another rank", "two requests"])
+def test_other_bytes_of_a_rank(ranks, data, text):
+    """A rank that sends something else ends the run, with its number and the reason."""
+    waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
+    send(ranks, data)
+    assert same_error([waiting.exception(10)]).startswith(text)
+
+
+@pytest.mark.parametrize("message", [ones(), Leave(gloo={}), Save(job=0), Answer(well=True), Failed(rank=3, error="",
+                                                                                                   own=True)],
+                         ids=lambda message: type(message).__name__)
+def test_other_messages_first(ranks, tmp_path, message):
+    """A connection that does not begin as a rank's ends, and nothing else does."""
+    other = Client(tmp_path / "ring", MESSAGES)
+    other.send(message)
+    with pytest.raises(EOFError):
+        other.receive(seconds=10)
+    other.close()
+    assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
+    assert ranks.said == [f"a connection to the ring was closed, since it is not that of a rank: it must send a "
+                          f"message that can come here, not {type(message).__name__}"]
+
+
+def test_rank_that_does_not_read(tmp_path):
+    """A rank that is stopped amid its answer holds up no other one, and is named as late for the next operation."""
+    with serving(tmp_path, Sums(), ranks=2, patience=Patience(slow=0.3, timeout=1.5)) as ranks:
+        request = ones(1_000_000)
+        ranks.clients[1]._connection.send(request)
+        assert ranks.clients[0].ask(request)[0] == 2
+        with pytest.raises(RingError, match=r"^Rank 1 must (ask for a sum of 4 elements|read its answer) within "):
+            ranks.clients[0].ask(ones())
+
+
+def test_stopped(tmp_path):
+    """Ranks that a signal has stopped are named while nobody waits for the ring, and end the run in the end."""
+    with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=0.6)) as ranks:
+        ranks.server.stopped([1])
+        time.sleep(0.3)
+        for now in ([1], [1], [0, 1], [0]):
+            ranks.server.stopped(now)
+        assert len(ranks.said) == 1
+        assert re.fullmatch(r"rank 1 has been stopped by a signal for \d\.\d s", ranks.said[0])
+        assert ranks.server.slow == [0, 1, 0]
+        ranks.server.stopped([0, 1])
+        assert ranks.server.error is None
+        time.sleep(0.7)
+        ranks.server.stopped([1])
+        assert ranks.server.error.startswith("Rank 1 must run, and has been stopped by a signal for 0.6 seconds: ")

@@ -1,0 +1,101 @@
+"""Folders of sockets: where they are, and which of them are removed."""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from host.sockets import folder as module
+from host.sockets.folder import socket_folder
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """A temporary folder of the test's own, and no other ones."""
+    found = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as the path of a socket must be
+    monkeypatch.setattr(tempfile, "tempdir", str(found))
+    monkeypatch.setattr(module, "_SHORT", ())
+    yield found
+    subprocess.run(["rm", "-rf", found], check=True)
+
+
+def killed(temporary):
+    """A folder with a socket, of a process that was killed."""
+    code = ("import os, signal, socket\n"
+            "from host.sockets.folder import socket_folder\n"
+            "with socket_folder() as folder:\n"
+            "    socket.socket(socket.AF_UNIX).bind(str(folder / 'ring'))\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n")
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=False)
+    path, = [one for one in temporary.iterdir() if one.name.startswith(module._PREFIX)]
+    assert (path / "ring").is_socket()
+    return path
+
+
+def test_abandoned(temporary):
+    """The folder of a killed process goes with the next start; that of a living one, of another user, one without a
+    lock or with other files, and links stay as they are."""
+    abandoned = killed(temporary)
+    other = temporary / "other"
+    other.mkdir()
+    (other / "lock").touch()
+    (temporary / f"{module._PREFIX}link").symlink_to(other)
+    unlocked, full, linked = (temporary / f"{module._PREFIX}{name}" for name in ("unlocked", "full", "linked"))
+    for path in (unlocked, full, linked):
+        path.mkdir()
+    for name in ("lock", "ring", "work"):
+        (full / name).touch()
+    (linked / "lock").symlink_to(other / "lock")
+    with socket_folder() as first:
+        assert not abandoned.exists()
+        (first / "ring").touch()
+        with socket_folder() as second:
+            assert first.exists()
+            assert second != first
+            assert second.stat().st_mode & 0o777 == 0o700
+        assert not second.exists()
+    assert not first.exists()
+    assert (other / "lock").exists()
+    assert all((full / name).exists() for name in ("lock", "ring", "work"))
+    assert unlocked.exists()
+    assert (linked / "lock").is_symlink()
+
+
+def test_another_users(temporary, monkeypatch):
+    abandoned = killed(temporary)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with socket_folder():
+        assert abandoned.exists()
+
+
+def test_locked(temporary):
+    """What counts is the lock, not the process."""
+    abandoned = killed(temporary)
+    with (abandoned / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with socket_folder():
+            assert abandoned.exists()
+    with socket_folder():
+        assert not abandoned.exists()
+
+
+@pytest.mark.parametrize("length", [85, 200])
+def test_long(temporary, monkeypatch, length):
+    """A temporary folder with too long a path is left for a shorter one; without one, the error names TMPDIR."""
+    path = Path(str(temporary / "x").ljust(length, "x"))
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    with pytest.raises(OSError, match=r"Temporary folder must be one that can be written to, with a path of at most "
+                                      rf"\d+ bytes, for a socket, not {path}: set TMPDIR to another one$"):
+        socket_folder().__enter__()
+    monkeypatch.setattr(module, "_SHORT", ("/nothing", str(temporary)))
+    with socket_folder() as folder, socket.socket(socket.AF_UNIX) as connection:
+        connection.bind(str(folder / "ring"))
+        assert folder.parent == temporary

@@ -1,0 +1,205 @@
+"""Faults of ranks and of connections, each in a run of its own, and what must come of each."""
+
+import contextlib
+import dataclasses
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from host.pytorch.messages import MESSAGES, Hello
+
+__all__ = ["KINDS", "Case", "Outcome", "plan", "play"]
+
+ROOT = Path(__file__).parents[2]
+
+#: Seconds after which late ranks are named, after which the run ends, and that a busy machine may take in addition.
+SLOW, TIMEOUT, SLACK = 0.5, 3.0, 20.0
+
+#: Sums of a run, and the one amid which something happens at the latest.
+SUMS, AMID = 60, 40
+
+_LATE = rf"error: Rank \d+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
+_HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
+_STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
+
+#: Kinds of faults, and for each the ways in which it comes, with the error of the run: an empty one if it ends well,
+#: None if the launcher is not there any more.
+KINDS = {
+    "stop": {"rank stopped": f"({_LATE}|{_STOPPED})", "all stopped": f"({_LATE}|{_STOPPED}|{_HALF})"},
+    "kill": {"rank killed": r"error: Rank \d+ has ended by signal SIGKILL; the others cannot go on without it$",
+             "launcher killed": None},
+    "garbage": {"random bytes": "", "http": "",
+                "own garbage": r"error: Rank \d+ must send messages of this format: Frame must begin with b'grad', "},
+    "half message": {"half hello": "", "half head": "", "own half": _LATE},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fault.
+
+    Members
+    -------
+    kind, way : str
+        Keys of :data:`KINDS`.
+    ranks, rank : int
+        Ranks, and the one that is concerned.
+    step : int
+        Sum amid which it happens.
+    delay : float
+        Seconds from the beginning of that sum.
+    seed : int
+    """
+
+    kind: str
+    way: str
+    ranks: int
+    rank: int
+    step: int
+    delay: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What has come of a fault.
+
+    Members
+    -------
+    code : int
+        Exit code of the launcher.
+    seconds : float
+        Seconds from the fault to the end of the launcher and of all ranks.
+    wrong : list of str
+        Everything that must not be so.
+    text : str
+        Everything that was printed.
+    """
+
+    code: int
+    seconds: float
+    wrong: list[str]
+    text: str
+
+
+def plan(faults, *, ranks, seed):
+    """Some faults of each kind, in turn of each of its ways."""
+    generator = random.Random(seed)
+    return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
+                 rank=generator.randrange(count), step=generator.randrange(AMID),
+                 delay=generator.choice([0, generator.uniform(0, 0.05)]), seed=generator.randrange(1 << 30))
+            for count in ranks for kind in KINDS for number in range(faults)]
+
+
+def _await(condition, seconds):
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _lives(process):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def _strike(case, launcher, ranks, address):
+    """Make the fault happen, unless the rank does it itself; a connection that stays open."""
+    generator = random.Random(case.seed)
+    match case.way:
+        case "rank stopped":
+            os.kill(ranks[case.rank], signal.SIGSTOP)
+        case "all stopped":
+            for rank in ranks:
+                os.kill(rank, signal.SIGSTOP)
+        case "rank killed":
+            os.kill(ranks[case.rank], signal.SIGKILL)
+        case "launcher killed":
+            if case.seed % 2:  # with a rank that cannot notice
+                os.kill(ranks[case.rank], signal.SIGSTOP)
+            launcher.kill()
+        case "random bytes" | "http" | "half hello" | "half head":
+            hello = MESSAGES.encode(Hello(rank=case.rank, ranks=case.ranks, timeout=9.0))
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(address)
+            connection.sendall({"random bytes": generator.randbytes(100), "http": b"GET / HTTP/1.1\r\n\r\n",
+                                "half hello": hello[:generator.randrange(24, len(hello))],
+                                "half head": hello[:generator.randrange(1, 24)]}[case.way])
+            return connection
+    return None
+
+
+def play(case, folder):
+    """Outcome of a case, in a folder that is free."""
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    with (folder / "printed").open("wb") as printed:
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "tests.launch_faults.launcher", str(case.ranks), str(SLOW), str(TIMEOUT),
+             str(ROOT / "tests/launch_faults/script.py"), str(folder), str(SUMS), case.way, str(case.rank),
+             str(case.step), str(case.seed)],
+            cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}, stdout=printed,
+            stderr=printed)
+    files = [folder / f"{rank}.pid" for rank in range(case.ranks)]
+    connection = None
+    try:
+        _await(lambda: (folder / "amid").exists() or launcher.poll() is not None, 240)
+        assert (folder / "amid").exists(), (case, (folder / "printed").read_text())
+        ranks = [int(file.read_text()) for file in files]
+        address, = temporary.glob("*/ring")
+        time.sleep(case.delay)
+        begun = time.monotonic()
+        connection = _strike(case, launcher, ranks, str(address))
+        wrong = []
+        if not _await(lambda: launcher.poll() is not None, TIMEOUT + SLACK):
+            wrong.append(f"launcher has not ended {TIMEOUT + SLACK:g} seconds after the fault")
+        if not _await(lambda: not any(map(_lives, ranks)), SLACK):
+            wrong.append("ranks are left")
+        seconds = time.monotonic() - begun
+    finally:
+        launcher.kill()
+        launcher.wait()
+        for file in files:
+            with contextlib.suppress(OSError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
+        if connection is not None:
+            connection.close()
+    text = (folder / "printed").read_text()
+    return Outcome(code=launcher.returncode, seconds=seconds, text=text,
+                   wrong=wrong + _judge(case, launcher.returncode, text, temporary))
+
+
+def _judge(case, code, text, temporary):
+    """Everything that is not as it must be, once all processes have ended."""
+    wrong, lines = [], text.splitlines()
+    expected = KINDS[case.kind][case.way]
+    if "Traceback" in text:
+        wrong.append("a traceback")
+    if expected is None:
+        if code != -signal.SIGKILL:
+            wrong.append(f"exit code {code}")
+        _start(temporary)
+    elif code != (1 if expected else 0):
+        wrong.append(f"exit code {code}")
+    elif expected and (not re.match(expected, lines[-1]) or text.count("error: ") != 1):
+        wrong.append("another error, or one more than once")
+    if case.way == "rank stopped" and not re.search(rf"\brank {case.rank}\b", text):
+        wrong.append("the rank was not named")
+    if left := [path.name for path in temporary.iterdir()]:
+        wrong.append(f"left: {left}")
+    return wrong
+
+
+def _start(temporary):
+    """Begin another launcher in the same temporary folder, as far as its folder."""
+    code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

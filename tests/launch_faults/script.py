@@ -1,0 +1,53 @@
+"""Sums on all ranks, of which one may send other bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
+
+Each rank leaves the number of its process in the folder before the first sum, and the file ``amid`` when the sum of
+that step begins.
+"""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from host.pytorch.client import client
+from host.pytorch.messages import MESSAGES, AllReduce
+
+#: Elements of a sum: messages of both more and less than a socket takes at once.
+SIZES = (5, 3000, 300_000)
+
+
+def misbehave(kind, request, generator):
+    """Send something else, or a part, and stay."""
+    frame = MESSAGES.encode(request)
+    connection = client()._connection._socket
+    if kind == "own garbage":
+        connection.sendall(generator.randbytes(100))
+    else:
+        connection.sendall(frame[:generator.randrange(1, len(frame))])
+    time.sleep(600)
+
+
+def main(folder, sums, kind, rank, step, seed):
+    folder, own, ranks = Path(folder), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    client().join(own, ranks, 1800)
+    beside = folder / f"{own}.new"
+    beside.write_text(str(os.getpid()))
+    beside.rename(folder / f"{own}.pid")
+    while not all((folder / f"{other}.pid").exists() for other in range(ranks)):
+        time.sleep(0.01)
+    generator = random.Random(seed)
+    for number in range(int(sums)):
+        request = AllReduce(values=np.full(generator.choice(SIZES), own + 1, np.float32))
+        if number == int(step):
+            (folder / "amid").touch()
+            if own == int(rank) and kind.startswith("own"):
+                misbehave(kind, request, generator)
+        total = client().ask(request)
+        assert (total == ranks * (ranks + 1) // 2).all()
+        time.sleep(0.002)
+
+
+main(*sys.argv[1:])
