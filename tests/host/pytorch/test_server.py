@@ -237,7 +237,7 @@ def send(ranks, data):
     (b"\x80\x05K\x01." * 20, "Rank 1 must send messages of this format: Frame must begin with b'grad', not "),
     (MESSAGES.encode(Hello(rank=1, ranks=3, timeout=9.0)), "Rank 1 must send a message that can come here, not Hel"),
     (MESSAGES.encode(Answer(well=True)), "Rank 1 must send a message that can come here, not Answer"),
-    (MESSAGES.encode(Failed(rank=3, error="", own=True)) * 2, "Rank 1 must send a message that can come here, not Fa"),
+    (MESSAGES.encode(Failed(rank=3, error="", own=True)) * 2, "Rank 1 must send a message that can come here, not F"),
     (MESSAGES.encode(ones()) * 2, "Rank 1 must send a message that can come here, not AllReduce"),
 ], ids=["pickle", "hello", "answer", "failure of another rank", "two requests"])
 def test_other_bytes_of_a_rank(ranks, data, text):
