@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults launch-faults slow-ranks late mutate check bench large-rings messages two-jobs job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults launch-faults damaged-files slow-ranks late mutate check bench large-rings messages two-jobs job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -79,6 +79,7 @@ help:
 	@echo "make launch-faults  stopped and killed ranks, other bytes and half messages: does each run end? (FAULTS=20 RANKS=2,4 SEED=)"
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
 	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
+	@echo "make damaged-files  damaged files of each kind that commands read: refused in a line, within 1 GB (FILES=600 SEED=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
 	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
 	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
@@ -258,6 +259,9 @@ launch-faults: $(VENV)/.test
 slow-ranks: $(VENV)/.test $(VENV)/.torch
 	$(BIN)/python -m tests.slow_ranks $(call option,CASES,--cases) $(call option,RANKS,--ranks) \
 	  $(call option,SLOW,--slow) $(call option,SEED,--seed)
+
+damaged-files: $(VENV)/.test
+	$(BIN)/python -m tests.damaged $(call option,FILES,--files) $(call option,SEED,--seed)
 
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.faults $(call option,FAULTS,--faults) $(call option,SEED,--seed) $(call option,JOBS,--jobs)

@@ -21,10 +21,22 @@ from pathlib import Path
 
 from boards import dsp_registers as registers
 from boards.parts import count_parts, part_lines
-from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, kept, prepare, save
+from boards.tools import (
+    MOST_SEEDS,
+    RESULTS,
+    Family,
+    SynthesisError,
+    Tools,
+    execute,
+    kept,
+    prepare,
+    read_results,
+    save,
+)
 from boards.top import Top
 from hdl.board import BoardTop
 from hdl.ring.ports import link_signature, wires_per_link
+from sim import json_files
 from sim.verilated import toolchain
 
 try:
@@ -66,7 +78,8 @@ class Plan:
 def plan(wired: Board, top: Top) -> Plan:
     """Have Amaranth make a board's files, and take from them the parts that :func:`build` needs."""
     files = wired.platform().prepare(top, _TOP, emit_src=False).files
-    commands = {program: arguments for program, *arguments in json.loads(files[f"build_{_TOP}.json"])["commands"]}
+    script = json_files.parse_product(files[f"build_{_TOP}.json"])
+    commands = {program: arguments for program, *arguments in script["commands"]}
     return Plan(files[f"{_TOP}.il"], files[_TOP + wired.family.constraints], commands[wired.family.nextpnr],
                 commands[wired.family.packer])
 
@@ -112,7 +125,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
             break
         progress(f"{name}: placement with seed {seed}")
         place = _placement(unit, netlist, made, tools, name, wired, config.clock, seed)
-        report = json.loads((place / "report.json").read_text())
+        report = json_files.read_product(place / "report.json")
         reached.append(_fmax(report, config.clock))
         met = (place / product).exists()
         progress(f"{name}: seed {seed} reaches {reached[-1]:.2f} MHz of {config.clock / 1e6:g} MHz"
@@ -125,7 +138,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
                              f"{missing:.2f} MHz below it, at {max(reached):.2f} MHz; there is no bitstream")
     seed, place, report = chosen
     shutil.copyfile(place / product, bitstream)
-    statistic = json.loads((netlist / "stat.json").read_text())
+    statistic = json_files.read_product(netlist / "stat.json")
     result = {
         "name": name,
         "board": name,
@@ -185,7 +198,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
             if full:
                 raise SynthesisError(f"{name} does not fit its {wired.part}: {full}") from None
             # What misses the clock is an error to nextpnr too, but one with a report.
-            if not report.exists() or not _missed(json.loads(report.read_text())):
+            if not report.exists() or not _missed(json_files.read_product(report)):
                 raise
         else:
             execute([*tools.packer, *made.pack], fresh, f"{_TOP}{wired.family.bitstream}", log.name)
@@ -225,8 +238,8 @@ def table() -> str:
     lines = ["| Board | Part | Nodes | Link wires | LUT4 | LUTs | FF | DSP | block RAM | Clock MHz "
              "| Fmax MHz: median (range) | Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
-    for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
-        if "board" not in row:
+    for row in read_results(RESULTS, boards=True):
+        if row["board"] not in BOARDS:
             continue
         figures = [f"{used['used']:,} of {used['available']:,}" if (used := row["utilisation"].get(bel)) else "0"
                    for bel in BOARDS[row["board"]].family.sites]

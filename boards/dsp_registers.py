@@ -11,6 +11,8 @@ import json
 import re
 from pathlib import Path
 
+from sim import json_files
+
 __all__ = ["SOURCE", "absorb", "rewrite"]
 
 #: What decides on a netlist beside its design and tools, for digests.
@@ -159,7 +161,7 @@ def rewrite(netlist: Path, top: str, statistic: Path, *, stays: re.Pattern | Non
     stays : re.Pattern or None
         Names of flip-flops that may not move.
     """
-    design, counts = (json.loads(path.read_text()) for path in (netlist, statistic))
+    design, counts = (json_files.read_product(path) for path in (netlist, statistic))
     _, gone = absorb(design["modules"][top], stays=stays)
     counts["design"]["num_cells_by_type"][FLIP_FLOP] -= gone
     netlist.write_text(json.dumps(design))

@@ -1,9 +1,9 @@
 """Cells of each part of a design, from its flattened netlist."""
 
-import json
 from pathlib import Path
 
 from boards.tools import Family
+from sim import json_files
 
 __all__ = ["count_parts", "part_lines"]
 
@@ -23,7 +23,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
         Name of the module that the design was flattened into.
     family : Family
     """
-    module = json.loads(netlist.read_text())["modules"][top]
+    module = json_files.read_product(netlist)["modules"][top]
     cells = module["cells"]
     scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
     kinds = {name: kind for name, cell in sorted(cells.items()) if (kind := family.kind(cell["type"]))}

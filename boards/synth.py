@@ -22,9 +22,21 @@ from pathlib import Path
 
 from boards import dsp_registers as registers
 from boards.parts import count_parts, part_lines
-from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, kept, prepare, save
+from boards.tools import (
+    ECP5,
+    MOST_SEEDS,
+    RESULTS,
+    SynthesisError,
+    Tools,
+    execute,
+    kept,
+    prepare,
+    read_results,
+    save,
+)
 from boards.units import UNITS
 from hdl.ring.ports import wires_per_link
+from sim import json_files
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
@@ -151,7 +163,7 @@ def _wires(name: str, options: dict) -> dict:
 
 
 def _cells(netlist: Path) -> dict:
-    statistic = json.loads((netlist / "stat.json").read_text())
+    statistic = json_files.read_product(netlist / "stat.json")
     return ECP5.count(statistic["design"]["num_cells_by_type"])
 
 
@@ -218,7 +230,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         place = toolchain.cached(
             kept(f"{unit}-{part}-{frequency:g}-{seed}"),
             lambda fresh, seed=seed: _place(fresh, netlist / "wrapper.json", tools, chip, frequency, seed))
-        report = json.loads((place / "report.json").read_text())
+        report = json_files.read_product(place / "report.json")
         reached.append(_fmax(report))
         progress(f"{label}: seed {seed} reaches {reached[-1]:.2f} MHz" + (_path(report) if path else ""))
     result = {
@@ -242,9 +254,7 @@ def table() -> str:
     lines = ["| Unit | Part | LUT4 | CCU2C | LUT RAM | FF | DSP | BRAM | Link wires | Fmax MHz: median (range) "
              "| Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
-    for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
-        if "board" in row:
-            continue
+    for row in read_results(RESULTS, boards=False):
         fmax = row["fmax_mhz"]
         counts = " | ".join(str(row[name]) for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"))
         wires = " + ".join(map(str, row.get("wires_per_link", ["-"])))

@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from sim import json_files
+from sim.fields import having, integer, mapping, number, several, text
 from sim.verilated import toolchain
 
-__all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "execute", "kept"]
+__all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "execute", "kept", "read_results"]
 
 #: Where reports and bitstreams are written.
 RESULTS = toolchain.BUILD / "synth"
@@ -197,6 +200,33 @@ def prepare(folder: Path) -> None:
             file.flush()
     except OSError as error:
         raise SynthesisError(f"Results cannot be written to {folder}: {error.strerror}") from None
+
+
+_count = integer(0, 1 << 32)
+_WIRES = {"wires_per_link": several(_count, 0, 64)}
+_MEASURED = {"name": text(r"[^|\n]*"), "part": text(r"[^|\n]*"), "seeds": _count,
+             "fmax_mhz": having(median=number(), min=number(), max=number())}
+_RESULTS = {
+    True: having(_WIRES, **_MEASURED, board=text(r"[^|\n]*"), nodes=_count, lut4=_count, clock_mhz=number(),
+                 utilisation=mapping(text(".*"), having(used=_count, available=_count), 4096)),
+    False: having(_WIRES, **_MEASURED, **dict.fromkeys(
+        ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"), _count))}
+
+
+def read_results(folder: Path, *, boards: bool) -> Iterator[dict[str, Any]]:
+    """Results of units, or of boards, that :func:`save` has written into a folder.
+
+    Raises
+    ------
+    ValueError
+        A file is damaged, or another; the message names it.
+    """
+    for path in sorted(folder.glob("*.json")):
+        value = json_files.read(path)
+        if not isinstance(value, dict) or (("board" in value) == boards and not _RESULTS[boards](value)):
+            raise ValueError(f"{path} must be a result of synthesis, not damaged or another file: remove it")
+        if ("board" in value) == boards:
+            yield value
 
 
 def save(path: Path, text: str) -> None:

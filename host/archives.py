@@ -1,29 +1,185 @@
-"""Files of numpy arrays, as they are read: whole, and without pickles."""
+"""Files of numpy arrays, as they are read: whole, without pickles, and within bounds.
 
+The sizes that a file declares are compared with each other, with the expected types and with the bounds before memory
+is taken for them, so that a small file cannot ask for a large amount.
+"""
+
+import contextlib
+import dataclasses
+import io
+import math
+import re
+import struct
 import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["read_arrays"]
+__all__ = ["Kind", "read_arrays", "read_header"]
+
+#: Arrays of a file, bytes of its directory, and bytes of an array's header.
+_MOST_ARRAYS, _MOST_DIRECTORY, _MOST_HEADER = 4096, 1 << 20, 1024
+#: Characters of a text.
+_MOST_CHARACTERS = 256
+#: Fields at the end of a zip file, which has no comment, and signature in front of them in a file of more than 4 GB.
+_END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][biufU][1-9]\d{0,3})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,12}(?:, \d{1,12}){0,7},?)?)\), \} *\n")
+_DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError,
+            OverflowError, IndexError, KeyError, TypeError)
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+class _KindError(ValueError):
+    """An array is not of the expected kind."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """An array that is expected.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Its type; of texts any length.
+    dimensions : int
+    """
+
+    dtype: npt.DTypeLike
+    dimensions: int = 0
+
+    def check(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Raise ``_KindError`` for an array of another type or number of dimensions."""
+        expected = np.dtype(self.dtype)
+        if dtype.kind != expected.kind or (dtype.kind != "U" and dtype != expected):
+            raise _KindError(f"Array {name} must be of type {expected.name}, not {dtype.name}")
+        if dtype.itemsize > 4 * _MOST_CHARACTERS:
+            raise _KindError(f"Array {name} must have at most {_MOST_CHARACTERS} characters")
+        if len(shape) != self.dimensions:
+            dimensions = ("one number or text", "a vector", "a matrix")[self.dimensions]
+            raise _KindError(f"Array {name} must be {dimensions}, not of shape {shape!r}")
+
+
+def read_arrays(path: Path, expected: Mapping[str, Kind], *, most: int) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an npz file, by name.
+
+    Parameters
+    ----------
+    path : Path
+    expected : mapping of str to Kind
+        Arrays that the file may have, by regular expressions of their names.
+    most : int
+        Bytes that the file, and all arrays together, may take.
 
     Raises
     ------
     ValueError
-        The file is damaged, or no npz file.
+        The file is damaged, no npz file, or has other or larger arrays; the message names it.
     OSError
         The file cannot be read.
     """
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    with _damages(path, "an npz file, not a damaged one or another"):
+        _check_end(data, most)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if len(members) > _MOST_ARRAYS:
+                raise ValueError(f"it must have at most {_MOST_ARRAYS} arrays")
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            for member in members:
+                name = member.filename.removesuffix(".npy")
+                if name == member.filename or name in arrays:
+                    raise ValueError(f"it must have arrays of different names, not {member.filename[:40]!r}")
+                kind = next((kind for pattern, kind in expected.items() if re.fullmatch(pattern, name)), None)
+                if kind is None:
+                    raise _KindError(f"Arrays must be those that gradring writes, without {name[:40]}")
+                most -= member.file_size
+                if most < 0:
+                    raise ValueError("its arrays must be smaller")
+                arrays[name] = _array(archive, member, name, kind)
+    return arrays
+
+
+@contextlib.contextmanager
+def _damages(path: Path, what: str) -> Iterator[None]:
+    """Turn every error of a damaged file into a line."""
     try:
-        with path.open("rb") as file, zipfile.ZipFile(file):
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{path} must be an npz file, not a damaged one or another: {error}") from None
+        yield
+    except _KindError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except _DAMAGES as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} must be {what}: {reason}") from None
+
+
+def _check_end(data: bytes, most: int) -> None:
+    """Raise ``ValueError`` for a file that is too large, or that declares a directory which is."""
+    if len(data) > most:
+        raise ValueError(f"it must have at most {most:,} bytes")
+    if len(data) < _END.size:
+        raise ValueError("it must be a zip file")
+    signature, *_, entries, directory, offset, comment = _END.unpack(data[-_END.size:])
+    if signature != b"PK\5\6" or comment:
+        raise ValueError("it must be a zip file, whole and without a comment")
+    if entries > _MOST_ARRAYS or directory > _MOST_DIRECTORY or data[-_END.size - 20:-_END.size - 16] == _END_64:
+        raise ValueError(f"it must have at most {_MOST_ARRAYS:,} arrays, in {_MOST_DIRECTORY:,} bytes of directory")
+    if offset + directory != len(data) - _END.size:
+        raise ValueError("its directory must be at the end")
+
+
+def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    """Read the header of an npy file of version 1.0: type, shape, whether columns follow each other, and its bytes.
+
+    Parameters
+    ----------
+    file : binary file
+    name : str
+        Name of the array, for messages.
+
+    Raises
+    ------
+    ValueError
+        The file is of another form.
+    """
+    magic = file.read(10)
+    length = int.from_bytes(magic[8:], "little")
+    if magic[:8] != b"\x93NUMPY\1\0" or length > _MOST_HEADER:
+        raise ValueError(f"array {name} must be an npy file of version 1.0")
+    match = _HEADER.fullmatch(file.read(length))
+    if match is None:
+        raise ValueError(f"array {name} must have a type and a shape")
+    try:
+        dtype = np.dtype(match[1].decode())
+    except TypeError:
+        raise ValueError(f"array {name} must have a type that there is") from None
+    shape = tuple(int(size) for size in match[3].split(b",") if size.strip())
+    return dtype, shape, match[2] == b"True", len(magic) + length
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, kind: Kind) -> npt.NDArray[Any]:
+    """An array, for which memory is taken when its size is known to be that of its member."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
+        raise ValueError(f"array {name} must be stored or deflated")
+    with archive.open(member) as file:
+        dtype, shape, fortran, length = read_header(file, name)
+        kind.check(name, dtype, shape)
+        size = math.prod(shape) * dtype.itemsize
+        if size != member.file_size - length:
+            raise ValueError(f"array {name} must have the size of its shape, {size:,} bytes")
+        content = np.empty(size, np.uint8)
+        view, done = content.data, 0
+        while done < size and (count := file.readinto(view[done:])):  # type: ignore[attr-defined]
+            done += count
+        if done < size or file.read(1):
+            raise ValueError(f"array {name} must have the size of its shape, {size:,} bytes")
+    array = content.view(dtype).reshape(shape, order="F" if fortran else "C")
+    if dtype.kind == "U" and not array.item().isprintable():
+        raise ValueError(f"array {name} must be a text of letters")
+    if dtype.kind == "b" and content.max(initial=0) > 1:
+        raise ValueError(f"array {name} must be of truths")
+    return array

@@ -31,7 +31,7 @@ from amaranth.lib.wiring import Component
 from cocotb_tools import config
 from cocotb_tools.check_results import get_results
 
-from sim import simulations
+from sim import json_files, simulations
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert, with_loops
 
@@ -49,7 +49,7 @@ _INCLUDED = ("verilated.h", "verilated_vpi.h", "memory", "string")
 
 def parameters() -> dict[str, Any]:
     """Read the parameters given to :func:`run`, inside the simulator."""
-    result: dict[str, Any] = json.loads(os.environ[simulations.PARAMETERS])
+    result: dict[str, Any] = json_files.parse_product(os.environ[simulations.PARAMETERS])
     return result
 
 

@@ -23,6 +23,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sim import json_files
+
 __all__ = ["PARAMETERS", "Simulation", "seconds", "simulate"]
 
 #: Environment variable with the JSON of a simulation's parameters.
@@ -92,7 +94,7 @@ def simulate(simulation: Simulation) -> int:
     if not answer:
         _stop()
         raise RuntimeError("The process that simulates for cocotb has ended; its output is above")
-    told = json.loads(answer)
+    told = json_files.parse_product(answer)
     _seconds = told["seconds"]
     return int(told["status"])
 
@@ -141,7 +143,7 @@ def _serve() -> None:
     RegressionManager.setup_pytest_assertion_rewriting()  # for the modules that are loaded from now on
     RegressionManager.setup_pytest_assertion_rewriting = classmethod(lambda cls: None)
     for line in sys.stdin:
-        simulation = Simulation(**json.loads(line))
+        simulation = Simulation(**json_files.parse_product(line))
         # The simulation loads the module again, and reports its errors.
         with contextlib.suppress(BaseException):
             importlib.import_module(simulation.module)

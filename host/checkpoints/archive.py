@@ -115,8 +115,13 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
         raise MalformedError(f"file must begin with {_MANIFEST}, of at most {LARGEST_MANIFEST:,} bytes")
     raw = _body(file, _MANIFEST, size)
     manifest = parse(raw)
-    if sum(one["size"] for one in manifest["regions"]) > LARGEST:
+    sizes = [_DIGITS, *(one["size"] for one in manifest["regions"])]
+    if sum(sizes) > LARGEST:
         raise MalformedError(f"regions must have at most {LARGEST:,} bytes together")
+    here, expected = file.tell(), sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_END)
+    if file.seek(0, io.SEEK_END) - here != expected:  # before memory is taken for them
+        raise MalformedError(f"file must have {expected:,} bytes after its manifest, not {file.tell() - here:,}")
+    file.seek(here)
     mac = _member(file, _MAC, _DIGITS)
     regions = {one["name"]: _member(file, one["name"], one["size"]) for one in manifest["regions"]}
     if file.read(len(_END) + 1) != _END:

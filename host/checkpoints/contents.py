@@ -1,15 +1,16 @@
 """State of a process as regions of a checkpoint: a text of canonical JSON, and arrays as npy files beside it."""
 
 import io
-import json
 import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from host.checkpoints.manifest import canonical
+from host.archives import read_header
+from host.checkpoints.manifest import LARGEST_REGION, canonical
 from host.checkpoints.rejections import MalformedError
+from sim import json_files
 
 __all__ = ["STATE", "array_region", "pack_state", "unpack_state"]
 
@@ -47,9 +48,9 @@ def unpack_state(regions: dict[str, bytes]) -> Any:
         A region is not in the form that :func:`pack_state` gives it.
     """
     try:
-        found = _unpack(json.loads(regions[STATE]), regions)
+        found = _unpack(json_files.parse(regions[STATE], largest=LARGEST_REGION), regions)
         same = canonical(_pack(found, [])) == regions[STATE]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError):
         raise MalformedError("state of the process must be canonical JSON that names its arrays") from None
     if not same:
         raise MalformedError("state of the process must be canonical JSON that names its arrays in order")
@@ -97,10 +98,8 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
 def _array(data: bytes) -> npt.NDArray[Any]:
     """The array of a npy file; no memory is taken before its size is known to be that of the data."""
     file = io.BytesIO(data)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("npy file must be of version 1.0")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    rest = data[file.tell():]
+    dtype, shape, fortran, length = read_header(file, "of a state")
+    rest = data[length:]
     if fortran or dtype not in _TYPES or math.prod(shape) * dtype.itemsize != len(rest):
         raise ValueError("npy file must be one of numbers in rows, and of the size of its shape")
     array = np.frombuffer(rest, dtype).reshape(shape).copy()

@@ -7,12 +7,13 @@ twice.
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from hdl.control.registers import REGISTERS
 from hdl.memory_map import BASE_ALIGNMENT, MOST_SPACES
 from host.checkpoints.rejections import BadVersionError, MalformedError
+from sim import json_files
+from sim.fields import integer, mapping, optional, pair, record, several, text
 
 __all__ = ["FAR", "FORMAT", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "canonical", "device_region", "idle_region",
            "parse", "program_region"]
@@ -28,8 +29,6 @@ MOST_REGIONS, LARGEST_REGION = 4096, 1 << 28
 _WORD = (1 << 32) - 1
 _MOST_NODES, _MOST_QUEUES, _MOST_WINDOWS = 16, 3, 64
 _LARGEST_SPACE = 1 << 28
-
-Check = Callable[[Any], bool]
 
 
 def canonical(value: Any) -> bytes:
@@ -58,73 +57,40 @@ def idle_region(rank: int, queue: int) -> str:
     return f"device/{rank:02d}/idle/{queue}"
 
 
-def _integer(least: int, most: int) -> Check:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+_number, _digest, _name = integer(0, _WORD), text("[0-9a-f]{64}"), text("[a-z][a-z0-9_]{0,31}")
+_rank = integer(0, _MOST_NODES - 1)
+_windows = several(pair(integer(0, _LARGEST_SPACE), integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
 
+_programs = several(pair(integer(0, 1 << 16), _digest), 0, _MOST_QUEUES)
 
-def _text(pattern: str) -> Check:
-    compiled = re.compile(pattern, re.ASCII)
-    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
-
-
-def _several(check: Check, least: int, most: int) -> Check:
-    return lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(check, value))
-
-
-def _pair(first: Check, second: Check) -> Check:
-    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
-
-
-def _mapping(key: Check, check: Check, most: int) -> Check:
-    return lambda value: isinstance(value, dict) and len(value) <= most and all(
-        key(name) and check(one) for name, one in value.items())
-
-
-def _record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """Check of a dictionary of these fields, and of others that may be missing."""
-    known = {**checks, **(_more or {})}
-    return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
-        known[name](one) for name, one in value.items())
-
-
-def _optional(check: Check) -> Check:
-    return lambda value: value is None or check(value)
-
-
-_number, _digest, _name = _integer(0, _WORD), _text("[0-9a-f]{64}"), _text("[a-z][a-z0-9_]{0,31}")
-_rank = _integer(0, _MOST_NODES - 1)
-_windows = _several(_pair(_integer(0, _LARGEST_SPACE), _integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
-
-_programs = _several(_pair(_integer(0, 1 << 16), _digest), 0, _MOST_QUEUES)
-
-_NODE = _record(
-    {"idle": _programs}, rank=_rank, version=_number, flags=_integer(0, 0xFFFF),
-    registers=_mapping(_text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
-    slots=_several(_integer(0, (1 << 19) - 1), 2, 2), model=_integer(0, 255),
-    contract=_mapping(_name, lambda value: isinstance(value, bool | str), 32),
-    programs=_programs, windows=_mapping(_name, _windows, MOST_SPACES))
+_NODE = record(
+    {"idle": _programs}, rank=_rank, version=_number, flags=integer(0, 0xFFFF),
+    registers=mapping(text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
+    slots=several(integer(0, (1 << 19) - 1), 2, 2), model=integer(0, 255),
+    contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
+    programs=_programs, windows=mapping(_name, _windows, MOST_SPACES))
 
 #: Banks of programs: the next set, the number of the latest edit, and number and set of the program that waits.
-_BANKS = _record(set=_integer(0, 0xFFFF), latest=_integer(0, 0xFFFF), model=_integer(0, 255),
-                 due=_optional(_integer(0, 0xFFFF)))
+_BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
+                due=optional(integer(0, 0xFFFF)))
 
-_DEVICE = _record(
+_DEVICE = record(
     {"banks": _BANKS},
-    ring=_record(size=_integer(1, _MOST_NODES), topology=_name, epoch=_integer(0, 255),
-                 collective=_integer(0, 0xFFFF), peers=_several(_pair(_rank, _rank), 1, _MOST_NODES)),
-    nodes=_several(_NODE, 1, _MOST_NODES))
+    ring=record(size=integer(1, _MOST_NODES), topology=_name, epoch=integer(0, 255),
+                collective=integer(0, 0xFFFF), peers=several(pair(_rank, _rank), 1, _MOST_NODES)),
+    nodes=several(_NODE, 1, _MOST_NODES))
 
-_PROCESS = _record(
-    step=_integer(0, 1 << 62), epoch=_integer(0, 1 << 62), arrays=_integer(0, MOST_REGIONS),
-    order=_optional(_digest),
-    resources=_record(nodes=_integer(1, _MOST_NODES),
-                      words=_mapping(_name, _integer(0, _LARGEST_SPACE), MOST_SPACES)))
+_PROCESS = record(
+    step=integer(0, 1 << 62), epoch=integer(0, 1 << 62), arrays=integer(0, MOST_REGIONS),
+    order=optional(_digest),
+    resources=record(nodes=integer(1, _MOST_NODES),
+                     words=mapping(_name, integer(0, _LARGEST_SPACE), MOST_SPACES)))
 
 _MANIFEST = {
-    "schema": _text(re.escape(SCHEMA)), "format": _integer(FORMAT, FORMAT), "sequence": _integer(0, 1 << 62),
-    "nonce": _text("[0-9a-f]{32}"), "time": _integer(0, 1 << 62), "tenant": _integer(0, 0xFFFF),
-    "watermark": _optional(_digest), "process": _optional(_PROCESS), "device": _optional(_DEVICE),
-    "regions": _several(_record(name=_text("[a-z0-9_/.]{1,90}"), size=_integer(0, LARGEST_REGION), sha256=_digest), 0,
+    "schema": text(re.escape(SCHEMA)), "format": integer(FORMAT, FORMAT), "sequence": integer(0, 1 << 62),
+    "nonce": text("[0-9a-f]{32}"), "time": integer(0, 1 << 62), "tenant": integer(0, 0xFFFF),
+    "watermark": optional(_digest), "process": optional(_PROCESS), "device": optional(_DEVICE),
+    "regions": several(record(name=text("[a-z0-9_/.]{1,90}"), size=integer(0, LARGEST_REGION), sha256=_digest), 0,
                         MOST_REGIONS),
 }
 
@@ -140,14 +106,14 @@ def parse(data: bytes) -> dict[str, Any]:
         The manifest is of another schema or format.
     """
     try:
-        value = json.loads(data)
+        value = json_files.parse(data)
         same = canonical(value) == data
-    except (ValueError, RecursionError):  # and UnicodeDecodeError, which is a ValueError
+    except ValueError:
         raise MalformedError("manifest must be canonical JSON") from None
     if not same or not isinstance(value, dict):
         raise MalformedError("manifest must be canonical JSON, an object with sorted keys and no blanks")
     schema, number = value.get("schema"), value.get("format")
-    if not isinstance(schema, str) or not _integer(0, 1 << 62)(number):
+    if not isinstance(schema, str) or not integer(0, 1 << 62)(number):
         raise MalformedError("manifest must have a schema and the number of its format")
     if (schema, number) != (SCHEMA, FORMAT):
         raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
@@ -163,8 +129,8 @@ def parse(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "…")
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 40 else name[:40] + "…")
 
 
 def _check_regions(manifest: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The command `gradring relay`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +37,7 @@ def relay_command(
     """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
     from host.models.digits import digits
     from host.relay import experiment
+    from host.relay.logs import read_log
     from host.relay.timeline import costs_of, uniform
     from host.reports import relay as picture
     from sim.golden.relay import Unit
@@ -48,7 +48,7 @@ def relay_command(
     console.width = max(_WIDTH, console.width)
     data = digits()
     if replay is not None:
-        log = _log(replay)
+        log = read_log(replay)
         run = experiment.replay_log(data, log)
         same = run.digest == log["digest"]
         console.print(f"{shown(replay)}: {len(run.log)} edits, {len(run.reports)} sets, digest {run.digest[:16]}: "
@@ -100,19 +100,6 @@ def relay_command(
         console.print(f"relay: {failure}", style="bold red", soft_wrap=True)
     if missed:
         raise typer.Exit(1)
-
-
-def _log(path: Path) -> dict[str, Any]:
-    """A log; ValueError if the file has none."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"Log of edits must be a file that `gradring relay` has written, not {path}: "
-                         f"{error}") from error
-    names = ("start", "workers", "seed", "sets", "edits", "losses", "digest")
-    if not isinstance(found, dict) or not all(name in found for name in names):
-        raise ValueError(f"Log of edits must have {', '.join(names)}, and {path} has not")
-    return found
 
 
 def _accuracies(rows: "Sequence[Row]") -> Table:

@@ -5,11 +5,11 @@ written, nothing is known.
 """
 
 import contextlib
-import json
 import math
 from pathlib import Path
 
 from host.output import OutputError, write_json
+from sim import json_files
 from sim.verilated import cache_folder
 from sim.verilated.processes import ToolError
 
@@ -33,7 +33,7 @@ def _path() -> Path | None:
 def _read() -> dict[str, float]:
     path = _path()
     try:
-        found = {} if path is None else json.loads(path.read_text())
+        found = {} if path is None else json_files.read(path)
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict):

@@ -1,16 +1,20 @@
 """The ledger of a migration: a file that says who owns a job, replaced in one piece."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 from host.output import write_json
+from sim import json_files
+from sim.fields import integer, record, text
 
 __all__ = ["Entry", "Ledger", "LedgerError"]
 
 
 class LedgerError(ValueError):
     """The ledger cannot be read, or says something else than its user believes."""
+
+
+_ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +45,12 @@ class Ledger:
     def read(self) -> Entry:
         """The present entry; a ``LedgerError`` if there is none."""
         try:
-            found = json.loads(self._path.read_bytes())
-            return Entry(str(found["owner"]), int(found["sequence"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            raise LedgerError(f"{self._path} must be a ledger, with the owner of a job and a number") from None
+            value = json_files.read(self._path)
+        except (OSError, ValueError):
+            value = None
+        if not _ENTRY(value):
+            raise LedgerError(f"{self._path} must be a ledger, with the owner of a job and a number")
+        return Entry(**value)
 
     def commit(self, entry: Entry) -> None:
         """Make this the present entry."""

@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import re
 import sys
 import time
 import zlib
@@ -32,6 +33,8 @@ from sim.verilated.native import Arithmetic
 __all__ = ["FILE", "FORMATS", "SMALL", "Point", "config_of", "gradients", "load", "measure"]
 
 FILE = Path(__file__).with_name("points.csv")
+#: Bytes of the file.
+_LARGEST = 1 << 24
 
 #: Forms of gradients and weights that are measured.
 FORMATS = {
@@ -153,14 +156,36 @@ def measure(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def load() -> dict[str, list[Point]]:
-    """The points of the file: ``fitted``, ``chosen`` and ``large``."""
-    found: dict[str, list[Point]] = {}
-    with FILE.open(newline="") as file:
-        for row in csv.DictReader(file):
-            found.setdefault(row["set"], []).append(Point(
-                kind=Collective[row["kind"]], form=row["form"],
-                **{name: int(row[name]) for name in ("nodes", "length", "latency", "cycles", "words")}))
-    return found
+    """The points of the file: ``fitted``, ``chosen`` and ``large``.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or another; the message names it.
+    OSError
+        It cannot be read.
+    """
+    with FILE.open("rb") as file:
+        data = file.read(_LARGEST + 1)
+    try:
+        lines = data.decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    heading, *rows = [line.split(",") for line in lines] or [[]]
+    points: dict[str, list[Point]] = {name: [] for name in ("fitted", "chosen", "large")}
+    names = [field.name for field in dataclasses.fields(Point)]
+    if len(data) > _LARGEST or heading != ["set", *names]:
+        raise ValueError(f"{FILE} must be a table of {', '.join(names)}, not damaged or another file")
+    for line, row in enumerate(rows, start=2):
+        values = dict(zip(["set", *names], row, strict=False))
+        numbers = {name: value for name, value in values.items() if name not in ("set", "kind", "form")}
+        if (len(row) != len(heading) or values["set"] not in points or values["kind"] not in Collective.__members__
+                or values["form"] not in FORMATS
+                or not all(re.fullmatch("[0-9]{1,15}", value) for value in numbers.values())):
+            raise ValueError(f"{FILE} must have a point in line {line}, not damaged or another file")
+        points[values["set"]].append(Point(kind=Collective[values["kind"]], form=values["form"],
+                                           **{name: int(value) for name, value in numbers.items()}))
+    return points
 
 
 def write(points: Mapping[str, Sequence[Point]]) -> None:

@@ -1,11 +1,11 @@
 """Cells of the units that compute a quantised network, counted while it is measured."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from sim import json_files
 from sim.verilated.toolchain import ROOT
 
 __all__ = ["CellCount"]
@@ -43,4 +43,4 @@ def _synthesise(unit: str) -> int | None:
     options = ["--set", option] if option else []
     command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return int(json.loads(ended.stdout)["lut4"]) if ended.returncode == 0 else None
+    return int(json_files.parse_product(ended.stdout)["lut4"]) if ended.returncode == 0 else None

@@ -10,6 +10,7 @@ is negative. Its last layer alone has 4 bits.
 
 import dataclasses
 import importlib.util
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,12 @@ def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights
 
 def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
     """The layers of a perceptron that was trained on this data."""
-    model = perceptron(data.train_x.shape[1], weights.hidden, data.classes)
-    if weights.parameters.shape != (model.size,):
-        raise ValueError(f"Parameters of a perceptron with hidden layers {weights.hidden!r} must be {model.size:,}, "
+    widths = [data.train_x.shape[1], *weights.hidden, data.classes]
+    size = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
+    if weights.parameters.shape != (size,):  # before memory is taken for a model of this size
+        raise ValueError(f"Parameters of a perceptron with hidden layers {weights.hidden!r} must be {size:,}, "
                          f"not {weights.parameters.size:,}")
+    model = perceptron(data.train_x.shape[1], weights.hidden, data.classes)
     return float_layers(model, weights.parameters)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
-from host.archives import read_arrays
+from host.archives import Kind, read_arrays
 from host.quantization.calibration import Activation, Requantization
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, check_sums
 from host.quantization.schemes import BITS, QuantizedWeights, Rounding, Scheme
@@ -20,6 +20,9 @@ __all__ = ["SCHEMA", "VERSION", "load", "save"]
 
 SCHEMA = "gradring.quantized"
 VERSION = 1
+
+#: Bytes of a file, and of its arrays: the codes of a network take eight times as much when they are computed with.
+LARGEST = 1 << 24
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -72,11 +75,22 @@ def load(path: Path) -> QuantizedNetwork:
     OSError
         The file cannot be read.
     """
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, _expected(), most=LARGEST)
     try:
         return _network(arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _expected() -> dict[str, Kind]:
+    """Arrays that a file may have, by regular expressions of their names."""
+    fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
+              for name, (kind, shape) in _fields(scheme, last=last).items()}
+    dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
+    return {**{name: Kind(np.str_) for name in ("schema", "scheme", "rounding")},
+            **{name: Kind(np.int64) for name in ("version", "layers")},
+            **{rf"(0|[1-9][0-9]{{0,3}})\.{name}": Kind(kind, dimensions[shape])
+               for name, (kind, shape) in fields.items()}}
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:

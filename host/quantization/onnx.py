@@ -10,6 +10,8 @@ The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 
 import dataclasses
 import itertools
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_on
 #: The first with integers of 4 bits.
 _OPSET = 21
 _IR_VERSION = 10
+#: Bytes of a file that is read, and elements of all of its tensors.
+LARGEST = 1 << 24
 
 
 def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
@@ -221,15 +225,31 @@ def import_onnx(path: Path) -> QuantizedNetwork:
     import onnx
     from google.protobuf.message import DecodeError
 
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
     try:
-        model = onnx.load_model_from_string(path.read_bytes())
+        if len(data) > LARGEST:
+            raise ValueError(f"it must have at most {LARGEST:,} bytes")
+        model = onnx.load_model_from_string(data)
         onnx.checker.check_model(model)
-    except (DecodeError, onnx.checker.ValidationError) as error:
-        raise ValueError(f"{path} must be an ONNX model, not a damaged one or another: {error}") from None
+        _check_tensors(model.graph.initializer)
+    except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} must be an ONNX model, not a damaged one or another: {reason}") from None
     try:
         return _network(model)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _check_tensors(tensors: Iterable[Any]) -> None:
+    """Raise ``ValueError`` for tensors in other files, and of more elements than a model has."""
+    left = LARGEST
+    for tensor in tensors:
+        if tensor.external_data or tensor.data_location or tensor.HasField("segment"):
+            raise ValueError(f"tensor {tensor.name!r} must be in the file")
+        if any(size < 0 for size in tensor.dims) or (left := left - math.prod(tensor.dims)) < 0:
+            raise ValueError(f"tensors must have at most {LARGEST:,} elements together")
 
 
 def _network(model: Any) -> QuantizedNetwork:

@@ -60,7 +60,8 @@ class RelayKeeper:
             These nodes do not take it.
         """
         try:
-            state, _ = restore(self.path.read_bytes(), ring, key=user_key())
+            with self.path.open("rb") as file:
+                state, _ = restore(file, ring, key=user_key())
         except RejectionError as error:
             raise checkpoint.CheckpointError(f"{self.path} must be one that these nodes can go on from: {error}; "
                                              f"{checkpoint.ADVICE}") from None

@@ -80,7 +80,7 @@ class Structure:
         for name in self.formats:
             if name not in FETCH_FORMATS:
                 raise ValueError(f"Format must be one of {', '.join(FETCH_FORMATS)}, not {name!r}")
-        if not 0 <= self.rate < np.inf:
+        if not 0 <= self.rate <= np.finfo(np.float32).max:
             raise ValueError(f"Rate must be a finite number of zero or more, not {self.rate!r}")
         object.__setattr__(self, "rate", float(np.float32(self.rate)))
         plan = make_relay_plan(self.widths, worker=self.worker, count=self.count, microbatch=self.microbatch)

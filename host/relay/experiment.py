@@ -160,8 +160,18 @@ def sets_of(case: Case, data: Dataset, epochs: int | None = None) -> int:
 
 
 def replay_log(data: Dataset, log: Mapping[str, Any]) -> RelayRun:
-    """Run a log's edits without an assessor."""
+    """Run a log's edits without an assessor.
+
+    Raises
+    ------
+    ValueError
+        The log is of other data, or of another program; or nodes refuse an edit.
+    """
     start = Structure.parse(log["start"])
+    ends, expected = (start.widths[0], start.widths[-1]), (data.train_x.shape[1], data.classes)
+    if ends != expected:
+        raise ValueError(f"Log must be of a run with {expected[0]} inputs and {expected[1]} outputs, not {ends[0]} "
+                         f"and {ends[1]}")
     return replayed(data, start, log, optimizer=SGD(start.rate, momentum=MOMENTUM))
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import enum
 import functools
 import importlib.util
-import io
 import pathlib
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -23,6 +22,8 @@ __all__ = ["CLOCK", "Command", "Kind", "needed", "read", "write"]
 CLOCK = 62.5e6
 #: Version of the schema, as traces for ASTRA-sim have it.
 _VERSION = "0.0.4"
+#: Bytes of a trace that is read.
+LARGEST = 1 << 26
 
 
 class Kind(enum.Enum):
@@ -123,19 +124,6 @@ def _varint(number: int) -> bytes:
     return bytes([*found, number])
 
 
-def _length(file: io.BufferedIOBase) -> int | None:
-    """The next varint of a file, or None at its end."""
-    number = shift = 0
-    while True:
-        byte = file.read(1)
-        if not byte:
-            return None
-        number |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return number
-        shift += 7
-
-
 def _node(number: int, command: Command, numbers: dict[str, int], clock: float) -> Any:
     schema = _schema()
 
@@ -189,13 +177,42 @@ def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str
 
 
 def read(path: pathlib.Path) -> tuple[Any, list[Any]]:
-    """Metadata and nodes of a trace."""
+    """Metadata and nodes of a trace.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or another; the message names it.
+    OSError
+        It cannot be read.
+    """
+    from google.protobuf.message import DecodeError
+
     schema = _schema()
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    try:
+        if len(data) > LARGEST:
+            raise ValueError(f"it must have at most {LARGEST:,} bytes")
+        first, *others = _messages(data)
+        return schema.GlobalMetadata.FromString(first), [schema.Node.FromString(text) for text in others]
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{path} must be a trace of Chakra, not damaged or another file: {error}") from None
 
-    def messages() -> Iterator[bytes]:
-        with path.open("rb") as file:
-            while (length := _length(file)) is not None:
-                yield file.read(length)
 
-    first, *others = messages()
-    return schema.GlobalMetadata.FromString(first), [schema.Node.FromString(text) for text in others]
+def _messages(data: bytes) -> Iterator[bytes]:
+    """The messages of a trace."""
+    start = 0
+    while start < len(data):
+        number = shift = 0
+        while True:
+            if start == len(data) or shift > 28:
+                raise ValueError("a message must have a length of at most 32 bits")
+            byte = data[start]
+            number, shift, start = number | (byte & 0x7F) << shift, shift + 7, start + 1
+            if byte < 0x80:
+                break
+        if number > len(data) - start:
+            raise ValueError(f"a message must have its {number:,} bytes, not {len(data) - start:,}")
+        yield data[start:start + number]
+        start += number

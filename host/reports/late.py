@@ -5,7 +5,6 @@
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +14,16 @@ import numpy as np
 
 from host.output import replacing
 from host.reports.style import FAINT, STYLE
+from sim import json_files
+from sim.fields import choice, having, number, optional, several, text
 
 __all__ = ["draw", "main"]
 
 _COLOURS = {"fold": "#0b7a75", "wait": "#e4a53a", "drop": "#d1495b"}
+_number = number(-1e300, 1e300)
+_RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
+              losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
+_REPORT = having(compute=text("[ -~]{0,256}"), runs=several(_RUN, 1, 1024))
 #: Points of a mean over seeds, whose rounds end at other cycles.
 _POINTS = 120
 
@@ -58,11 +63,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
             figure.savefig(file, dpi=130)
 
 
-def smoothed(losses: Sequence[float], count: int = 5) -> list[float]:
+def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
     """Mean over the last few rounds, without rounds that have no gradient in time."""
     found: list[float] = []
-    for number in range(len(losses)):
-        known = [loss for loss in losses[max(0, number + 1 - count):number + 1] if not np.isnan(loss)]
+    for last in range(1, len(losses) + 1):
+        known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not np.isnan(loss)]
         found.append(float(np.mean(known)) if known else found[-1] if found else 0.0)
     return found
 
@@ -72,7 +77,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m host.reports.late", description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/late"), help="[build/late]")
     options = parser.parse_args(arguments)
-    report = json.loads((options.folder / "late.json").read_text(encoding="utf-8"))
+    path = options.folder / "late.json"
+    report = json_files.read(path)
+    if not _REPORT(report) or not all(len(run["cycles"]) == len(run["losses"]) for run in report["runs"]):
+        raise ValueError(f"{path} must be a report of training with late gradients, not damaged or another file")
     draw(report, options.folder / "late.png")
     print(options.folder / "late.png")
     return 0

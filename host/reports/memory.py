@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from host.output import write_json
 from host.program.schedules import layers_of
 from host.training.far_steps import FarStep, far_steps
 from host.training.far_text_steps import far_text_steps
+from sim import json_files
 from sim.arithmetic.functions import column_sums
 
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Results", "bits", "chains", "checks", "differentiated", "far",
@@ -225,7 +225,7 @@ class Results:
     Parameters
     ----------
     path : Path
-        JSON file. What it has of another version of the planner is not used.
+        JSON file. Parts of another version of the planner, and of a damaged file, are not used.
 
     Members
     -------
@@ -237,8 +237,8 @@ class Results:
         self._path = path
         self._source = _digest()
         self.parts: dict[str, Any] = {}
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
-            kept = json.loads(path.read_text())
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            kept = json_files.read_sealed(path)
             if kept["source"] == self._source:
                 self.parts = kept["parts"]
 
@@ -248,7 +248,7 @@ class Results:
             if name not in self.parts:
                 yield name
                 self.parts[name] = part()
-                write_json(self._path, {"source": self._source, "parts": self.parts})
+                write_json(self._path, json_files.sealed({"source": self._source, "parts": self.parts}))
 
     @property
     def ratios(self) -> list[float]:

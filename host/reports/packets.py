@@ -3,6 +3,7 @@
 The waveform is one of ``gradring wave``, in the FST or VCD format, which is read by pywellen.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,10 +53,20 @@ class Wave:
                              "'pip install gradring[wave]', or 'make .venv/.wave' in a clone") from None
         if not path.is_file():
             raise FileNotFoundError(f"{path} must be a waveform, and is not there; 'gradring wave' writes one")
-        try:
+        self._path = path
+        with self._errors():
             self._signals = {str(one.full_name): one for one in Waveform(str(path)).all_vars()}
-        except Exception as error:  # of no common class
-            raise ValueError(f"{path} must be a waveform, but pywellen says: {error}") from None
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of pywellen, which have no common class, into a line; a panic of it is no ``Exception``."""
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"{self._path} must be a waveform, but pywellen says: {' '.join(str(error).split())}"
+                             ) from None
 
     @property
     def nodes(self) -> int:
@@ -78,7 +89,8 @@ class Wave:
 
     def changes(self, name: str) -> Changes:
         """Changes of a signal, the first of them being its value at the start."""
-        return [(int(time), value) for time, value in self._signals[name].tv]
+        with self._errors():
+            return [(int(time), value) for time, value in self._signals[name].tv]
 
     def cycles(self, name: str, count: int) -> npt.NDArray[np.uint32]:
         """Value of a signal before the rising edge of each cycle from 0 on; 0 where it is not known."""

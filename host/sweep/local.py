@@ -16,6 +16,7 @@ from typing import IO, Any
 from host.sweep.engine import Ended, Engine, Running
 from host.sweep.jobs import ROOT, Job
 from host.sweep.worker import GRACE, QUIET, order_of, work
+from sim import json_files
 
 __all__ = ["LocalEngine"]
 
@@ -59,7 +60,7 @@ class _Worker:
         if not found:
             return None
         *lines, self._text = (self._text + found).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [json_files.parse_product(line) for line in lines]
 
     def obituary(self) -> str:
         """The way in which the process has ended."""

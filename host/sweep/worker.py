@@ -25,6 +25,7 @@ from host.training.optimizers import OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError
 from host.training.trainer import train
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Masks, Workload, WorkloadName
+from sim import json_files
 from sim.verilated import toolchain
 
 __all__ = ["GRACE", "QUIET", "attempt", "order_of", "work"]
@@ -176,7 +177,7 @@ def work(folder: str) -> None:
     def listen() -> None:
         with os.fdopen(os.dup(0)) as lines:
             for line in lines:
-                orders.put(json.loads(line))
+                orders.put(json_files.parse_product(line))
         _end_group()
 
     def say(**answer: Any) -> None:

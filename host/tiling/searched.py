@@ -6,7 +6,6 @@ configuration. The default factors are measured too, and kept unless others take
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from host.tiling.evaluations import Evaluations
 from host.tiling.nest import Nest, Plan
 from host.tiling.space import Space, State
 from host.transports.session import open_session
+from sim import json_files
 from sim.golden.gemm import GemmJob
 from sim.verilated.native import Arithmetic
 
@@ -80,8 +80,8 @@ class SearchedFactors:
         self._open = contextlib.ExitStack()
         self._ring: Ring | None = None
         self._kept: dict[str, dict[str, Any]] = {}
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            self._kept = json.loads(path.read_text())
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            self._kept = json_files.read_sealed(path)
         self.found: dict[str, Tiling] = {}
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class SearchedFactors:
                     return default
                 self._kept[name] = dataclasses.asdict(self._search(array, job, default))
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self._path, self._kept)
+                write_json(self._path, json_files.sealed(self._kept))
             self.found[name] = Tiling(**self._kept[name])
         return self.found[name].factors
 

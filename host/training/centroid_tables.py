@@ -13,7 +13,6 @@ options has ended.
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from host.training.record import HOST, NODE, Training, TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import Classifier
 from host.transports.session import open_session
+from sim import json_files
 from sim.golden.operands import FP32
 from sim.verilated.native import Arithmetic
 
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
                 node, nodes=options.nodes, threads=2, arithmetic=Arithmetic.NATIVE, host_port=False))
         for seed in missing:
             rows[seed] = compare(session.ring, digits(), *configs(seed), centroids=options.centroids)
-            write_json(path, {**given, "rows": [dataclasses.asdict(row) for row in rows.values()]})
+            write_json(path, json_files.sealed({**given, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
             print(table([rows[seed]]).splitlines()[-2], flush=True)
     wanted = [rows[seed] for seed in range(options.seeds)]
     print(table(wanted))
@@ -216,8 +216,8 @@ def main(arguments: Sequence[str]) -> int:
 def _kept(path: Path, given: dict[str, Any]) -> dict[int, Row]:
     """Rows of an earlier run with the same options, by seed."""
     try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
+        content = json_files.read_sealed(path)
+    except (FileNotFoundError, ValueError):
         return {}
     rows = [Row(**row) for row in content.pop("rows")]
     return {row.seed: row for row in rows} if content == given else {}

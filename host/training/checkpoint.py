@@ -20,6 +20,7 @@ from host.checkpoints.device_frame import DeviceFrame
 from host.checkpoints.keys import user_key
 from host.checkpoints.rejections import RejectionError
 from host.output import write_bytes
+from sim import json_files
 
 __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "peek", "save", "versions"]
 
@@ -75,7 +76,7 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
         The file cannot be read.
     """
     found = peek(path)
-    others = _others(json.loads(json.dumps(identity)), found["identity"])
+    others = _others(json_files.parse_product(json.dumps(identity)), found["identity"])
     if others:
         raise CheckpointError(f"{path} must be of a run with the same options and versions, not with "
                               f"{', '.join(others)}; take those, or {ADVICE}")

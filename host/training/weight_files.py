@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from host.archives import read_arrays
+from host.archives import Kind, read_arrays
 from host.output import replacing
 from host.training.workloads import WorkloadName
 
@@ -14,6 +14,12 @@ __all__ = ["SCHEMA", "VERSION", "TrainedWeights", "load", "save"]
 
 SCHEMA = "gradring.weights"
 VERSION = 2
+
+#: Bytes of a file and of its arrays, number of hidden layers, and width of one.
+LARGEST, MOST_LAYERS, WIDEST = 1 << 28, 1024, 1 << 20
+
+_ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(np.str_), "hidden": Kind(np.int64, 1),
+           "seed": Kind(np.int64), "parameters": Kind(np.float32, 1)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,19 +61,20 @@ def load(path: Path) -> TrainedWeights:
     OSError
         The file cannot be read.
     """
-    arrays = read_arrays(path)
-    names = {"schema", "version", "workload", "hidden", "seed", "parameters"}
-    if arrays.keys() != names or str(arrays["schema"]) != SCHEMA:
-        raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(names))}, not "
+    arrays = read_arrays(path, _ARRAYS, most=LARGEST)
+    if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
+        raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "
                          f"{', '.join(sorted(arrays)) or 'nothing'}")
-    if arrays["version"] != VERSION:
-        raise ValueError(f"{path} must be of version {VERSION}, not {arrays['version']}")
-    workload, names = str(arrays["workload"]), {choice.value for choice in WorkloadName}
+    if arrays["version"].item() != VERSION:
+        raise ValueError(f"{path} must be of version {VERSION}, not {arrays['version'].item()}")
+    workload, names = arrays["workload"].item(), {choice.value for choice in WorkloadName}
     if workload not in names:
         raise ValueError(f"{path} must be of workload {' or '.join(sorted(names))}, not {workload!r}")
-    parameters = arrays["parameters"]
-    if parameters.dtype != np.float32 or parameters.ndim != 1 or not np.isfinite(parameters).all():
-        raise ValueError(f"{path} must have finite parameters of float32 in one vector, not {parameters.dtype} of "
-                         f"shape {parameters.shape!r}")
-    return TrainedWeights(workload=WorkloadName(workload), seed=int(arrays["seed"]),
-                          hidden=tuple(int(width) for width in arrays["hidden"]), parameters=parameters)
+    hidden = tuple(arrays["hidden"].tolist())
+    if len(hidden) > MOST_LAYERS or not all(1 <= width <= WIDEST for width in hidden):
+        raise ValueError(f"{path} must have at most {MOST_LAYERS} hidden layers of 1 to {WIDEST:,}, not "
+                         f"{len(hidden)} of {min(hidden):,} to {max(hidden):,}")
+    if not np.isfinite(arrays["parameters"]).all():
+        raise ValueError(f"{path} must have finite parameters")
+    return TrainedWeights(workload=WorkloadName(workload), seed=arrays["seed"].item(), hidden=hidden,
+                          parameters=arrays["parameters"])

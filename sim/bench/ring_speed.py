@@ -32,7 +32,7 @@ from hdl.node import Node
 from hdl.ring.ports import joined
 from hdl.ring.topology import RingTopology
 from hdl.streams.stream import word_layout
-from sim import regression
+from sim import json_files, regression
 from sim.payload import to_int
 from sim.streams import Sink, Source, start
 from sim.verilated.build import build_ring
@@ -278,7 +278,7 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
         path = Path(folder) / "result.json"
         regression.run(ClosedRing(lambda: Node(config), nodes=nodes, latency=LATENCY), module="sim.bench.ring_speed",
                        parameters={"result": str(path), "nodes": nodes})
-        under_cocotb = json.loads(path.read_text())
+        under_cocotb = json_files.read_product(path)
     if under_cocotb["responses"] != responses:
         raise AssertionError("The Verilated ring and the ring under cocotb gave different responses")
     return Speed(medians[_TOGETHER], medians[_APART], medians[_NATIVE],

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sim import json_files
 from sim.verilated import cache_folder
 from sim.verilated.cache_bound import built
 from sim.verilated.cache_entries import MANIFEST, beside, remove_stale
@@ -125,7 +126,7 @@ def complete(directory: Path) -> bool:
         if not stat.S_ISDIR(status.st_mode) or not cache_folder.owned(status):
             return False
         stamps = {MANIFEST: _stamp(directory / MANIFEST)}
-        manifest = _manifest((directory / MANIFEST).read_bytes())
+        manifest = _manifest(json_files.read(directory / MANIFEST))
         stamps |= {name: _stamp(directory / name) for name in manifest}
         if _seen.get(directory) == stamps:
             return True
@@ -138,12 +139,8 @@ def complete(directory: Path) -> bool:
     return True
 
 
-def _manifest(data: bytes) -> dict[str, tuple[int, str]]:
+def _manifest(value: Any) -> dict[str, tuple[int, str]]:
     """Size and digest of each file; raises ``ValueError`` for what :func:`_seal` has not written."""
-    try:
-        value: Any = json.loads(data)
-    except RecursionError:
-        raise ValueError("manifest must be an object of files") from None
     if not isinstance(value, dict) or not value:
         raise ValueError("manifest must be an object of files, at least of a single one")
     for name, entry in value.items():

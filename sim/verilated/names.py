@@ -16,6 +16,8 @@ from amaranth.lib.wiring import Component
 from vcd.gtkw import GTKWSave, make_translation_filter
 
 from hdl.control.protocol import Operation
+from sim import json_files
+from sim.fields import integer, mapping, record, several, text
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, sources
 
@@ -26,6 +28,12 @@ __all__ = ["SCOPES", "Encoding", "encodings", "read_encodings", "write_gtkw"]
 _OPERATION_BITS = 8
 #: Scopes between that of a node and its component in a waveform.
 SCOPES = ("ring_node", "node")
+
+
+_name = text(r"[^\0]{1,1024}")
+_ROWS = several(record(path=several(_name, 0, 64), signal=_name, width=integer(1, 4096),
+                       values=mapping(text("[0-9]{1,1300}"), text(r"[^\0]{0,1024}"), 1 << 16),
+                       machine=lambda value: isinstance(value, bool)), 0, 1 << 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +94,20 @@ def _save(folder: Path, found: Iterable[Encoding]) -> Path:
 
 
 def read_encodings(folder: Path) -> list[Encoding]:
-    """The encodings in a folder of names, which :func:`write_gtkw` puts beside a save file."""
+    """The encodings in a folder of names, which :func:`write_gtkw` puts beside a save file.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or another; the message names it.
+    """
+    path = folder / "names.json"
+    rows = json_files.read(path)
+    if not _ROWS(rows):
+        raise ValueError(f"{path} must be names of states and fields, not damaged or another file: remove {folder}")
     return [Encoding(**{**row, "path": tuple(row["path"]),
                         "values": {int(value): name for value, name in row["values"].items()}})
-            for row in json.loads((folder / "names.json").read_text())]
+            for row in rows]
 
 
 def _encodings(component: Component, design: Design) -> list[Encoding]:

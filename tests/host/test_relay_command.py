@@ -22,7 +22,7 @@ def test_results_and_replay(run, tmp_path):
     assert code == 0
     assert out.endswith("the same run\n")
     changed = json.loads(log.read_text())
-    log.write_text(json.dumps({**changed, "digest": "0"}))
+    log.write_text(json.dumps({**changed, "digest": "0" * 64}))
     code, out, _ = run("relay", "--replay", log)
     assert code == 1
     assert out.endswith("ANOTHER run\n")

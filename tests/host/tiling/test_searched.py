@@ -1,6 +1,5 @@
 """Factors that are searched for a run: no more cycles than by default, and kept."""
 
-import json
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from host.compute.factors import Array, best_factors
 from host.program.schedules import layers_of
 from host.tiling import searched
 from host.tiling.searched import SearchedFactors
+from sim import json_files
 from sim.verilated.native import Arithmetic
 from tests.host.rings import CONFIGS
 
@@ -37,7 +37,7 @@ def test_lists(short, tmp_path, monkeypatch):
     with short(path) as factors:
         first = lists.compile_lists(layers, **options, factors=factors)
         assert factors.line.startswith(f"tiling: searched, {len(factors.found)} products in ")
-    kept = json.loads(path.read_text())
+    kept = json_files.read_sealed(path)
     assert kept.keys() == factors.found.keys()
     assert len(kept) == 7
     assert all(0 < one["cycles"] <= one["default"] and one["evaluations"] == 6 for one in kept.values())

@@ -8,6 +8,7 @@ import pytest
 from host.training.centroid_tables import RATE, Row, compare, main, nodes_for, table
 from host.training.optimizers import SGD
 from host.training.record import HOST, NODE, TrainingConfig
+from sim import json_files
 from tests.host.training.engine_ring import EngineRing
 from tests.host.training.golden_ring import GoldenRing
 
@@ -68,6 +69,6 @@ def test_goes_on(tmp_path, capsys):
                 steps=1, cycles=1, multiplications=16) for seed in range(2)]
     kept = {"nodes": 4, "centroids": 16, "epochs": 5, "learning_rate": RATE, "compute": NODE,
             "rows": [dataclasses.asdict(row) for row in rows]}
-    (tmp_path / "tables.json").write_text(json.dumps(kept))
+    (tmp_path / "tables.json").write_text(json.dumps(json_files.sealed(kept)))
     assert main(["--seeds", "2", "--output", str(tmp_path)]) == 0
     assert capsys.readouterr().out == table(rows) + "\n"

@@ -1,0 +1,70 @@
+"""Checks of values that were read: of types, bounds and fields, before any of them is used."""
+
+import math
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+__all__ = ["Check", "choice", "having", "integer", "mapping", "number", "optional", "pair", "record", "several",
+           "text"]
+
+Check = Callable[[Any], bool]
+
+_EXACT = 1 << 53
+
+
+def integer(least: int, most: int) -> Check:
+    """An integer between two bounds."""
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def number(least: float = -math.inf, most: float = math.inf) -> Check:
+    """A finite number between two bounds; integers up to 2^53, which binary64 holds."""
+    return lambda value: (((isinstance(value, float) and math.isfinite(value)) or integer(-_EXACT, _EXACT)(value))
+                          and least <= value <= most)
+
+
+def text(pattern: str) -> Check:
+    """A text that matches a regular expression."""
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
+
+
+def choice(choices: Collection[str]) -> Check:
+    """One of several texts."""
+    return lambda value: isinstance(value, str) and value in choices
+
+
+def several(check: Check, least: int, most: int) -> Check:
+    """A list of such values, with bounds of its length."""
+    return lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(check, value))
+
+
+def pair(first: Check, second: Check) -> Check:
+    """A list of two values."""
+    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
+
+
+def mapping(key: Check, check: Check, most: int) -> Check:
+    """A dictionary of at most ``most`` entries."""
+    return lambda value: isinstance(value, dict) and len(value) <= most and all(
+        key(name) and check(entry) for name, entry in value.items())
+
+
+def record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
+    """A dictionary of these fields, and of further ones that may be missing."""
+    known = {**checks, **(_more or {})}
+    return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
+        known[name](entry) for name, entry in value.items())
+
+
+def having(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
+    """A dictionary of these fields, of further ones that may be missing, and of any others."""
+    more = _more or {}
+    return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() and all(
+        check(value[name]) for name, check in {**checks, **more}.items() if name in value)
+
+
+def optional(check: Check) -> Check:
+    """None, or such a value."""
+    return lambda value: value is None or check(value)

@@ -1,0 +1,146 @@
+"""JSON as it is read from files and other processes: bounded, and nothing that only Python takes for JSON.
+
+Every damage is a ``ValueError`` with a line that names the file. The text must be UTF-8; no object has a key twice;
+numbers are finite, and integers have at most 128 bits; values are nested at most :data:`DEPTH` deep.
+
+A program that keeps values for itself seals them (:func:`sealed`): the SHA-256 digest of the value is in the file, so
+that what was changed by hand or damaged is not used.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DEPTH", "LARGEST", "parse", "parse_product", "read", "read_product", "read_sealed", "sealed"]
+
+#: Bytes of a text, since its values take up to 25 times the memory; and depth of its values.
+LARGEST, DEPTH = 1 << 24, 64
+#: Largest magnitude of an integer: generators of random numbers have states of 128 bits.
+_MOST = 1 << 128
+#: Key of the digest of a sealed value.
+_SEAL = "sha256"
+
+
+def _integer(text: str) -> int:
+    value = int(text) if len(text) <= 40 else _MOST
+    if abs(value) >= _MOST:
+        raise ValueError("an integer must have at most 128 bits")
+    return value
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"a number must be finite, not {text[:20]}")
+    return value
+
+
+def _constant(text: str) -> None:
+    raise ValueError(f"a number must be finite, not {text}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object must have each key once")
+    return value
+
+
+def _check_depth(text: str) -> None:
+    """Raise ``ValueError`` for values that are nested too deep, without following them."""
+    if text.count("[") + text.count("{") <= DEPTH:
+        return
+    depth = 0
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text, re.DOTALL):
+        first = token[0][0]
+        depth += (first in "[{") - (first in "]}")
+        if depth > DEPTH:
+            raise ValueError(f"values must be nested at most {DEPTH} deep")
+
+
+def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
+    """The value of a text.
+
+    Parameters
+    ----------
+    data : bytes or str
+    largest : int
+        Bytes, or characters, that it may have.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, or not within the bounds.
+    """
+    if len(data) > largest:
+        raise ValueError(f"it must have at most {largest:,} bytes")
+    text = data if isinstance(data, str) else data.decode()
+    _check_depth(text)
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_float,
+                           parse_constant=_constant)
+    except RecursionError:
+        raise ValueError(f"values must be nested at most {DEPTH} deep") from None
+    if re.search(r"\\u[dD][89a-fA-F]", text):
+        json.dumps(value, ensure_ascii=False).encode()  # refuses half of a pair of surrogates
+    return value
+
+
+def read(path: Path, *, largest: int = LARGEST) -> Any:
+    """The value in a file; no more of it is read than it may have.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or another; the message names it.
+    OSError
+        It cannot be read.
+    """
+    with path.open("rb") as file:
+        data = file.read(largest + 1)
+    try:
+        return parse(data, largest=largest)
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON, not damaged or another file: {error}") from None
+
+
+def parse_product(text: str | bytes) -> Any:
+    """The value of a text that a program has just written for this one, over a pipe or in memory."""
+    return json.loads(text)
+
+
+def read_product(path: Path) -> Any:
+    """The value in a file that a tool has written into an entry of the cache, which has the file's digest."""
+    return json.loads(path.read_bytes())
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    text = json.dumps({name: part for name, part in value.items() if name != _SEAL}, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A value with its digest, as :func:`read_sealed` reads it again."""
+    return {**value, _SEAL: _digest(json.loads(json.dumps(value, allow_nan=False)))}  # keys are texts in a file
+
+
+def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:
+    """The value of a file that has :func:`sealed` values, without the digest.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, was changed by hand, or is another; the message names it.
+    OSError
+        It cannot be read.
+    """
+    value = read(path, largest=largest)
+    if not isinstance(value, dict) or value.get(_SEAL) != _digest(value):
+        raise ValueError(f"{path} must have the digest of its content, as gradring has written it: it is damaged, "
+                         f"changed by hand, or of an earlier version")
+    del value[_SEAL]
+    return value

@@ -1,0 +1,270 @@
+"""Damages of files: of any file, of JSON, and of zip archives of arrays."""
+
+import functools
+import io
+import json
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+
+__all__ = ["ANY", "ARCHIVE", "JSON"]
+
+
+def flip(data, rng):
+    """Up to eight wrong bits."""
+    found = bytearray(data)
+    for place in rng.integers(len(found) * 8, size=rng.integers(1, 9)) if found else ():
+        found[place // 8] ^= 1 << place % 8
+    return bytes(found)
+
+
+def truncate(data, rng):
+    return data[:rng.integers(len(data) + 1)]
+
+
+def zero(data, rng):
+    """A range of zeros."""
+    start, end = sorted(rng.integers(len(data) + 1, size=2))
+    return data[:start] + bytes(int(end - start)) + data[end:]
+
+
+def double(data, rng):
+    """A range twice."""
+    start, end = sorted(rng.integers(len(data) + 1, size=2))
+    return data[:end] + data[start:]
+
+
+def swap(data, rng):
+    """Two ranges in the place of each other."""
+    a, b, c = sorted(rng.integers(len(data) + 1, size=3))
+    return data[:a] + data[b:c] + data[a:b] + data[c:]
+
+
+def replace(data, rng):
+    """Random bytes, of which some are no UTF-8."""
+    start = rng.integers(len(data) + 1)
+    return data[:start] + rng.bytes(int(rng.integers(1, 64))) + data[start + rng.integers(64):]
+
+
+def inflate(data, rng):
+    """A field of 2, 4 or 8 bytes that becomes large."""
+    size = int(rng.choice([2, 4, 8]))
+    start = int(rng.integers(max(1, len(data) - size)))
+    value = [(1 << 8 * size) - 1, (1 << 8 * size - 1) - 1, 1 << 8 * size - 4][rng.integers(3)]
+    return data[:start] + value.to_bytes(size, ["little", "big"][rng.integers(2)]) + data[start + size:]
+
+
+def extend(data, rng):
+    return data + rng.bytes(int(rng.integers(1, 4096)))
+
+
+ANY = [flip, flip, truncate, zero, double, swap, replace, inflate, extend]
+
+#: Texts of JSON that may stand in place of a value.
+VALUES = [b"null", b"true", b"-1", b"0", b"1.5", b'""', b"[]", b"{}", b"NaN", b"Infinity", b"1e400", b"-1e308",
+          b"18446744073709551616", b"9" * 30, b"9" * 4300, b"9" * 100_000, b'"\\ud800"', b'"\xff"',
+          b'"\\u0000\\u001b[31m"', b"[" * 50 + b"]" * 50, b"[" * 100_000, b'{"a":' * 100_000,
+          b'"' + b"a" * 1_000_000 + b'"', b"[[]]", b'{"":{}}',
+          b"[" + b"[]," * 300_000 + b"[]]", b"[" + b"0," * 300_000 + b"0]"]
+
+
+def _paths(value, path=()):
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from _paths(child, (*path, key))
+
+
+def _at(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+def json_value(data, rng):
+    """Another value somewhere."""
+    value = json.loads(data)
+    paths = list(_paths(value))
+    path = paths[rng.integers(len(paths))]
+    if not path:
+        return VALUES[rng.integers(len(VALUES))]
+    _at(value, path[:-1])[path[-1]] = "@@here@@"
+    return json.dumps(value).encode().replace(b'"@@here@@"', VALUES[rng.integers(len(VALUES))])
+
+
+def json_key(data, rng):
+    """A key that is missing, doubled, new or another; an item that is missing or doubled."""
+    value = json.loads(data)
+    paths = [path for path in _paths(value) if path]
+    path = paths[rng.integers(len(paths))]
+    parent, key = _at(value, path[:-1]), path[-1]
+    kind = rng.integers(3)
+    if isinstance(parent, list):
+        item = parent.pop(key)
+        if kind:
+            parent += [item] * int(rng.choice([2, 1000]))
+    elif kind == 0:
+        del parent[key]
+    elif kind == 1:
+        parent["another"] = parent.pop(key)
+    else:
+        parent["@@twice@@"] = parent[key]
+    return json.dumps(value).encode().replace(b'"@@twice@@"', json.dumps(key).encode())
+
+
+def json_number(data, rng):
+    """A number that is a little off, or of another sign or size."""
+    value = json.loads(data)
+    paths = [path for path in _paths(value) if path and type(_at(value, path)) in (int, float)]
+    if not paths:
+        return flip(data, rng)
+    path = paths[rng.integers(len(paths))]
+    parent, key = _at(value, path[:-1]), path[-1]
+    parent[key] = [parent[key] + 1, -parent[key], parent[key] * 1000, 2**31, 2**63, 0, 1e39, str(parent[key])][
+        rng.integers(8)]
+    return json.dumps(value).encode()
+
+
+JSON = [*ANY, json_value, json_value, json_value, json_key, json_key, json_number]
+
+
+def _members(data):
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def _archive(members):
+    text = io.BytesIO()
+    with zipfile.ZipFile(text, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return text.getvalue()
+
+
+def npy(array):
+    text = io.BytesIO()
+    np.save(text, array, allow_pickle=True)
+    return text.getvalue()
+
+
+def archive_swap(data, rng):
+    """Members under each other's names."""
+    members = _members(data)
+    contents = list(members.values())
+    rng.shuffle(contents)
+    return _archive(zip(members, contents, strict=True))
+
+
+def archive_names(data, rng):
+    """Members that are missing, new, doubled or of strange names."""
+    members = list(_members(data).items())
+    chosen = int(rng.integers(len(members)))
+    name, content = members[chosen]
+    match rng.integers(5):
+        case 0:
+            del members[chosen]
+        case 1:
+            members.append(("another.npy", content))
+        case 2:
+            members.append((f"../{name}", content))
+        case 3:
+            members[chosen] = (name.removesuffix(".npy"), content)
+        case _:
+            members += [(f"{number}.{name}", content[:20]) for number in range(5000)]
+    return _archive(members)
+
+
+ARRAYS = [np.array([{}], object), np.zeros(3, np.float16), np.array(np.nan, np.float32), np.array(np.inf),
+          np.array(""), np.full((4, 4), np.nan, np.float32), np.array(-1), np.array(2**63 - 1), np.array(b"bytes"),
+          np.zeros((0, 3)), np.zeros((1,) * 30), np.array(1 + 1j), np.array("x" * 10_000),
+          np.array("\udfff\x1b[31m"), np.zeros(2, "V3"), np.zeros(2, [("a", "<i4")]),
+          np.array("2020", "datetime64[Y]"), np.asfortranarray(np.eye(3, dtype=np.uint8)), np.arange(5, dtype=">i8")]
+
+
+def archive_array(data, rng):
+    """An array of another type, shape or value."""
+    members = _members(data)
+    name = list(members)[rng.integers(len(members))]
+    array = ARRAYS[rng.integers(len(ARRAYS))]
+    if rng.integers(2):
+        old = np.load(io.BytesIO(members[name]))
+        other = np.ones(old.shape, ["f4", "f8", "i8", "u1", "U8"][rng.integers(5)])
+        array = [other, old[None], old.repeat(2), old.ravel()[:-1], old.T][rng.integers(5)]
+        if array.dtype.kind == "f" and array.size and rng.integers(2):
+            array = array.copy()
+            array.flat[rng.integers(array.size)] = rng.choice([np.nan, np.inf, -1e38, 1e-45])
+    return _archive({**members, name: npy(array)}.items())
+
+
+def archive_header(data, rng):
+    """A header of an array that declares too much, or is none."""
+    members = _members(data)
+    name = list(members)[rng.integers(len(members))]
+    shape = [b"(1152921504606846976,)", b"(4294967295,)", b"(1000000000, 1000000000)", b"(-1,)", b"(" * 500,
+             b"(0, 99999999999)", b"('a',)", b"(1,) + (2,)"][rng.integers(8)]
+    header = b"{'descr': '" + rng.choice([b"<f4", b"|O", b"<U0", b"<z9", b"<f3"]) + (
+        b"', 'fortran_order': False, 'shape': " + shape + b", }\n")
+    length = int(rng.choice([len(header), 65535, 4]))
+    content = b"\x93NUMPY" + bytes([int(rng.choice([1, 2, 3, 9])), 0]) + struct.pack("<H", length) + header
+    return _archive({**members, name: content}.items())
+
+
+@functools.cache
+def _zeros(size):
+    """Deflated zeros, 1 MB at a time."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, -15)
+    return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)), packer.flush()])
+
+
+def archive_bomb(data, rng):
+    """A small file with an array of 300 MB, whose size is declared as it is, or as another one."""
+    members = _members(data)
+    name, size = list(members)[rng.integers(len(members))], 300 << 20
+    return _stored({**members, name: b""}, name, _zeros(size), int(rng.choice([size, 1000, 0xFFFFFFF0])))
+
+
+def _stored(members, name, packed, declared):
+    """A zip archive by hand, with one member that has been deflated before, and declares a size."""
+    parts, directory, offset = [], [], 0
+    for member, content in members.items():
+        body, size, method = (packed, declared, 8) if member == name else (content, len(content), 0)
+        label = member.encode()
+        fields = struct.pack("<HHHHHLLLHH", 20, 0, method, 0, 33, zlib.crc32(content), len(body), size, len(label),
+                             0)
+        parts += [b"PK\3\4", fields, label, body]
+        where = struct.pack("<HHHLL", 0, 0, 0, 0, offset)
+        directory.append(b"PK\1\2" + struct.pack("<H", 20) + fields + where + label)
+        offset += 4 + len(fields) + len(label) + len(body)
+    index = b"".join(directory)
+    return b"".join([*parts, index, b"PK\5\6", struct.pack("<HHHHLLH", 0, 0, len(members), len(members), len(index),
+                                                           offset, 0)])
+
+
+def archive_sizes(data, rng):
+    """A declared size in the directory, or in front of a member, that becomes large."""
+    found = bytearray(data)
+    mark, field = [(b"PK\1\2", 24), (b"PK\1\2", 20), (b"PK\3\4", 22), (b"PK\5\6", 10), (b"PK\5\6", 12),
+                   (b"PK\5\6", 16), (b"PK\1\2", 42)][rng.integers(7)]
+    places = [place for place in range(len(data) - 60) if data[place:place + 4] == mark]
+    if mark == b"PK\5\6":
+        places = [data.rfind(mark)]
+    place = places[rng.integers(len(places))] + field
+    found[place:place + (2 if field == 10 else 4)] = [b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\0"][
+        rng.integers(3)][:2 if field == 10 else 4]
+    return bytes(found)
+
+
+def archive_flags(data, rng):
+    """Members that are encrypted, or packed in another way."""
+    found = bytearray(data)
+    for mark, field in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
+        place = data.find(mark) + field
+        found[place:place + 4] = struct.pack("<HH", int(rng.choice([0, 1, 1 << 11, 0xFFFF])),
+                                             int(rng.choice([0, 8, 9, 12, 14, 99])))
+    return bytes(found)
+
+
+ARCHIVE = [*ANY, archive_swap, archive_names, archive_array, archive_array, archive_header, archive_header,
+           archive_bomb, archive_sizes, archive_sizes, archive_flags]

@@ -1,0 +1,129 @@
+"""Damaged files, read one after the other in a process of their own with a bound of memory."""
+
+import dataclasses
+import multiprocessing
+import os
+import resource
+import signal
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from host.cli import EXPECTED
+from tests.damaged.kinds import KINDS
+
+__all__ = ["BOUND", "Outcome", "play"]
+
+#: Bytes that reading may take beyond what the process has, and seconds for one file.
+BOUND, SECONDS = 1 << 30, 30
+#: Bytes of zeros at the end of every hundredth file.
+LARGE = 4 << 30
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Outcome of the files of a kind.
+
+    Members
+    -------
+    files : int
+    refused, taken : int
+        Files that were refused in a line, and files that were taken as they are, or as if there were none.
+    wrong : list of str
+        What went wrong, with the number of the file.
+    bytes : int
+        Most memory beyond that of the process before.
+    seconds : float
+        Processor time.
+    """
+
+    files: int = 0
+    refused: int = 0
+    taken: int = 0
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+def _memory(name: str) -> int:
+    """A figure of this process's memory, in bytes."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) << 10
+
+
+def _late(number: int, frame: Any) -> None:
+    raise TimeoutError(f"a file took more than {SECONDS} seconds")
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two values read the same; arrays in them are short."""
+    return repr(first) == repr(second)
+
+
+def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
+    kind, outcome, began = KINDS[name], Outcome(), time.process_time()
+    path = kind.write(folder)
+    whole = path.read_bytes()
+    original = kind.read(path)
+    signal.signal(signal.SIGALRM, _late)
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    limit = _memory("VmSize") + BOUND
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    for number in range(files):
+        rng = np.random.default_rng([seed, number])
+        mutation = kind.mutations[rng.integers(len(kind.mutations))]
+        path.write_bytes(mutation(whole, rng))
+        if number % 100 == 7:
+            os.truncate(path, path.stat().st_size + LARGE)
+        outcome.files += 1
+        signal.alarm(SECONDS)
+        try:
+            found = kind.read(path)
+        except TimeoutError as error:
+            outcome.wrong.append(f"{number} {mutation.__name__}: {error}")
+        except EXPECTED as error:
+            outcome.refused += 1
+            if "\n" in str(error):
+                outcome.wrong.append(f"{number} {mutation.__name__}: several lines: {error}")
+        except BaseException:  # anything else is a traceback to a user
+            outcome.wrong.append(f"{number} {mutation.__name__}: {traceback.format_exc()[-1500:]}")
+        else:
+            outcome.taken += 1
+            if kind.unchanged and found and not _same(found, original):
+                outcome.wrong.append(f"{number} {mutation.__name__}: a damaged file was taken")
+        finally:
+            signal.alarm(0)
+    outcome.bytes = max(0, _memory("VmHWM") - before)
+    outcome.seconds = time.process_time() - began
+    if outcome.bytes > BOUND:
+        outcome.wrong.append(f"reading took {outcome.bytes:,} bytes")
+    return outcome
+
+
+def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> None:
+    try:
+        connection.send(_play(name, files, seed, folder))
+    except BaseException:
+        connection.send(Outcome(wrong=[traceback.format_exc()]))
+
+
+def play(name: str, *, files: int, seed: int) -> Outcome:
+    """Read damaged files of a kind in a process of its own; the memory of the mutations counts as well."""
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_child, args=(there, name, files, seed, Path(folder)))
+        process.start()
+        there.close()
+        try:
+            return here.recv()
+        except EOFError:
+            process.join()
+            return Outcome(wrong=[f"the process has ended with {process.exitcode}"])
+        finally:
+            process.join()
