@@ -29,7 +29,7 @@ from host.commands.info import show_version
 from host.commands.others import add_commands
 from host.commands.plain_text import tolerate
 from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
-from host.commands.run_files import advice, identity_of, space
+from host.commands.run_files import FILES, advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
 from host.commands.topology_options import (
     DisableOption,
@@ -50,7 +50,7 @@ from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
-from host.output import prepare, write_json
+from host.output import claim, prepare, release, write_json
 from host.pytorch.launch import LaunchError
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
@@ -335,15 +335,14 @@ def train_command(
                              topology=topology, shape=None if shape is None else shape.value,
                              **({} if slow_link is None else {"slow_link": slow_link}))
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
-        prepare(output, files=("report.json", "report.png", "report.html", "weights.npz", "timeline.json",
-                               "timeline.png", checkpoints.NAME),
-                space=space(task, config, nodes))
+        prepare(output, files=[name for name in FILES if "/" not in name], space=space(task, config, nodes))
         events = None if tensorboard is None else event_files.Events(
             tensorboard, list(map(event_files.run_name, configs)),
             measure="loss/held_out" if text else "accuracy/test", grid=course is not None, replay=node.replay)
         kept = keeper.load() if resume else None
         if kept is not None:
             check_past(course, kept, shown(keeper.path))
+        claim(output, files=FILES, keep=() if kept is None else (checkpoints.NAME,))
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
@@ -444,6 +443,8 @@ def main() -> None:
     except EndedError as error:
         print(f"ended by {error.signal.name}", file=sys.stderr)
         raise
+    finally:
+        release()
 
 
 if __name__ == "__main__":

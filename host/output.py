@@ -1,14 +1,17 @@
 """The folder that results are written to: checks before work begins, and files that are whole or not there.
 
+A folder has the results of one run. A run locks it, and moves the results of the run before to ``previous/`` in it.
+
 Example
 -------
 ::
 
-    prepare(folder, files=("report.json", "report.png"), space=1_000_000)
+    claim(folder, files=("report.json", "report.png"), space=1_000_000)
     ...
     write_json(folder / "report.json", report)
 """
 
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -22,7 +25,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["OutputError", "prepare", "replacing", "write_bytes", "write_json"]
+__all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
+
+#: Folder of the results of the run before, in the folder of a run.
+PREVIOUS = "previous"
 
 
 class OutputError(OSError):
@@ -34,6 +40,12 @@ class OutputError(OSError):
 
 #: Seconds after which a file that nobody has locked belongs to nobody.
 _YOUNG = 60
+
+#: File that a run locks in its folder, with the number of its process.
+_LOCK = ".run.lock"
+
+#: Locked descriptors of this process, by the real path of their folder.
+_claimed: dict[Path, int] = {}
 
 _ADVICE = {
     errno.ENOSPC: "make room, or choose another folder with --output",
@@ -125,6 +137,109 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
         raise OutputError(errno.ENOSPC, f"{folder} must have {space:,} bytes free, not {free:,}: make room, or "
                                         f"choose another folder with --output")
     return folder
+
+
+def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space: int = 0) -> Path:
+    """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``.
+
+    The lock ends with the process, however it ends, or by :func:`release`. Only the named files are moved, and of an
+    older ``previous/`` only files of these names are replaced.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder, which may exist.
+    files : sequence of str
+        Names of all files that runs of this kind write, relative to the folder.
+    keep : sequence of str
+        Names of the files that this run continues from, which are not moved.
+    space : int
+        Bytes that must be free on the disk.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    OutputError
+        A run is going in the folder, a result could not be written, or the results of the run before could not be
+        moved.
+    """
+    prepare(folder, files=[name for name in files if "/" not in name], space=space)
+    _lock(folder)
+    _put_away(folder, files, keep)
+    return folder
+
+
+def _lock(folder: Path) -> None:
+    """Lock a folder for this process, unless it has done so before."""
+    real, path = folder.resolve(), folder / _LOCK
+    while real not in _claimed:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise _refusal(path, error) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise OutputError(errno.EBUSY, f"{folder} must have no run that is going, not that of process {process}: "
+                                           f"wait for its end, or choose another folder with --output") from None
+        except OSError:  # file systems without locks
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+                _claimed[real] = descriptor
+                return
+        os.close(descriptor)  # the run that had the lock has removed its file
+
+
+@atexit.register
+def release() -> None:
+    """End the locks of this process on the folders of its runs."""
+    while _claimed:
+        folder, descriptor = _claimed.popitem()
+        with contextlib.suppress(OSError):
+            (folder / _LOCK).unlink(missing_ok=True)  # while it is locked: a file without an owner would stay
+        os.close(descriptor)
+
+
+def _forget() -> None:
+    """Leave the locks of a parent process to it."""
+    while _claimed:
+        os.close(_claimed.popitem()[1])
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
+    """Move results to ``previous/``, in place of files that have these names there."""
+    previous = folder / PREVIOUS
+    moved = [name for name in files if name not in keep and os.path.lexists(folder / name)]
+    if not moved:
+        return
+    if previous.is_symlink() or (previous.exists() and not previous.is_dir()):
+        raise OutputError(errno.ENOTDIR, f"{previous} must be a folder or free, not a file or a link: rename it, or "
+                                         f"choose another folder with --output")
+    for name in files:
+        if (previous / name).is_dir():
+            raise OutputError(errno.EISDIR, f"{previous / name} must be a file or free, not a folder: rename it, or "
+                                            f"choose another folder with --output")
+    for name in files:
+        path = previous / name
+        try:
+            path.unlink(missing_ok=True)
+            if name in moved:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).replace(path)
+        except OSError as error:
+            raise _refusal(path, error) from None
 
 
 @contextlib.contextmanager

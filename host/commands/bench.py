@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from host.commands.console import Progress, make_console, shown
-from host.output import prepare
+from host.output import claim
 from sim.verilated import toolchain
 
 __all__ = ["bench_command"]
@@ -19,7 +19,7 @@ def bench_command(
     """Measure cycles of every unit and of the ring against their bounds, and the speed of simulation."""
     from host.reports import bench
 
-    prepare(output, files=("bench.json",))
+    claim(output, files=("bench.json",))
     console = make_console()
     with Progress(console) as progress:
         rows = bench.collect(announce=progress.stage)

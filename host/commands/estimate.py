@@ -7,7 +7,7 @@ import typer
 
 from host.commands.console import Progress, make_console, shown
 from host.commands.run_options import check_range
-from host.output import prepare, write_json
+from host.output import claim, write_json
 from sim.verilated import toolchain
 
 __all__ = ["estimate_command"]
@@ -47,7 +47,7 @@ def estimate_command(
     machines = [target for target in TARGETS if target.name in names]
     for target in machines:  # before anything is built
         experiment.rates_of(EXECUTION, target, cases)
-    prepare(output, files=("estimate.json", "estimate.png"))
+    claim(output, files=("estimate.json", "estimate.png"))
     console = make_console()
     parts: dict[str, list[experiment.Row]] = {kind: [] for kind in report.TITLES}
     with Progress(console) as progress, opened(EXECUTION, announce=progress.stage) as machine:

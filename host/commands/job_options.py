@@ -11,6 +11,7 @@ import typer
 from hdl.config import NodeConfig
 from hdl.ring.slots.job_table import JOBS, JobFrame
 from host.commands.console import Progress, make_console, shown, thread_count
+from host.commands.run_files import FILES
 from host.commands.run_options import COUNT, check_range
 from host.commands.slot_links import SLOTS, with_links
 from host.driver.device import Device
@@ -20,7 +21,7 @@ from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
 from host.models.digits import digits
 from host.models.widths import widths
-from host.output import prepare, write_json
+from host.output import claim, write_json
 from host.reports import report
 from host.training.experiment import Experiment, Keeper, Signals, watching
 from host.training.optimizers import LEARNING_RATES, OptimizerName, create
@@ -137,8 +138,7 @@ def train(options: Mapping[str, Any]) -> None:
         node = fitted(node, [one.allocation(task.parameters.size) for one, task in zip(configs, tasks, strict=True)],
                       nodes=nodes // JOBS, planes=None)
         keepers = [Keeper(folder / "checkpoint.tar", {}, steps=0) for folder in folders]
-        for folder in folders:
-            prepare(folder, files=("report.json",), space=1 << 20)
+        claim(output, files=FILES, space=JOBS << 20)
         threads = thread_count(options["threads"], nodes)
         with open_ring(node, nodes=nodes, threads=threads, arithmetic=Arithmetic(options["arithmetic"]),
                        announce=progress.stage) as opened, watching() as signals:

@@ -9,10 +9,11 @@ import typer
 
 from hdl.config import NodeConfig
 from host.commands.console import Progress, make_console, shown, thread_count
+from host.commands.run_files import FILES
 from host.commands.run_options import COUNT, check_range
 from host.models.digits import digits
 from host.models.widths import widths
-from host.output import prepare, write_json
+from host.output import claim, prepare, write_json
 from host.reports import late_run as report
 from host.training import checkpoint as checkpoints
 from host.training.experiment import Keeper, watching
@@ -121,6 +122,7 @@ def train(options: Mapping[str, Any]) -> None:
         keeper = Keeper(output / checkpoints.NAME, identity, steps=options["checkpoint"])
         prepare(output, files=("report.json", "report.png", checkpoints.NAME), space=64 * length + (2 << 20))
         kept = keeper.load() if options["resume"] else None
+        claim(output, files=FILES, keep=() if kept is None else (checkpoints.NAME,))
         if options["resume"]:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first round"
                                                        if kept is None else "training goes on from there"))

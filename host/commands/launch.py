@@ -19,7 +19,7 @@ from host.commands.console import (
     shown,
     thread_count,
 )
-from host.output import prepare
+from host.output import claim
 from host.pytorch.jobs import Options
 from host.pytorch.launch import launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
@@ -77,7 +77,7 @@ def launch_command(
                       check=check, threads=thread_count(threads, nodes), arithmetic=arithmetic, host_port=host_port,
                       link_latency=link_latency)
     patience = Patience(slow=slow, timeout=timeout)
-    prepare(output, files=FILES)
+    claim(output, files=FILES)
     begun = time.monotonic()
     with Progress(console) as progress:
         done = launch([*(["-m"] if module else []), *script], options, patience=patience, announce=progress.stage,

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from host.commands.console import Progress, make_console, new_table, shown
-from host.output import prepare
+from host.output import claim
 from sim.verilated import toolchain
 
 __all__ = ["memory_command"]
@@ -24,9 +24,10 @@ def memory_command(
     """Plan the memory of programs, and find out what to keep, to move and to compute again."""
     from host.reports.memory import Results
 
-    prepare(output, files=("memory.json",))
+    files = ("memory.json",)
+    results = Results(output / files[0])
+    claim(output, files=files, keep=files if results.parts else ())
     console = make_console()
-    results = Results(output / "memory.json")
     with Progress(console) as progress:
         for name in results.complete():
             progress.stage(f"memory: {name}")

@@ -14,7 +14,7 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.config import NodeConfig
 from host.commands.console import Progress, make_console, new_table, shown
 from host.commands.run_options import check_range
-from host.output import prepare, write_json
+from host.output import claim, prepare, write_json
 from host.transports.session import LATENCY, TransportName, open_session
 from sim.verilated import toolchain
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["migrate_command"]
 
-_FILES = ("migrate.json",)
+_FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkpoint.tar")
 #: Boards whose nodes train in binary32.
 _JOBS = [name for name, board in BOARDS.items() if not board.node.reduced]
 
@@ -92,7 +92,7 @@ def migrate_command(
             raise ValueError(f"Codec of weights must have no codebook here, not be {given!r}")
     config = TrainingConfig(max_steps=steps, interval=steps, hidden=widths(hidden), seed=seed,
                             optimizer=create(OptimizerName(optimizer)))
-    prepare(output, files=_FILES)
+    prepare(output, files=_FILES[:2])
     keys = Keys(user_key() if key is None else read_key(key),
                 key_of(output / "owner.key") if owner_key is None else read_key(owner_key))
     data, console = digits(), make_console()
@@ -111,6 +111,7 @@ def migrate_command(
                                     nodes=nodes, planes=built.node.state_planes) != built.node:
         raise ValueError(f"Model must have room in the memories of {board}, not {workload().parameters.size:,} "
                          f"parameters")
+    claim(output, files=_FILES)
     sites = [site("source", _fabric(node(1), nodes=nodes, transport=TransportName(source_transport), board=built,
                                     device=device)),
              site("target", _fabric(node(interval), nodes=nodes, latency=latency, threads=threads,
@@ -118,8 +119,6 @@ def migrate_command(
     stays = site("stays", _fabric(node(1), nodes=nodes))
     source, target = sites
     ledger = Ledger(output / "ledger.json")
-    for one in sites:
-        one.path.unlink(missing_ok=True)
     ledger.commit(Entry(source.name, 0))
     try:
         with Progress(console) as progress:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from host.commands.console import Link, Progress, make_console, shown
 from host.commands.run_options import COUNT, check_range
-from host.output import prepare, write_json
+from host.output import claim, prepare, write_json
 from host.reports.chakra import CLOCK
 from host.transports.session import LATENCY
 from sim.verilated import toolchain
@@ -65,7 +65,7 @@ def predict_command(
     forms = [name.strip() for name in formats.split(",")]
     for name in forms:
         predicted.format_of(name)
-    prepare(output, files=("predict.json", "predict.png"))
+    claim(output, files=("predict.json", "predict.png"))
     with Progress(console) as progress:
         progress.stage("predict")
         found = [predicted.predict(chosen, form, nodes=count, latency=link_latency, clock=clock * 1e6,

@@ -20,7 +20,7 @@ from host.commands.console import (
     thread_count,
 )
 from host.models.digits import digits
-from host.output import prepare
+from host.output import claim, prepare
 from host.training import weight_files as weights_files
 from host.training.record import TrainingConfig
 from host.training.trainer import train
@@ -29,6 +29,8 @@ from host.transports.session import open_session
 from sim.verilated import toolchain
 
 __all__ = ["quantize_command"]
+
+_FILES = ("report.json", "report.png", "model.npz", "model.onnx", "weights.npz")
 
 
 def quantize_command(
@@ -80,7 +82,7 @@ def quantize_command(
     console, node = make_console(), NodeConfig(quantization=True, state_planes=training.optimizer.planes)
     node.check_ring(nodes)
     count = thread_count(threads, nodes)
-    prepare(output, files=("report.json", "report.png", "model.npz", *(["model.onnx"] if onnx else [])))
+    prepare(output, files=_FILES)
     with Progress(console) as progress, contextlib.ExitStack() as stack:
         progress.stage("data")
         data = digits()
@@ -90,6 +92,7 @@ def quantize_command(
                              f"leave it out")
         if onnx:
             quantize.check_onnx()  # before anything is built
+        claim(output, files=_FILES, keep=() if trained is None else ("weights.npz",))
         cells = CellCount(UNITS if synth else ())
         stack.callback(cells.close)
 

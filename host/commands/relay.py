@@ -9,7 +9,7 @@ from rich.table import Table
 
 from host.commands.console import Progress, make_console, new_table, shown
 from host.commands.run_options import check_range
-from host.output import prepare, write_json
+from host.output import claim, write_json
 from sim.verilated import toolchain
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def relay_command(
         if not same:
             raise typer.Exit(1)
         return
-    prepare(output, files=_FILES)
+    claim(output, files=_FILES)
     rows = []
     with Progress(console) as progress:
         for case in experiment.CASES:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from host.commands.console import Progress, make_console, shown
 from host.commands.run_options import check_range
-from host.output import prepare, write_json
+from host.output import claim, prepare, write_json
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
@@ -93,6 +93,7 @@ def relay_nodes_command(
         "momentum": momentum, "plateau": plateau, "format": format, "underflow": underflow, "window": window,
         "resident": resident, "seed": seed}, sets=checkpoint)
     kept = resume and keeper.check()
+    claim(output, files=_FILES, keep=_FILES[1:] if kept else ())
     console = make_console()
     console.print(plan.line, soft_wrap=True)
     if resume:

@@ -4,12 +4,19 @@ import dataclasses
 from typing import Any
 
 from hdl.config import NodeConfig
+from hdl.ring.slots.job_table import JOBS
 from host.commands.console import shown
+from host.reports.measured import timeline_names
+from host.training.checkpoint import NAME
 from host.training.experiment import Experiment, Keeper
 from host.training.record import TrainingConfig
 from host.training.workloads import Workload
 
-__all__ = ["advice", "identity_of", "space"]
+__all__ = ["FILES", "advice", "identity_of", "space"]
+
+#: Files that a run of `gradring train` of any kind may write in its output folder.
+FILES = ("report.json", "report.png", "report.html", "weights.npz", NAME, *timeline_names(),
+         *(f"job-{job}/report.json" for job in range(JOBS)))
 
 
 def identity_of(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.progress import Progress as Bars
 
 from host.commands.console import duration, make_console, shown
 from host.commands.run_options import COUNT, check_range
-from host.output import prepare
+from host.output import claim, prepare
 from host.sweep import cluster, execution, page
 from host.sweep import plan as sweep
 from host.sweep.jobs import Job
@@ -122,7 +122,7 @@ def sweep_command(
         compute_formats=_names(compute_formats), synth=synth)
     console = make_console()
     planned = sweep.plan(config)
-    prepare(output, files=("sweep.json", "sweep.png", "sweep.html"))
+    claim(output, files=("sweep.json", "sweep.png", "sweep.html"))
     folder = prepare(output / "jobs")
     engine = (LocalEngine(folder, (os.cpu_count() or 1) if jobs is None else jobs) if scheduler is None
               else cluster.ClusterEngine(scheduler, folder))

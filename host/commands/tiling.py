@@ -8,7 +8,7 @@ import typer
 
 from host.commands.console import ArithmeticOption, Progress, make_console, shown
 from host.commands.run_options import check_range
-from host.output import prepare, write_json
+from host.output import claim, write_json
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
@@ -40,7 +40,7 @@ def tiling_command(
     if unknown:
         raise ValueError(f"Search must be one of {', '.join(experiment.METHODS)}, not {unknown[0]!r}")
     experiment.check_installed(chosen)
-    prepare(output, files=("tiling.json", "tiling.png"))
+    claim(output, files=("tiling.json", "tiling.png"))
     console = make_console()
     with Progress(console) as progress:
         levels = (experiment.Level.PRODUCTS, experiment.Level.OUTER, experiment.Level.PANEL)

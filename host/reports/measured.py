@@ -1,5 +1,6 @@
 """Schedules of a training run as they were measured: figures, a table, timelines, and the log of a search."""
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -7,9 +8,13 @@ import numpy as np
 
 from host.reports.timeline import draw, write_trace
 from host.training.record import Training, TrainingConfig
+from host.training.schedule import OVERLAPS
 from sim.golden.program import Span
 
-__all__ = ["figures_of", "lines", "write"]
+__all__ = ["figures_of", "lines", "timeline_names", "write"]
+
+#: Layers of the largest chunks that a run may compare.
+_MAX_CHUNK = 64
 
 
 def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
@@ -47,6 +52,18 @@ def lines(report: dict[str, Any]) -> list[str]:
     return [*found, *dict.fromkeys(line for run in runs for line in run["search"])]
 
 
+def _ending(schedule: str) -> str:
+    """Ending of the names of a schedule's timeline where several are written."""
+    return f"-{schedule.replace(':', '-')}"
+
+
+def timeline_names() -> list[str]:
+    """Names of all files that :func:`write` may write."""
+    chunks = itertools.takewhile(lambda size: size <= _MAX_CHUNK, (2 << n for n in itertools.count()))
+    endings = ["", *map(_ending, (*OVERLAPS, *(f"chunks:{size}" for size in chunks)))]
+    return [f"timeline{ending}.{kind}" for ending in endings for kind in ("json", "png")]
+
+
 def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:
     """Write the timeline of each run's last step, as a trace and as a picture; their paths.
 
@@ -55,7 +72,7 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
     found = []
     for run in report["schedules"]:
         spans = [Span(*one) for one in run["timeline"]]
-        end = "" if len(report["schedules"]) == 1 else f"-{run['schedule'].replace(':', '-')}"
+        end = "" if len(report["schedules"]) == 1 else _ending(run["schedule"])
         trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"
         write_trace(spans, trace, compute=report["compute"])
         draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(one.end for one in spans):,} cycles",

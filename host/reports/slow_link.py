@@ -14,7 +14,7 @@ from hdl.config import NodeConfig
 from host.driver.dealing import choose, link_rates
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
-from host.output import prepare, write_json
+from host.output import claim, write_json
 from host.training.golden_run import Reference
 from host.transports.session import LATENCY, open_session
 from sim.golden.ring_cycles import update_cycles
@@ -164,7 +164,7 @@ def line(row: Row) -> str:
 
 def main() -> None:
     folder = toolchain.BUILD / "slow_link"
-    prepare(folder, files=("slow_link.json",))
+    claim(folder, files=("slow_link.json",))
     rows = []
     for row in measure(announce=print):
         print(line(row), flush=True)

@@ -137,3 +137,112 @@ class TestTwoAtOnce:
             fcntl.flock(file, fcntl.LOCK_EX)
             output.prepare(tmp_path, files=("report.json",))
         assert sorted(tmp_path.iterdir()) == sorted([held, young])
+
+
+class TestClaim:
+    FILES = ("a.json", "b.png", "deep/c.tar")
+
+    def fill(self, folder, *names, text):
+        for name in names:
+            (folder / name).parent.mkdir(exist_ok=True, parents=True)
+            (folder / name).write_text(text)
+
+    def names(self, folder):
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+    @pytest.fixture(autouse=True)
+    def released(self):
+        yield
+        output.release()
+
+    def test_previous(self, tmp_path):
+        """Of an older previous/ all files of these names go, so that it has files of one run."""
+        self.fill(tmp_path, "a.json", "deep/c.tar", "own", text="new")
+        self.fill(tmp_path / "previous", "a.json", "b.png", "own", text="old")
+        assert output.claim(tmp_path, files=self.FILES, keep=("a.json",)) == tmp_path
+        assert self.names(tmp_path) == [".run.lock", "a.json", "own", "previous/deep/c.tar", "previous/own"]
+        output.release()
+        output.claim(tmp_path, files=self.FILES)
+        output.release()
+        assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
+        output.claim(tmp_path, files=self.FILES)  # there is nothing to move, so that previous/ stays
+        output.release()
+        assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
+
+    def test_links(self, tmp_path):
+        """A link is moved itself, and nothing is moved through one."""
+        self.fill(tmp_path, "target", text="own")
+        (tmp_path / "a.json").symlink_to(tmp_path / "target")
+        output.claim(tmp_path, files=self.FILES)
+        assert (tmp_path / "previous" / "a.json").is_symlink()
+        assert (tmp_path / "target").read_text() == "own"
+        (tmp_path / "previous").rename(tmp_path / "elsewhere")
+        (tmp_path / "previous").symlink_to(tmp_path / "elsewhere")
+        self.fill(tmp_path, "b.png", text="new")
+        with pytest.raises(output.OutputError, match=r"/previous must be a folder or free, not a file or a link: "):
+            output.claim(tmp_path, files=self.FILES)
+
+    def test_names_that_are_taken(self, tmp_path):
+        self.fill(tmp_path, "previous", text="own")
+        output.claim(tmp_path, files=self.FILES)  # nothing to move
+        self.fill(tmp_path, "a.json", text="new")
+        with pytest.raises(output.OutputError, match=r"/previous must be a folder or free, not a file or a link: "):
+            output.claim(tmp_path, files=self.FILES)
+        (tmp_path / "previous").unlink()
+        (tmp_path / "previous" / "b.png").mkdir(parents=True)
+        with pytest.raises(output.OutputError, match=r"/previous/b.png must be a file or free, not a folder: "):
+            output.claim(tmp_path, files=self.FILES)
+        assert (tmp_path / "a.json").read_text() == "new"
+
+    def test_unwritable(self, tmp_path, monkeypatch):
+        def refuse(*arguments):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        self.fill(tmp_path, "a.json", text="new")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(tmp_path), "replace", refuse)
+            with pytest.raises(output.OutputError, match=r"/previous/a.json cannot be written: permission denied; "):
+                output.claim(tmp_path, files=self.FILES)
+        output.release()
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(output.OutputError, match=r"/.run.lock cannot be written: permission denied; "):
+            output._lock(tmp_path)
+
+    def test_two_runs(self, tmp_path):
+        """Of one process a folder is one run's, by whatever path; of another process it is refused."""
+        output.claim(tmp_path / "new", files=self.FILES)
+        output.claim(tmp_path / "new" / ".." / "new", files=self.FILES)
+        assert (tmp_path / "new" / ".run.lock").read_text() == f"{os.getpid()}\n"
+        held = dict(output._claimed)
+        output._claimed.clear()
+        with pytest.raises(output.OutputError, match=rf"/new must have no run .* not that of process {os.getpid()}: "):
+            output.claim(tmp_path / "new", files=self.FILES)
+        output._claimed.update(held)
+        output.release()
+        output.claim(tmp_path / "new", files=self.FILES)
+
+    def test_without_locks(self, tmp_path, monkeypatch):
+        """A file system without locks cannot tell; results are moved all the same."""
+        def fail(*arguments):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(fcntl, "flock", fail)
+        self.fill(tmp_path, "a.json", text="new")
+        output.claim(tmp_path, files=self.FILES)
+        assert (tmp_path / "previous" / "a.json").read_text() == "new"
+
+    def test_lock_file_that_was_removed(self, tmp_path, monkeypatch):
+        """The file of a run that ends at this moment is no lock, so that another one is made."""
+        lock, calls = fcntl.flock, []
+
+        def remove(descriptor, operation):
+            if not calls:
+                (tmp_path / ".run.lock").unlink()
+            calls.append(operation)
+            lock(descriptor, operation)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", remove)
+            output._lock(tmp_path)
+        assert len(calls) == 2
+        assert (tmp_path / ".run.lock").exists()

@@ -1,0 +1,144 @@
+# amaranth: UnusedElaboratable=no
+"""Output folders of all commands: each belongs to one run."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+from host import cli, output
+from host.commands import launch
+
+#: Arguments without which a command ends before it takes its folder, or takes long.
+_NEEDED = {"launch": ("script.py",), "estimate": ("--targets", "4 MACs", "--lengths", 256)}
+#: Commands with the name of a single file in place of a folder.
+_SINGLE = ("wave",)
+_FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
+
+
+def commands():
+    """Commands that write an output folder, and the files that their help names."""
+    for name, command in typer.main.get_command(cli.app).commands.items():
+        options = [option for option in command.params if option.name == "output"]
+        if options and name not in _SINGLE:
+            yield name, sorted(set(_FILE.findall(options[0].help)))
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An output folder, from outside of which programs are run."""
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)  # PyTorch is not needed for this
+    (tmp_path / "script.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    found = tmp_path / "output"
+    found.mkdir()
+    return found
+
+
+def test_all_commands_are_known():
+    assert {"train", "sweep", "launch", "relay", "relay-nodes", "quantize", "predict", "memory", "migrate",
+            "estimate", "tiling", "bench"} <= set(COMMANDS)
+    assert all(COMMANDS.values())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_running(run, folder, name):
+    """A folder in which a run is going is refused, before anything is moved."""
+    (folder / COMMANDS[name][0]).write_text("of the run that is going")
+    with (folder / ".run.lock").open("w+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write("123\n")
+        file.flush()
+        code, _, err = run(name, "--output", folder, *_NEEDED.get(name, ()))
+    message = (f"error: {folder} must have no run that is going, not that of process 123: wait for its end, or choose "
+               f"another folder with --output\n")
+    assert (code, err) == (1, message)
+    assert sorted(path.name for path in folder.iterdir() if path.name not in ("owner.key", "jobs")) == sorted(
+        [".run.lock", COMMANDS[name][0]])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_previous(run, folder, monkeypatch, name):
+    """Results of the run before are in previous/ when work begins, and a user's own files are where they were."""
+    put_away = output._put_away
+
+    def stop(*arguments):
+        put_away(*arguments)
+        raise ValueError("work begins")
+
+    monkeypatch.setattr(output, "_put_away", stop)
+    (folder / "notes.txt").write_text("the user's")
+    (folder / "previous").mkdir()
+    (folder / "previous" / "notes.txt").write_text("the user's too")
+    for file in COMMANDS[name]:
+        (folder / file).write_text("of the run before")
+        (folder / "previous" / file).write_text("of an older one")
+    code, _, err = run(name, "--output", folder, *_NEEDED.get(name, ()))
+    assert (code, err) == (1, "error: work begins\n")
+    assert sorted(path.name for path in folder.iterdir() if path.name not in ("owner.key", "jobs")) == [
+        "notes.txt", "previous"]
+    assert {path.name: path.read_text() for path in (folder / "previous").iterdir()} == {
+        "notes.txt": "the user's too", **dict.fromkeys(COMMANDS[name], "of the run before")}
+
+
+def test_memory_continues(run, folder, monkeypatch):
+    """Parts of memory.json that are there are not computed again."""
+    from host.reports import memory
+
+    monkeypatch.setattr(memory.Results, "complete", lambda self: iter(()))
+    monkeypatch.setattr(output, "_put_away", lambda folder, files, keep: sys.exit(f"{files} {keep}"))
+    for source, kept in ((memory._digest(), "('memory.json',)"), ("another", "()")):
+        (folder / "memory.json").write_text(json.dumps({"source": source, "parts": {"checks": {}}}))
+        code, _, _ = run("memory", "--output", folder)
+        assert code == f"('memory.json',) {kept}"
+
+
+def test_killed_run(run, folder):
+    """The lock of a run ends with its process, which is killed; children that it has forked do not hold it."""
+    program = ("import os, sys, time; from pathlib import Path; from host import output\n"
+               "output.claim(Path('output'), files=('predict.json',))\n"
+               "child = os.fork()\n"
+               "print(child, flush=True) if child else None\n"
+               "time.sleep(600)\n")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": root})
+    child = int(process.stdout.readline())
+    try:
+        time.sleep(0.5)  # the child, which closes what it has inherited
+        options = ("--nodes", 2, "--formats", "dense", "--output", folder)
+        code, _, err = run("predict", *options)
+        assert (code, f"not that of process {process.pid}: " in err) == (1, True)
+        process.kill()
+        process.wait()
+        assert run("predict", *options)[0] == 0
+        assert sorted(path.name for path in folder.iterdir()) == ["predict.json", "predict.png"]
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_interrupted_build(run, folder, monkeypatch):
+    """A run whose build fails has moved the results of the run before; the next one leaves them in previous/."""
+    def fail(*arguments, **options):
+        raise ValueError("no compiler")
+
+    monkeypatch.setattr(cli, "open_session", fail)
+    for file in ("report.json", "weights.npz", "timeline-chunks-2.png", "checkpoint.tar"):
+        (folder / file).write_text("of the run before")
+    for _ in range(2):
+        assert run("train", "--output", folder)[2] == "error: no compiler\n"
+        assert [path.name for path in folder.iterdir()] == ["previous"]
+        assert len(list((folder / "previous").iterdir())) == 4
