@@ -50,7 +50,7 @@ from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
-from host.output import claim, prepare, release, write_json
+from host.output import claim, claims, prepare, write_json
 from host.pytorch.launch import LaunchError
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
@@ -435,7 +435,7 @@ def main() -> None:
     tolerate(sys.stdout, sys.stderr)
     try:
         cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
-        with ended_by_signals():
+        with ended_by_signals(), claims():
             app()
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
@@ -443,8 +443,6 @@ def main() -> None:
     except EndedError as error:
         print(f"ended by {error.signal.name}", file=sys.stderr)
         raise
-    finally:
-        release()
 
 
 if __name__ == "__main__":

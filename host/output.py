@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
+__all__ = ["PREVIOUS", "OutputError", "claim", "claims", "prepare", "release", "replacing", "write_bytes", "write_json"]
 
 #: Folder of the results of the run before, in the folder of a run.
 PREVIOUS = "previous"
@@ -207,6 +207,15 @@ def release() -> None:
         with contextlib.suppress(OSError):
             (folder / _LOCK).unlink(missing_ok=True)  # while it is locked: a file without an owner would stay
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def claims() -> Iterator[None]:
+    """Release the folders of runs at the end of the block."""
+    try:
+        yield
+    finally:
+        release()
 
 
 def _forget() -> None:

@@ -215,7 +215,7 @@ class TestClaim:
         assert (tmp_path / "new" / ".run.lock").read_text() == f"{os.getpid()}\n"
         held = dict(output._claimed)
         output._claimed.clear()
-        with pytest.raises(output.OutputError, match=rf"/new must have no run .* not that of process {os.getpid()}: "):
+        with pytest.raises(output.OutputError, match=rf"/new must have no run .* that of process {os.getpid()}: "):
             output.claim(tmp_path / "new", files=self.FILES)
         output._claimed.update(held)
         output.release()

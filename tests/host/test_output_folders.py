@@ -60,8 +60,8 @@ def test_running(run, folder, name):
         file.write("123\n")
         file.flush()
         code, _, err = run(name, "--output", folder, *_NEEDED.get(name, ()))
-    message = (f"error: {folder} must have no run that is going, not that of process 123: wait for its end, or choose "
-               f"another folder with --output\n")
+    message = (f"error: {folder} must have no run that is going, not that of process 123: wait for its end, or "
+               f"choose another folder with --output\n")
     assert (code, err) == (1, message)
     assert sorted(path.name for path in folder.iterdir() if path.name not in ("owner.key", "jobs")) == sorted(
         [".run.lock", COMMANDS[name][0]])
