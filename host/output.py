@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["PREVIOUS", "OutputError", "claim", "claims", "prepare", "release", "replacing", "write_bytes", "write_json"]
+__all__ = ["PREVIOUS", "OutputError", "claim", "claims", "prepare", "release", "replacing", "write_bytes",
+           "write_json"]
 
 #: Folder of the results of the run before, in the folder of a run.
 PREVIOUS = "previous"
