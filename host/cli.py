@@ -60,7 +60,7 @@ from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
 from host.training.engine import engine_node
-from host.training.experiment import Experiment, Interrupted, Keeper, watching
+from host.training.experiment import GRACE, Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError
 from host.training.run_check import check_run
@@ -376,7 +376,7 @@ def train_command(
                     events.step(training)
 
             stopped = 0
-            with watching() as signals:
+            with watching(grace=GRACE) as signals:
                 try:
                     experiment.run(signals, on_run=stage, on_step=step, on_repeat=progress.say)
                 except Interrupted as interrupted:

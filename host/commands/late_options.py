@@ -16,9 +16,10 @@ from host.models.widths import widths
 from host.output import claim, prepare, write_json
 from host.reports import late_run as report
 from host.training import checkpoint as checkpoints
-from host.training.experiment import Keeper, watching
+from host.training.experiment import GRACE, Interrupted, Keeper, watching
 from host.training.late_learning import Late, LateConfig, Model, stragglers
-from host.training.late_run import BLOCK, LateRun, node_for, patience_of
+from host.training.late_nodes import node_for, patience_of
+from host.training.late_run import BLOCK, LateRun
 from host.transports.session import LONGEST_REPLAYED, open_session
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
@@ -55,6 +56,9 @@ _OWN = ("quorum", "late", "factor", "deadline", "skew", "cycles", "switch_out")
 _SHARED = ("straggler", "nodes", "seed", "threads", "learning_rate", "momentum", "weights", "batch", "hidden", "macs",
            "arithmetic", "host_port", "link_latency", "faults", "fault_seed", "checkpoint", "resume", "output")
 
+#: Options without effect on late gradients that are waited for, or dropped.
+_WITHOUT_EFFECT = {Late.WAIT: ("quorum", "factor", "deadline"), Late.DROP: ("factor",)}
+
 
 def asked(options: Mapping[str, Any], given: Callable[[str], bool]) -> bool:
     """Whether a run with a straggler is asked for.
@@ -72,6 +76,10 @@ def asked(options: Mapping[str, Any], given: Callable[[str], bool]) -> bool:
         raise ValueError(f"Option --{option} {reason}: leave it out")
     if given("fault_seed") and options["faults"] is None:
         raise ValueError("Option --fault-seed is for a run with --faults: leave it out")
+    way = options["late"] or Late.FOLD
+    for name in filter(given, _WITHOUT_EFFECT.get(way, ()) if late else ()):
+        option = "lambda" if name == "factor" else name
+        raise ValueError(f"Option --{option} has no effect with --late {way.value}: leave it out")
     return late
 
 
@@ -129,28 +137,41 @@ def train(options: Mapping[str, Any]) -> None:
         with open_session(node, nodes=config.workers, threads=threads, arithmetic=Arithmetic(options["arithmetic"]),
                           host_port=options["host_port"], latency=options["link_latency"], faults=damage,
                           timeout=patience, grid=(1, config.workers) if options["switch_out"] else None,
-                          say=progress.say, announce=progress.stage) as session, watching() as signals:
+                          say=progress.say, announce=progress.stage) as session, watching(grace=GRACE) as signals:
             run = LateRun(session.ring, data, config, block=block, grid=session.grid)
             if kept is None:
                 run.begin()
             else:
                 run.resume(kept)
             progress.stage("rounds", run.expected)
-            while not run.complete:
-                before = len(run.fates)
-                run.advance()
-                progress.say(f"rounds {before + 1:3} to {len(run.fates):3}   loss {run.outcome.losses[-1]:.4f}   "
-                             f"test accuracy {run.outcome.accuracy:.2%}")
-                keeper.save(run.state())
-                if signals.asked is not None:
-                    stopped = signals.asked
-                    break
-            if not run.fates:
-                raise ValueError(f"Cycles must be enough for a round, not {config.cycles:,}")
-            result = report.build(config, run, interrupted=bool(stopped), threads=threads,
-                                  link_latency=options["link_latency"], configuration=dataclasses.asdict(node),
-                                  configuration_hash=node.hash, simulated_cycles=session.elapsed.simulated,
-                                  faults=None if damage is None else {**identity["faults"], "count": session.faults})
+
+            def report_so_far() -> dict[str, Any]:
+                faults = None if damage is None else {**identity["faults"], "count": session.faults}
+                return report.build(
+                    config, run, threads=threads, link_latency=options["link_latency"], faults=faults,
+                    configuration=dataclasses.asdict(node), configuration_hash=node.hash,
+                    simulated_cycles=session.elapsed.simulated)
+
+            result = report_so_far() if run.fates else None
+            try:
+                while not run.complete:
+                    before = len(run.fates)
+                    signals.check()
+                    run.advance()
+                    signals.settle()
+                    result = report_so_far()
+                    progress.say(f"rounds {before + 1:3} to {len(run.fates):3}   loss {run.outcome.losses[-1]:.4f}   "
+                                 f"test accuracy {run.outcome.accuracy:.2%}")
+                    keeper.save(run.state())
+            except Interrupted as interrupted:  # the report is of the blocks that have ended
+                stopped = interrupted.signal
+        if result is None:
+            if stopped:
+                console.print("interrupted; no block of rounds has ended, so that the next run begins at the first "
+                              "round", soft_wrap=True)
+                raise typer.Exit(128 + stopped)
+            raise ValueError(f"Cycles must be enough for a round, not {config.cycles:,}")
+        result["interrupted"] = bool(stopped)
         progress.stage("report")
         write_json(output / "report.json", result)
         report.draw(result, output / "report.png")

@@ -28,8 +28,9 @@ __all__ = ["RUNS", "Passes", "RingPrograms"]
 #: Numbers of runs, from 1 on.
 RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Cycles that a look for events takes where nodes have different numbers of commands.
-_LOOK = 500
+#: Cycles that a look for events takes at most where nodes have other numbers of commands, and in rounds of gradients,
+#: whose nodes get their next computation when an event is taken.
+_LOOK, _SHORT_LOOK = 500, 100
 
 #: Fields that the driver gives a command that it sends.
 _GIVEN = ("operation", "tag", "collective", "epoch")
@@ -234,7 +235,8 @@ class RingPrograms(LocalCommands):
         staged.set = self._next_set = set
 
     def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
-                     on_event: Callable[[int, Event], None] = lambda rank, event: None) -> Passes:
+                     on_event: Callable[[int, Event], None] = lambda rank, event: None,
+                     over: Callable[[], bool] = lambda: False) -> Passes:
         """Run the programs of all nodes, wait for them, and read the traces.
 
         Parameters
@@ -245,8 +247,9 @@ class RingPrograms(LocalCommands):
             Parameters of :meth:`host.driver.device.Device.run`. Nodes with one queue have no other copy of weights.
         traced : bool
             Whether to read the traces, which hold 256 records.
-        on_event : callable
-            See :meth:`play`.
+        on_event, over : callable
+            See :meth:`play`. A run that is over before its end has no error; nodes still run their programs, until
+            :meth:`recover`.
 
         Raises
         ------
@@ -263,11 +266,12 @@ class RingPrograms(LocalCommands):
         collective = (self._latest + 1) % (1 << 16)
         self._latest = (self._latest + passes * collectives) % (1 << 16)
         found = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
-                          on_event=on_event)
+                          on_event=on_event, over=over)
         events = [list(itertools.chain(*queues)) for queues in found]
         failed = [next((event for event in mine if event.status != EventStatus.OK), None) for mine in events]
         counts = [passes * sum(map(len, program)) for program in self._programs]
-        if any(failed) or any(len(mine) < count for mine, count in zip(events, counts, strict=True)):
+        short = any(len(mine) < count for mine, count in zip(events, counts, strict=True))
+        if any(failed) or (short and not over()):
             self._fail(events, failed, counts)
         traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=traced)]
         return Passes(events=events, traces=traces, outcome=_outcome(events, traces))
@@ -278,10 +282,14 @@ class RingPrograms(LocalCommands):
 
     def play(self, passes: int, *, parity: int = 0, first: int = 0, collective: int = 0, collectives: int = 0,
              patience: int | None = None,
-             on_event: Callable[[int, Event], None] = lambda rank, event: None) -> list[list[list[Event]]]:
+             on_event: Callable[[int, Event], None] = lambda rank, event: None,
+             over: Callable[[], bool] = lambda: False) -> list[list[list[Event]]]:
         """Run the programs that nodes with two queues have loaded, and take their events, whatever they say.
 
         Events are taken of all nodes in turn, since a node that has no place for another event makes the others wait.
+        Where nodes are in step, each look waits for an event of every node. Where they have other numbers of
+        commands, or do not wait for each other's gradients, a look is short, so that a node without an event keeps
+        nobody from its events.
 
         Parameters
         ----------
@@ -291,6 +299,8 @@ class RingPrograms(LocalCommands):
             Cycles that each look for an event takes at most; longer than any command.
         on_event : callable
             Called with the rank of a node and each of its events, while the programs run.
+        over : callable
+            Called after each look: once it gives True no more events are taken, and nodes are left as they are.
 
         Returns
         -------
@@ -314,12 +324,10 @@ class RingPrograms(LocalCommands):
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
             rank=places[rank][0], size=places[rank][1], first=first))
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
-        # A node with fewer commands than others has no event for long, while these have no place for another one.
-        even = len({tuple(map(len, program)) for program in self._programs}) == 1
-        look, waited = patience if even else min(patience, _LOOK), 0
+        look, waited = min(patience, self._longest_look), 0
         missing = {rank: count for rank, program in enumerate(self._programs)
                    if (count := passes * sum(map(len, program)))}
-        while missing:
+        while missing and not over():
             found = dict(zip(missing, self._all(
                 lambda rank, device: device.submit_pop_event(look), missing), strict=True))
             waited = 0 if any(found.values()) else waited + look
@@ -338,6 +346,13 @@ class RingPrograms(LocalCommands):
                                              f"{patience} cycles, and {missing[rank]} events are missing")
             missing = {rank: count for rank, count in missing.items() if count}
         return events
+
+    @property
+    def _longest_look(self) -> int:
+        """Cycles that a look for events may take: any number where nodes have their n-th events at about one time."""
+        if any(command.round for program in self._programs for queue in program for command in queue):
+            return _SHORT_LOOK
+        return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
 
     def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
         """Raise the error of a run that has not ended well.

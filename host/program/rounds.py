@@ -175,13 +175,22 @@ class RoundFeeder:
         Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
     settings : callable
         Takes the number of a round before its LATCH; writes the settings of its update.
+    may_begin : callable
+        Takes the number of a round behind the first before any node computes for it; where it gives False, the run
+        is over with the round before.
+
+    Members
+    -------
+    last : int
+        Number behind the last round of the run.
     """
 
     def __init__(self, ring: Ring, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
                  gradient: Callable[[int, int], npt.NDArray[Any]], closed: Callable[[Close, list[Bits]], None],
-                 settings: Callable[[int], None]):
+                 settings: Callable[[int], None], may_begin: Callable[[int], bool] = lambda number: True):
         self._ring, self._program, self._rounds = ring, program, rounds
-        self._first, self._last = first, first + passes
+        self._first, self.last = first, first + passes
+        self._newest, self._may_begin = first, may_begin
         self._gradient, self._closed, self._settings = gradient, closed, settings
         self._computed = [first] * program.nodes  # COMPUTEs that have ended
         self._asked = [first] * program.nodes  # those whose flag was set
@@ -190,11 +199,22 @@ class RoundFeeder:
         self._followed = first  # rounds that the golden model has closed
         self._folds = [first] * program.nodes
         self._latches = [first] * program.nodes
+        self._updates = [first] * program.nodes
 
     @property
     def masks(self) -> Mapping[int, int]:
         """Masks of each round of the run: those of the events of FOLD."""
         return self._masks
+
+    @property
+    def ended(self) -> bool:
+        """Whether all nodes have done the updates of all rounds."""
+        return min(self._updates) >= self.last
+
+    @property
+    def computing(self) -> dict[int, int]:
+        """Rounds that nodes compute for, by rank."""
+        return {rank: number for rank, staged in enumerate(self._staged) for number in staged}
 
     def begin(self) -> None:
         """Give the first pass what it needs, before the run."""
@@ -216,8 +236,10 @@ class RoundFeeder:
         elif event.tag == LATCH:
             before = min(self._latches)
             self._latches[rank] += 1
-            if before < min(self._latches) < self._last:
+            if before < min(self._latches) < self.last:
                 self._give_settings(min(self._latches))
+        elif event.tag == UPDATE:
+            self._updates[rank] += 1
         self._follow()
         self._give()
 
@@ -249,8 +271,13 @@ class RoundFeeder:
         """Stage for each node whose computation has ended and whose weights are known."""
         for rank in range(self._program.nodes):
             number = self._asked[rank]
-            if number != self._computed[rank] or number >= self._last or number > self._followed:
+            if number != self._computed[rank] or number >= self.last or number > self._followed:
                 continue
+            if number > self._newest:
+                self._newest = number
+                if not self._may_begin(number):
+                    self.last = number
+                    return
             if number in self._masks and self._folds[rank] <= number:
                 continue  # the node itself may not know yet that the round is closed
             self._asked[rank] += 1

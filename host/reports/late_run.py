@@ -34,11 +34,13 @@ def build(config: LateConfig, run: LateRun, **figures: Any) -> dict[str, Any]:
         "accuracy": outcome.accuracy, "cycles": run.cycles, "bit_exact": True,
         "measured": [{"cycle": cycle, "accuracy": accuracy} for cycle, accuracy in outcome.measured],
         "gradients": outcome.counts,
-        "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **counts, "pending": pending}
+        "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **counts, "pending": pending,
+                     "abandoned": run.abandoned[rank]}
                     for rank, counts, pending in zip(workers, run.counts(), run.pending(), strict=True)],
         "rounds": [{"number": number, "cycle": cycle, "loss": loss,
                     **{name: [rank for rank in workers if mask >> rank & 1]
-                       for name, mask in dataclasses.asdict(fates).items()}}
+                       for name, mask in dataclasses.asdict(fates).items() if name != "ages"},
+                    "ages": list(fates.ages)}
                    for number, (cycle, loss, fates) in enumerate(
                        zip(outcome.cycles, outcome.losses, run.fates, strict=True))],
         "laggards": run.laggards,
@@ -55,9 +57,10 @@ def lines(report: dict[str, Any]) -> list[str]:
     found = [f"{settings['late']}{factor}: rounds are closed by {quorum} of {settings['workers']} gradients"
              f"{deadline}; skew {settings['skew']:g}",
              f"{len(report['rounds'])} rounds in {report['cycles']:,} cycles, test accuracy {report['accuracy']:.2%}",
-             "", "worker  slower by  computed  in time  folded  dropped  pending"]
+             "", "worker  slower by  computed  in time  folded  at ages  dropped  pending  abandoned"]
     found += [f"{one['worker']:6}  {one['factor']:9g}  {one['computed']:8}  {one['applied']:7}  {one['folded']:6}  "
-              f"{one['dropped']:7}  {len(one['pending']):7}" for one in report["workers"]]
+              f"{_ages(report, one['worker']):>7}  {one['dropped']:7}  {len(one['pending']):7}  {one['abandoned']:9}"
+              for one in report["workers"]]
     found += ["", *report["laggards"]]
     found += [f"worker {one['worker']} was switched out after {one['after']} rounds"
               for one in report["switched_out"]]
@@ -65,6 +68,15 @@ def lines(report: dict[str, Any]) -> list[str]:
             "No difference from the golden model: weights and momenta at the end of each block, and every element of "
             "each gradient has one fate, in each round.",
             "compute: modelled; rounds, sums and updates: gateware"]
+
+
+def _ages(report: dict[str, Any], worker: int) -> str:
+    """Least and largest age of a worker's folded gradients, in rounds."""
+    found = [age for row in report["rounds"] for late, age in zip(row["late"], row["ages"], strict=True)
+             if late == worker]
+    if not found:
+        return ""
+    return f"{min(found)}" if min(found) == max(found) else f"{min(found)} to {max(found)}"
 
 
 def draw(report: dict[str, Any], path: Path) -> None:

@@ -31,7 +31,10 @@ from host.training.trainer import Run
 from host.training.workloads import Workload
 from host.transports.session import Elapsed, Session
 
-__all__ = ["Experiment", "Interrupted", "Keeper", "Signals", "watching"]
+__all__ = ["GRACE", "Experiment", "Interrupted", "Keeper", "Signals", "watching"]
+
+#: Seconds that a step has to end after a signal.
+GRACE = 6.0
 
 
 class Interrupted(BaseException):
@@ -51,6 +54,12 @@ class Interrupted(BaseException):
 class Signals:
     """Requests that signals have made.
 
+    Parameters
+    ----------
+    grace : float
+        Seconds that a step has to end after the first signal, before :class:`Interrupted` is raised in it; 0 for any
+        time.
+
     Members
     -------
     asked : int, optional
@@ -59,11 +68,26 @@ class Signals:
 
     asked: int | None = None
 
+    def __init__(self, grace: float = 0):
+        self._grace = grace
+
     def take(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: the first one waits for the end of the step, another one does not."""
         if self.asked is not None:
             raise Interrupted(number)
         self.asked = number
+        if self._grace:
+            signal.setitimer(signal.ITIMER_REAL, self._grace)
+
+    def give_up(self, number: int, frame: FrameType | None) -> None:
+        """Handle the end of the time that a step has after a signal."""
+        assert self.asked is not None
+        raise Interrupted(self.asked)
+
+    def settle(self) -> None:
+        """Let the work that follows take as long as it takes: a step has ended, or was given up."""
+        if self._grace:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def check(self) -> None:
         """Raise :class:`Interrupted` if a signal has come."""
@@ -72,13 +96,21 @@ class Signals:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[Signals]:
-    """Handle SIGINT and SIGTERM for as long as the block takes; in the main thread only."""
-    signals = Signals()
+def watching(*, grace: float = 0) -> Iterator[Signals]:
+    """Handle SIGINT and SIGTERM for as long as the block takes; in the main thread only.
+
+    Parameters
+    ----------
+    grace : float
+        See :class:`Signals`.
+    """
+    signals = Signals(grace)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, signals.give_up)
     try:
         yield signals
     finally:
+        signals.settle()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -243,6 +275,7 @@ class Experiment:
             signals.check()
             run.advance()
             if signals.asked is not None or self._keeper.due(run):
+                signals.settle()
                 measure()
                 self._save(number, run)
         if number + 1 < len(self._configs):

@@ -56,7 +56,7 @@ class LateConfig:
     Parameters
     ----------
     late : Late
-        ``wait`` closes rounds with all workers, whatever the quorum.
+        ``wait`` closes rounds with all workers, whatever the quorum and the deadline.
     workers : int
     slow : dict of int to float
         Factor of the computations of each straggler.
@@ -112,9 +112,19 @@ class LateConfig:
         return late_weights(self.factor, ages=self.ages if self.late is Late.FOLD else 0)
 
     @property
+    def oldest(self) -> int:
+        """Largest age of a gradient that has a weight; 0 if late ones have none."""
+        return sum(weight > 0 for weight in self.weights)
+
+    @property
     def closing(self) -> int:
         """Gradients in time that close a round."""
         return self.workers if self.late is Late.WAIT else self.quorum
+
+    @property
+    def closing_deadline(self) -> int:
+        """Cycles after which a round is closed that has a gradient; 0 for none."""
+        return 0 if self.late is Late.WAIT else self.deadline
 
 
 @dataclasses.dataclass
@@ -262,7 +272,8 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     """Train until the cycles are over, measured about ``points`` times."""
     model = Model(data, config)
     durations, update = model.durations()
-    closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.deadline, weights=config.weights)
+    closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.closing_deadline,
+                    weights=config.weights)
     workers = [_Worker(duration) for duration in durations]
     outcome, now, number = Outcome(), 0, 0
     computing: list[tuple[int, int, int, Array]] = []  # cycle of the end, worker, round, and gradient

@@ -11,36 +11,34 @@ block weights and state of all nodes are compared with it, and the nodes' counts
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
 from host.driver.command import Event
-from host.driver.memory import Allocation, fitted
 from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
 from host.models.digits import Dataset, digits
+from host.models.layers import Array
 from host.output import write_json
 from host.program.feeding import TraceReader
 from host.program.rounds import UPDATE, Closing, RoundFeeder, RoundProgram
 from host.topology.grid import Kind, Part, Shape
 from host.topology.switching import GridNodes
 from host.training.late_learning import Late, LateConfig, Model, Outcome, add_options, configs_of, table
+from host.training.late_nodes import node_for, patience_of
 from host.training.record import DivergenceError
 from host.training.step_checks import growth
 from host.transports.session import open_session
 from sim.golden.rounds import Close
 
-__all__ = ["BLOCK", "Fates", "LateRun", "main", "node_for", "patience_of", "train"]
+__all__ = ["BLOCK", "Fates", "LateRun", "main", "train"]
 
 #: Most rounds of a block.
 BLOCK = 32
-
-#: Most cycles of a computation, for which others wait.
-LONGEST = 1 << 28
 
 _COUNTERS = ("computed", "applied", "folded", "dropped")
 
@@ -52,12 +50,15 @@ class Fates:
     Members
     -------
     on_time, late, dropped : int
-        Workers whose gradient of the round it has, whose gradient of a round before, and of which one was dropped.
+        Workers with a gradient of the round in it, with one of an earlier round in it, and with one that was dropped.
+    ages : tuple of int
+        Ages in rounds of the late gradients, in the order of their workers.
     """
 
     on_time: int
     late: int
     dropped: int
+    ages: tuple[int, ...] = ()
 
 
 class LateRun:
@@ -84,6 +85,8 @@ class LateRun:
         Lines about workers whose gradients were mostly dropped.
     left : dict of int to int
         Rounds after which workers were switched out.
+    abandoned : list of int
+        Computations of each worker that were not waited for at the end of a block.
     """
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
@@ -92,6 +95,11 @@ class LateRun:
         self._model = Model(data, config, ring.devices[0].config)
         self.outcome, self.fates, self.laggards = Outcome(), list[Fates](), list[str]()
         self.left: dict[int, int] = {}
+        self.abandoned = [0] * config.workers
+        self._ages: dict[int, tuple[int, ...]] = {}  # of late gradients, by round
+        self._span = 0  # cycles of the rounds of a block, once they have ended
+        self._since = 0  # CYCLES of rank 0 at the beginning of a block
+        self._begun = [0] * config.workers  # cycles of a block in which ranks were given their computations
         self._dropped: dict[int, int] = {}  # masks, by round
         self._known_dropped = [0] * config.workers
         self._cycles = 0
@@ -117,8 +125,8 @@ class LateRun:
         """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
         durations, update = self._model.durations()
         closed = sorted(durations)[self._quorum - 1]
-        if self._config.deadline:
-            closed = min(closed, min(durations) + self._config.deadline)
+        if self._config.closing_deadline:
+            closed = min(closed, min(durations) + self._config.closing_deadline)
         each = self._cycles / len(self.fates) if self.fates else closed + update
         return int((self._config.cycles - self._cycles) // each)
 
@@ -138,7 +146,8 @@ class LateRun:
             self._ring = self._grid.ring(plan)
         ring = self._ring
         self._program = RoundProgram(nodes=len(model.members), length=model.length, durations=model.durations()[0])
-        self._closing = Closing(quorum=self._quorum, deadline=config.deadline, weights=config.weights)
+        self._closing = Closing(quorum=self._quorum, deadline=config.closing_deadline,
+                                weights=config.weights)
         if not restored:
             ring.distribute(model.master.view(np.float32))
             ring.write_state(model.state[0].view(np.float32))
@@ -153,7 +162,7 @@ class LateRun:
         pending = [model.rounds.pending(rank) for rank in range(len(model.members))]
         return {"cycles": self._cycles, "outcome": dataclasses.asdict(self.outcome), "laggards": list(self.laggards),
                 "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": self._counts_to_go_on(),
-                "left": [list(pair) for pair in self.left.items()],
+                "abandoned": list(self.abandoned), "left": [list(pair) for pair in self.left.items()],
                 "master": model.master.copy(), "state": [plane.copy() for plane in model.state],
                 "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
 
@@ -161,7 +170,8 @@ class LateRun:
         """Go on from a state, in place of :meth:`begin`."""
         model = self._model
         self._cycles, self.laggards = state["cycles"], list(state["laggards"])
-        self.fates = [Fates(*one) for one in state["fates"]]
+        self.fates = [Fates(on_time, late, dropped, tuple(ages)) for on_time, late, dropped, ages in state["fates"]]
+        self.abandoned = list(state["abandoned"])
         self.outcome = Outcome(**state["outcome"])
         self.outcome.measured = [(cycle, accuracy) for cycle, accuracy in self.outcome.measured]
         model.losses = list(self.outcome.losses)
@@ -197,61 +207,142 @@ class LateRun:
         """Do a block of rounds, compare, and measure."""
         ring, first, passes = self._ring, len(self.fates), min(self._block, self._fitting)
         feeder = RoundFeeder(
-            ring, self._program, passes=passes, first=first, rounds=self._model.rounds, gradient=self._model.gradient,
-            closed=self._close, settings=lambda number: ring.write_settings(self._model.settings(number)))
+            ring, self._program, passes=passes, first=first, rounds=self._model.rounds, gradient=self._gradient,
+            closed=self._close, settings=lambda number: ring.write_settings(self._model.settings(number)),
+            may_begin=self._may_begin)
         reader = TraceReader(ring)
+        over = False
 
         def on_event(rank: int, event: Event) -> None:
             feeder.on_event(rank, event)
             reader.on_event(rank)
 
+        def is_over() -> bool:
+            nonlocal over
+            if feeder.ended and not over:
+                self._span = self._span or self._elapsed
+                over = feeder.last < first + passes or self._abandons(feeder)
+            return over
+
+        self._since, self._span = self._clock(), 0
         feeder.begin()
         ring.run_programs(collectives=1, passes=passes, parity=first % 2, first=first, traced=False,
-                          on_event=on_event)
-        traces = reader.finish()
-        times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
-                          for trace in traces]).max(axis=0)
-        # One that is too late for any round is dropped when its computation ends, maybe behind the last round.
-        self._dropped[first + passes - 1] |= self._newly_dropped()
-        begun = min(record.time for trace in traces for record in trace)
-        self.outcome.cycles += [self._cycles + int(time - begun) for time in times]
-        # The next block begins when all nodes have ended this one, stragglers too.
-        self._cycles += int(max(record.time for trace in traces for record in trace) - begun)
-        self.fates += [Fates(self._workers(feeder.masks[number] & 0xFFFF), self._workers(feeder.masks[number] >> 16),
-                             self._dropped.pop(number)) for number in range(first, first + passes)]
-        behind = self._compare(first)
+                          on_event=on_event, over=is_over)
+        counters = self._settled(on_event) if over else ring.counters()
+        hopeless = self._hopeless(feeder) if over else []
+        self._record(reader.finish(), feeder, over=over)
+        behind = self._compare(first, counters, abandoned=hopeless)
         self.outcome.losses = list(self._model.losses)
         self.outcome.measured.append((self._cycles, self._model.accuracy()))
         found = self.counts()
         self.outcome.counts = {**{fate: sum(one[fate] for one in found) for fate in _COUNTERS},
                                "pending": sum(map(len, self.pending()))}
-        if behind and self._grid is not None and not self.complete:
-            self._switch_out(behind)
+        if not self.complete:
+            self._prepare_next(behind, over=over)
 
-    def _workers(self, ranks: int) -> int:
-        """Mask of workers by that of their ranks."""
-        return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self._model.members))
+    def _clock(self) -> int:
+        """Cycles of rank 0."""
+        return int(self._ring.devices[0].read_register("CYCLES"))
 
-    def _switch_out(self, workers: Sequence[int]) -> None:
-        """Go on in a ring without some workers, unless that leaves none. What they have pending is dropped."""
-        members = [worker for worker in self._model.members if worker not in workers]
-        if len(members) < 2:
-            self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
-                                 f"{', '.join(map(str, workers))}, so they stay")
-            return
-        counts, pending = self._counts_to_go_on(), self.pending()
-        for worker in workers:
-            counts[worker]["computed"] += len(pending[worker])
-            counts[worker]["dropped"] += len(pending[worker])
-            self.left[worker] = len(self.fates)
+    @property
+    def _elapsed(self) -> int:
+        """Cycles of the block so far."""
+        return (self._clock() - self._since) % (1 << 32)
+
+    def _gradient(self, rank: int, number: int) -> Array:
+        """Gradient of the member of a rank for a round, which its node computes from now on."""
+        self._begun[rank] = self._elapsed
+        return self._model.gradient(rank, number)
+
+    def _may_begin(self, number: int) -> bool:
+        """Whether some cycles of the run are left when the round before has ended."""
+        return self._cycles + self._elapsed + self._model.durations()[1] < self._config.cycles
+
+    def _abandons(self, feeder: RoundFeeder) -> bool:
+        """Whether the end of a block does not wait for what nodes still compute.
+
+        Nothing is waited for at the end of the run, and no computation is if its gradient would be too late for any
+        weight, were rounds continued meanwhile.
+        """
+        total = self._cycles + self._span
+        is_last = (self._config.cycles - total) * feeder.last < total
+        return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
+
+    def _hopeless(self, feeder: RoundFeeder) -> list[int]:
+        """Ranks that compute gradients which would be too late for any weight if rounds continued meanwhile."""
+        elapsed, durations = self._elapsed, self._model.durations()[0]
+        each = self._span // (feeder.last - len(self.fates))
+        return [rank for rank, number in feeder.computing.items()
+                if feeder.last - number + max(0, self._begun[rank] + durations[rank] - elapsed) // each
+                > self._config.oldest]
+
+    def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
+        """Take all events that are there; counters of nodes, which no command has changed since."""
+        while True:
+            counters = self._ring.counters()
+            events = [(rank, event) for rank, device in enumerate(self._ring.devices)
+                      if (event := device.pop_event(0)) is not None]
+            if not events:
+                return counters
+            for rank, event in events:
+                on_event(rank, event)
+
+    def _record(self, traces: list[list[TraceRecord]], feeder: RoundFeeder, *, over: bool) -> None:
+        """Take note of the cycles and fates of a block."""
+        first = len(self.fates)
+        times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
+                          for trace in traces]).max(axis=0)
+        # One that is too late for any round is dropped when its computation ends, maybe after the last round.
+        self._dropped[feeder.last - 1] |= self._newly_dropped()
+        begun = min(record.time for trace in traces for record in trace)
+        self.outcome.cycles += [self._cycles + int(time - begun) for time in times]
+        # The next block begins when all nodes have ended this one, stragglers too, unless they are not waited for.
+        end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
+        self._cycles += end - begun
+        self.fates += [Fates(self._workers(feeder.masks[number] & 0xFFFF), self._workers(feeder.masks[number] >> 16),
+                             self._dropped.pop(number), self._ages.pop(number))
+                       for number in range(first, feeder.last)]
+        for rank in feeder.computing if over else ():
+            self.abandoned[self._model.members[rank]] += 1
+
+    def _prepare_next(self, behind: Sequence[int], *, over: bool) -> None:
+        """Prepare the next block: without workers that stay behind, and with all nodes idle."""
+        if over:
+            self._ring.recover()
+        left = bool(behind) and self._grid is not None and self._switch_out(behind)
+        if over and not left:
+            self._begin_again(self._model.members, self._counts_to_go_on())
+
+    def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
+        """Begin again with some members, and with what they have pending; counts are of all workers so far."""
         self._before = counts
         self._known_dropped = [one["dropped"] for one in counts]
         self._model.keep(members)
         self.begin()
 
+    def _workers(self, ranks: int) -> int:
+        """Mask of workers by that of their ranks."""
+        return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self._model.members))
+
+    def _switch_out(self, workers: Sequence[int]) -> bool:
+        """Continue in a ring without some workers, whose pending gradients are dropped; False if that leaves none."""
+        members = [worker for worker in self._model.members if worker not in workers]
+        if len(members) < 2:
+            self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
+                                 f"{', '.join(map(str, workers))}, so they stay")
+            return False
+        counts, pending = self._counts_to_go_on(), self.pending()
+        for worker in workers:
+            counts[worker]["computed"] += len(pending[worker])
+            counts[worker]["dropped"] += len(pending[worker])
+            self.left[worker] = len(self.fates)
+        self._begin_again(members, counts)
+        return True
+
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
         """Update the golden model by a round, and check its ledger."""
         rounds = self._model.rounds
+        self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
         self._model.update(closed, contributions)
         for rank, ledger in enumerate(rounds.ledgers):
             left, elements = ledger.balance(list(rounds.pending(rank).values()))
@@ -268,8 +359,11 @@ class LateRun:
         self._known_dropped = dropped
         return found
 
-    def _compare(self, first: int) -> list[int]:
-        """Compare nodes with the golden model, and their counts with the ledger; returns workers that stay behind."""
+    def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
+        """Compare nodes with the golden model, and their counts with the ledger; returns workers that stay behind.
+
+        Of ranks that are ``abandoned`` no computation has ended that could count.
+        """
         ring, model, number = self._ring, self._model, len(self.fates)
         found = {"weights": (ring.read_weights(model.length), model.weights),
                  "momenta": (ring.read_state(model.length), model.state[0])}
@@ -278,7 +372,7 @@ class LateRun:
         for name, (there, here) in found.items():
             if not (there.view(np.uint32) == here).all():
                 raise DivergenceError(f"Round {number}: {name} of nodes differ from the golden model")
-        before, self._counters = self._counters, ring.counters()
+        before, self._counters = self._counters, counters
         dropped = growth("GRADIENTS_DROPPED", before, self._counters)
         behind = []
         for rank, (ledger, counted) in enumerate(zip(model.rounds.ledgers, self._counters, strict=True)):
@@ -288,40 +382,15 @@ class LateRun:
                                       f"counted {ledger.counts}")
             worker = model.members[rank]
             on_time = sum(one.on_time >> worker & 1 for one in self.fates[first:])
-            if dropped[rank] and not on_time and self._config.late is not Late.WAIT:
+            if (dropped[rank] or rank in abandoned) and not on_time and self._config.late is not Late.WAIT:
                 behind.append(worker)
                 advice = "" if self._grid else (
                     ": fold them, wait longer (a larger quorum or deadline), or switch it out (--switch-out)")
+                what = f"{dropped[rank]} of its gradients were dropped" if dropped[rank] else (
+                    "its computation was abandoned")
                 self.laggards.append(f"rounds {first} to {number - 1}: worker {worker} was never in time, and "
-                                     f"{dropped[rank]} of its gradients were dropped{advice}")
+                                     f"{what}{advice}")
         return behind
-
-
-def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
-    """A node with rounds for vectors of a length; its codecs and rows are those of ``node``.
-
-    With two ``ports`` its memories are large enough for the blocks of a ring of two, which may be left of ``nodes``.
-    """
-    base = dataclasses.replace(NodeConfig() if node is None else node, queues=2, replay=True, rounds=True,
-                               stand_in=True, masking=False, error_feedback=False, ring_ports=ports)
-    words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
-    base = dataclasses.replace(base, gradient_words=max(base.gradient_words, 1 << (words - 1).bit_length()))
-    return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)
-
-
-def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Cycles for which a node waits for a round, at the most.
-
-    Raises
-    ------
-    ValueError
-        A computation takes longer than a node can wait.
-    """
-    longest = max(Model(data, config).durations()[0])
-    if longest > LONGEST:
-        raise ValueError(f"Computations must take at most {LONGEST:,} cycles, not {longest:,}: take fewer examples, "
-                         f"a smaller model, or a smaller factor")
-    return 4000 + 2 * longest
 
 
 def train(data: Dataset, config: LateConfig) -> LateRun:

@@ -205,6 +205,8 @@ class Rounds:
         Number of the latest closed round.
     ledgers : list of Ledger
         One for each node.
+    ages : dict of int to int
+        Ages of the late sets that the round has which was closed last, by node.
     """
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
@@ -212,6 +214,7 @@ class Rounds:
         self.weights = tuple(weights)
         self.closed: int | None = None
         self.ledgers = [Ledger(length) for _ in range(nodes)]
+        self.ages: dict[int, int] = {}
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
@@ -245,7 +248,7 @@ class Rounds:
             The masks name sets that are not there, or the index is not the sum of their weights.
         """
         tag, index = closed.tag, 0
-        found = []
+        found, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
             fresh = late = None
             weight = 0
@@ -260,6 +263,7 @@ class Rounds:
                 if old is None:
                     raise ValueError(f"Node {node} must have a late set in round {tag}")
                 late, weight = sets.pop(old), weight_of(tag - old, self.weights)
+                ages[node] = tag - old
                 ledger.add("folded", late)
                 index += weight
             for old in _forgotten(list(sets), tag, self.weights):
@@ -268,7 +272,7 @@ class Rounds:
             found.append(fold(fresh, late, weight) if late is not None else zeros if fresh is None else fresh)
         if index % SCALES != closed.index:
             raise ValueError(f"Index of round {tag} must be {index % SCALES}, not {closed.index}")
-        self.closed = tag
+        self.closed, self.ages = tag, ages
         return found
 
     def late_tag(self, node: int, tag: int) -> int | None:

@@ -39,6 +39,11 @@ __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
 
 _MAGIC = b"gradring state\n"
 
+#: Cycles of a node that the library simulates in one call, at most about: signals wait for its end.
+_SLICE = 1 << 14
+#: Cycles at whose multiples a run that waits for a packet ends, unless :meth:`VerilatedRing.set_grid` changes them.
+_GRID = 16
+
 
 class _NodeStatus(Struct):
     _fields_ = [(name, ctypes.c_uint64) for name in (
@@ -158,6 +163,7 @@ class VerilatedRing:
         self.batched = all(one.ring_batched() for one in loaded.values())
         ends = [number for link in wiring for end in link for number in end]
         kinds = [loaded[one.path].ring_kind() for one in of_nodes]
+        self._grid = _GRID
         self._ring = ctypes.c_void_p(self._library.ring_create(
             nodes, self._threads(threads), (ctypes.c_uint32 * len(ends))(*ends), len(wiring),
             (ctypes.c_void_p * nodes)(*kinds), None if part is None else ctypes.byref(part.structure)))
@@ -244,6 +250,7 @@ class VerilatedRing:
         """
         if not 1 <= cycles < 1 << 32:
             raise ValueError(f"Grid must be between 1 and 4294967295 cycles, not {cycles!r}")
+        self._grid = cycles
         self._library.ring_set_grid(self._ring, cycles)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
@@ -253,6 +260,9 @@ class VerilatedRing:
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
         """Run for some cycles, or until there is a packet from a node; return how many cycles it took.
+
+        The library runs in slices, which end at multiples of the grid and change no cycle: between two of them Python
+        handles signals.
 
         Parameters
         ----------
@@ -267,7 +277,14 @@ class VerilatedRing:
         if until_packet_at is not None and not 0 <= until_packet_at < self.nodes:
             raise ValueError(f"Node must be between 0 and {self.nodes - 1}, not {until_packet_at!r}")
         node = -1 if until_packet_at is None else until_packet_at
-        return self._checked(self._library.ring_run(self._ring, cycles, node))
+        size = max(1, _SLICE // self.nodes // self._grid) * self._grid
+        taken = 0
+        while True:
+            part = min(cycles - taken, size - self.cycle % size)
+            done = self._checked(self._library.ring_run(self._ring, part, node))
+            taken += done
+            if done < part or taken == cycles:
+                return taken
 
     def send(self, node: int, words: Any) -> None:
         """Queue one packet of at least one word for a node; its last word is the one marked so."""

@@ -1,0 +1,41 @@
+"""Nodes of a training run with late gradients, and the cycles for which they wait."""
+
+import dataclasses
+
+from hdl.config import NodeConfig
+from host.driver.memory import Allocation, fitted
+from host.models.digits import Dataset
+from host.program.rounds import RoundProgram
+from host.training.late_learning import LateConfig, Model
+
+__all__ = ["node_for", "patience_of"]
+
+#: Most cycles of a computation, for which others wait.
+LONGEST = 1 << 28
+
+
+def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
+    """A node with rounds for vectors of a length; its codecs and rows are those of ``node``.
+
+    With two ``ports`` its memories are large enough for the blocks of a ring of two, which may be left of ``nodes``.
+    """
+    base = dataclasses.replace(NodeConfig() if node is None else node, queues=2, replay=True, rounds=True,
+                               stand_in=True, masking=False, error_feedback=False, ring_ports=ports)
+    words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
+    base = dataclasses.replace(base, gradient_words=max(base.gradient_words, 1 << (words - 1).bit_length()))
+    return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)
+
+
+def patience_of(data: Dataset, config: LateConfig) -> int:
+    """Cycles for which a node waits for a round, at the most.
+
+    Raises
+    ------
+    ValueError
+        A computation takes longer than a node can wait.
+    """
+    longest = max(Model(data, config).durations()[0])
+    if longest > LONGEST:
+        raise ValueError(f"Computations must take at most {LONGEST:,} cycles, not {longest:,}: take fewer examples, "
+                         f"a smaller model, or a smaller factor")
+    return 4000 + 2 * longest
