@@ -14,6 +14,7 @@ Example
 import contextlib
 import dataclasses
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,8 +58,7 @@ class Signals:
     Parameters
     ----------
     grace : float
-        Seconds that a step has to end after the first signal, before :class:`Interrupted` is raised in it; 0 for any
-        time.
+        Seconds that a step has to end after the first signal, before another signal is sent; 0 for any time.
 
     Members
     -------
@@ -70,6 +70,7 @@ class Signals:
 
     def __init__(self, grace: float = 0):
         self._grace = grace
+        self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: the first one waits for the end of the step, another one does not."""
@@ -77,17 +78,16 @@ class Signals:
             raise Interrupted(number)
         self.asked = number
         if self._grace:
-            signal.setitimer(signal.ITIMER_REAL, self._grace)
-
-    def give_up(self, number: int, frame: FrameType | None) -> None:
-        """Handle the end of the time that a step has after a signal."""
-        assert self.asked is not None
-        raise Interrupted(self.asked)
+            main = threading.main_thread().ident
+            assert main is not None
+            self._timer = threading.Timer(self._grace, signal.pthread_kill, (main, number))
+            self._timer.daemon = True
+            self._timer.start()
 
     def settle(self) -> None:
         """Let the work that follows take as long as it takes: a step has ended, or was given up."""
-        if self._grace:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def check(self) -> None:
         """Raise :class:`Interrupted` if a signal has come."""
@@ -106,7 +106,6 @@ def watching(*, grace: float = 0) -> Iterator[Signals]:
     """
     signals = Signals(grace)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, signals.give_up)
     try:
         yield signals
     finally:

@@ -1,7 +1,12 @@
 """The command `gradring train` with a straggler, whose gradients are late."""
 
+import itertools
 import json
+import os
 import shutil
+import signal
+import threading
+import time
 
 import pytest
 
@@ -22,7 +27,11 @@ def report(run, nodes_of, tmp_path):
         code, out, err = run(*RUN, *options, "--output", folder)
         assert (code, err) == (0, "")
         assert (folder / "report.png").stat().st_size > 10_000
-        return json.loads((folder / "report.json").read_text()), out
+        found = json.loads((folder / "report.json").read_text())
+        ends = [0, *(one["cycle"] for one in found["rounds"])]
+        longest = max(after - before for before, after in itertools.pairwise(ends))
+        assert abs(found["cycles"] - found["settings"]["cycles"]) <= longest  # the budget is kept to one round
+        return found, out
 
     return call
 
@@ -41,6 +50,13 @@ def test_ways(report):
     assert fold["gradients"]["folded"] > 0
     assert all(one["on_time"] == [0, 1, 2] for one in fold["rounds"])
     assert sum(3 in one["late"] for one in fold["rounds"]) == fold["workers"][3]["folded"]
+    computed = 0  # the round of the straggler's gradient that is folded in next: it begins with the newest one
+    for one in fold["rounds"]:
+        assert len(one["ages"]) == len(one["late"])
+        assert all(1 <= age <= one["number"] - computed for age in one["ages"])
+        computed = one["number"] - one["ages"][0] + 1 if one["ages"] else computed
+    ages = [age for one in fold["rounds"] for age in one["ages"]]
+    assert f"  {min(ages)} to {max(ages)}  " in out.split("at ages", 1)[1]
     for worker in fold["workers"]:
         assert worker["computed"] == (sum(worker[fate] for fate in ("applied", "folded", "dropped"))
                                       + len(worker["pending"]))
@@ -54,6 +70,57 @@ def test_ways(report):
     assert sum(3 in one["dropped"] for one in drop["rounds"]) == drop["workers"][3]["dropped"] > 0
     assert bits(report("--lambda", 0)[0]) == bits(drop)
     assert bits(drop) != bits(fold)
+
+
+def test_straggler_of_any_factor(report):
+    """Rounds that a quorum closes do not wait for a straggler, however slow it is, nor does the end of the run."""
+    runs = {factor: report("--straggler", f"3:{factor}", "--late", "drop", "--cycles", 45_000)
+            for factor in (1, 4, 30, 1000)}
+    plain = runs[1][0]
+    for factor, (found, _) in runs.items():
+        assert len(found["rounds"]) == len(plain["rounds"]) >= 6
+        assert found["cycles"] <= 1.05 * plain["cycles"], factor
+        worker = found["workers"][3]
+        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # at the end of each block
+    assert bits(runs[30][0])[0] == bits(runs[1000][0])[0]
+    assert all(one["on_time"] == [0, 1, 2] for one in runs[1000][0]["rounds"])
+    assert "worker 3 was never in time, and its computation was abandoned: fold them, wait longer" in runs[1000][1]
+
+
+def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
+    """A signal ends a run in a block within seconds, though the simulation runs for minutes; the report is of the
+    blocks before."""
+    nodes_of("wide")
+    monkeypatch.setattr(late_options, "GRACE", 0.1)
+    sent = []
+
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def call(*options):
+        code, out, err = run(*RUN, *options, "--late", "wait", "--output", tmp_path)
+        assert (code, err) == (143, "")
+        assert time.monotonic() - sent.pop() < 10
+        return out
+
+    session = late_options.LateRun.advance
+
+    def advance(late):
+        if len(late.fates) == blocks:
+            timer = threading.Timer(0.5, send)
+            timer.start()
+        session(late)
+
+    monkeypatch.setattr(late_options.LateRun, "advance", advance)
+    blocks = 0
+    assert "interrupted; no block of rounds has ended" in call("--straggler", "3:1000", "--cycles", 8_000_000)
+    assert not (tmp_path / "report.json").exists()
+    blocks = 1
+    out = call("--straggler", "3:40", "--cycles", 2_000_000, "--checkpoint", 1)
+    assert "interrupted; the same command with --resume (make: RESUME=1) goes on from there\n" in out
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert (found["interrupted"], len(found["rounds"]), found["gradients"]["computed"]) == (True, 1, 4)
 
 
 def test_deadline(report):
@@ -113,6 +180,9 @@ def test_switch_out(run, tmp_path, monkeypatch):
     (("--straggler", "3:2", "--lambda", 2), "Lambda must be between 0 and 1, not 2.0"),
     (("--straggler", "3:2", "--skew", -1), "Skew must be between 0 and 1, not -1.0"),
     (("--straggler", "3:2", "--deadline", -1), "Deadline must be between 0 and 4,294,967,295, not -1"),
+    *(((("--straggler", "3:2", "--late", way, f"--{option}", 1)),
+       f"Option --{option} has no effect with --late {way}: leave it out")
+      for way, option in (("wait", "quorum"), ("wait", "lambda"), ("wait", "deadline"), ("drop", "lambda"))),
     (("--straggler", "0:2", "--nodes", 1), "Nodes of a run with --straggler must be between 2 and 16, not 1"),
     (("--straggler", "3:2", "--link-latency", 481), "Link latency must be between 1 and 480, not 481"),
 ])

@@ -141,6 +141,7 @@ def test_known_answers(factor, mean):
                      gradient=lambda rank, number: np.full(LENGTH, given[number][rank], np.float32))
     first, second = (seen.view(np.float32) for seen in training.seen)
     assert training.masks == [(7, 0), (7, 8 if factor else 0)]
+    assert training.rounds.ages == ({3: 1} if factor else {})
     assert (first == -2).all()
     np.testing.assert_array_equal(second, np.float32(-2) - np.float32(mean))
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,25 @@ class TestExperiment:
             ask()
         assert caught.value.signal == signal.SIGINT
         assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_grace(self):
+        """A step that takes longer than the grace is given up; one that has ended is not."""
+        def ask(seconds, *, ends=False):
+            with watching(grace=0.05) as signals:
+                os.kill(os.getpid(), signal.SIGTERM)
+                if ends:
+                    signals.settle()
+                time.sleep(seconds)
+            return signals.asked
+
+        begun = time.monotonic()
+        with pytest.raises(Interrupted, match="SIGTERM") as caught:
+            ask(60)
+        assert time.monotonic() - begun < 30
+        assert caught.value.signal == signal.SIGTERM
+        assert ask(0.2, ends=True) == signal.SIGTERM
+        assert ask(0) == signal.SIGTERM
+        time.sleep(0.1)  # no signal comes after the block
 
 
 def test_killed(tmp_path):

@@ -37,6 +37,14 @@ def test_two_laggards_and_a_deadline(data):
     assert closed.counts["folded"] > waiting.counts["folded"]
 
 
+def test_waiting_has_no_deadline(data):
+    """Waiting for all gradients drops none, whatever the quorum and the deadline."""
+    config = dataclasses.replace(SMALL, late=Late.WAIT, slow={3: 6.0})
+    found = learn(data, dataclasses.replace(config, deadline=500, quorum=1), points=2)
+    assert found == learn(data, config, points=2)
+    assert found.counts["dropped"] == 0
+
+
 def test_command(tmp_path, capsys):
     assert main(["--skew", "0.9", "--late", "drop", "--seeds", "1", "--hidden", "8", "--batch", "4", "--cycles",
                  "30000", "--output", str(tmp_path)]) == 0

@@ -1,6 +1,12 @@
+import os
+import signal
+import threading
+import time
+
 import numpy as np
 import pytest
 
+from sim.verilated import ring as verilated_ring
 from sim.verilated.build import build_ring
 from sim.verilated.ring import NEVER, VerilatedRing
 from tests.sim.verilated.probe import STAMP, Probe
@@ -216,6 +222,38 @@ def test_run_stops_at_a_packet(ring):
     assert ring.receive(1).tolist() == [38, 1]
     assert ring.run(1000, until_packet_at=1) == 1000
     assert ring.receive(1) is None
+
+
+@pytest.mark.parametrize("grid", [16, 48, 1 << 20])
+def test_slices_change_nothing(library, monkeypatch, grid):
+    """However short the slices are in which the library runs, cycles and states are the same."""
+    found = []
+    for size in (1 << 40, 1 << 6):
+        monkeypatch.setattr(verilated_ring, "_SLICE", size)
+        with VerilatedRing(library, nodes=4) as ring:
+            ring.set_grid(grid)
+            load(ring, 3)
+            cycles = [ring.run(3000, until_packet_at=node) for node in (2, 0, 1, 1)]
+            found.append((cycles, ring.cycle, outcome(ring, 1001)))
+    assert found[0] == found[1]
+
+
+def test_signals_during_a_run(ring):
+    """A signal is handled while the library runs, not when billions of cycles have passed."""
+    def stop(number, frame):
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        begun = time.monotonic()
+        timer.start()
+        with pytest.raises(InterruptedError):
+            ring.run(1 << 40)
+        assert time.monotonic() - begun < 10
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_failed_assertion_names_the_node(ring):
