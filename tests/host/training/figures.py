@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import functools
 import statistics
+from unittest import mock
 
 import numpy as np
 
@@ -46,8 +47,6 @@ class Counting(GoldenRing):
 @contextlib.contextmanager
 def without_feedback():
     """Runs whose nodes lose what they do not send, as their golden model does."""
-    kept = {kind: kind.sparsify for kind in (Reference, GoldenRing)}
-
     def forgetting(sparsify):
         def forget(nodes, *arguments, **options):
             found = sparsify(nodes, *arguments, **options)
@@ -55,13 +54,10 @@ def without_feedback():
             return found
         return forget
 
-    for kind, sparsify in kept.items():
-        kind.sparsify = forgetting(sparsify)
-    try:
+    with contextlib.ExitStack() as changes:
+        for kind in (Reference, GoldenRing):
+            changes.enter_context(mock.patch.object(kind, "sparsify", forgetting(kind.sparsify)))
         yield
-    finally:
-        for kind, sparsify in kept.items():
-            kind.sparsify = sparsify
 
 
 def run(ring, config, **options):
@@ -155,8 +151,13 @@ def settings(seeds):
         if key not in known:
             optimizer = {name: value for name, value in dense_options.items() if name != "nodes"}
             known[key] = [run(GoldenRing(nodes), {"seed": seed}, **optimizer).measures[-1] for seed in range(seeds)]
-        sparsifier.Threshold = functools.partial(Threshold, decay=options.pop("decay", 8.0))
-        with contextlib.nullcontext() if options.pop("feedback", True) else without_feedback():
+        changes = contextlib.ExitStack()
+        if "decay" in options:
+            changed = functools.partial(Threshold, decay=options.pop("decay"))
+            changes.enter_context(mock.patch.object(sparsifier, "Threshold", changed))
+        if not options.pop("feedback", True):
+            changes.enter_context(without_feedback())
+        with changes:
             runs = [sparse(seed, **options)[0] for seed in range(seeds)]
         ends = [one.measures[-1] for one in runs]
         sent = [100 * float(np.mean([step.density for step in one.steps])) for one in runs]

@@ -1,0 +1,18 @@
+"""Tables of the documentation, of few examples: tests/host/training/figures.py."""
+
+import pytest
+
+from tests.docs.test_tables import faults
+from tests.host.training import figures
+
+
+@pytest.mark.parametrize(("name", "rows"), [("optimizers", 7), ("int16", 6), ("density", 1), ("settings", 8)])
+def test_tables(name, rows, few, monkeypatch, capsys):
+    """A heading and a row for each setting or seed, with as many cells."""
+    monkeypatch.setattr(figures, "digits", lambda: few)
+    kept = figures.sparsifier.Threshold, figures.Reference.sparsify, figures.GoldenRing.sparsify
+    figures.TABLES[name](1)
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 2 + rows
+    assert faults(said) == []
+    assert (figures.sparsifier.Threshold, figures.Reference.sparsify, figures.GoldenRing.sparsify) == kept
