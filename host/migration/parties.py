@@ -32,6 +32,9 @@ PATIENCE = 300.0
 #: Seconds between looks at connections.
 _LOOK = 0.5
 
+#: Limits of tenants: a busy machine may take long for a proof, and who is silent holds up nobody.
+_LIMITS = Limits(first_seconds=30.0)
+
 #: Bytes of a number that is drawn.
 _DRAWN = 32
 
@@ -99,14 +102,15 @@ def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = No
     ----------
     party : Site or Ledger
     address : Path
-        Socket, which is made again.
+        Socket, which is made again. A file of another kind stays, and is an ``OSError``.
     key : bytes
         Key that tenants must have.
     limits : Limits, optional
         Limits of their connections.
     """
-    address.unlink(missing_ok=True)
-    server = Server(address, MESSAGES, limits=limits, greet=_challenge)
+    if address.is_socket():
+        address.unlink()
+    server = Server(address, MESSAGES, limits=_LIMITS if limits is None else limits, greet=_challenge)
     try:
         while True:
             for peer, message in server.poll(_LOOK):

@@ -32,6 +32,9 @@ _CAUSE = 0.5
 #: were given anything; following any other error the ring serves nobody.
 _NAMED = (RingError, DeviceError, JobError, OSError)
 
+#: Largest length of a rank's own text in a reason.
+_MAX_TEXT = 500
+
 #: Unknown connections for each rank, and for four more.
 _UNKNOWN = 4
 
@@ -180,7 +183,7 @@ class RingServer:
                 continue
             del self._failed[rank]
             if self.error is None:
-                self.fail(f"Rank {rank} has ended by {failure.error}; the others cannot go on without it")
+                self.fail(f"Rank {rank} has ended by {failure.error[:_MAX_TEXT]}; the others cannot go on without it")
                 peer.send(Answer(well=True))
             else:
                 peer.send(Answer(well=False, value=self.error))

@@ -158,3 +158,12 @@ def test_impostor(tmp_path):
         RemoteLedger("ledger", address, key=KEY).read()
     thread.join()
     server.close()
+
+
+def test_file_at_the_address(tmp_path):
+    """A socket of before is made again; another file is not removed."""
+    address = tmp_path / "file"
+    address.write_text("kept")
+    with pytest.raises(OSError, match=r"in use"):
+        serve(Ledger(tmp_path / "ledger.json"), address, key=KEY)
+    assert address.read_text() == "kept"

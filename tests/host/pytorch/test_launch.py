@@ -123,10 +123,12 @@ def running(processes):
 
 
 def test_error_of_a_rank(tmp_path):
-    """The first rank's error is the reason on all ranks, also on one that waits in gloo."""
+    """The first rank's error is the reason on all ranks, also on one that waits in gloo; a process group may have a
+    shorter timeout than the ring."""
     (tmp_path / "script.py").write_text(
+        "import datetime\n"
         "import torch.distributed as dist\n"
-        "dist.init_process_group()\n"
+        "dist.init_process_group(timeout=datetime.timedelta(seconds=200))\n"
         "if dist.get_rank():\n"
         "    raise KeyError('a fault')\n"
         "dist.barrier()\n")
