@@ -24,7 +24,7 @@ SLOW, TIMEOUT, SLACK = 0.5, 3.0, 20.0
 #: Sums of a run, and the one amid which something happens at the latest.
 SUMS, AMID = 60, 40
 
-_LATE = rf"error: Rank \d+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
+_LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
 _HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
 _STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
 
