@@ -62,6 +62,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def drops_zeros(self) -> bool:
+        """Whether zeros make a packet shorter."""
+        ...
+
+    @property
     def block(self) -> int:
         """Elements that are decoded together."""
         ...
@@ -143,6 +148,7 @@ class FixedCodec:
     centroids: int = 0
 
     sums_coded = False
+    drops_zeros = False
     two_passes = False
 
     @property

@@ -1,5 +1,6 @@
 """The command `gradring launch`."""
 
+import enum
 import importlib.util
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.commands.console import (
     ArithmeticOption,
@@ -19,16 +20,24 @@ from host.commands.console import (
     shown,
     thread_count,
 )
+from host.jobs.checks import gradient_codec
 from host.output import claim
 from host.pytorch.jobs import Options
-from host.pytorch.launch import launch
+from host.pytorch.launch import LaunchError, launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
 from host.pytorch.server import Patience
+from host.training.density import check_zeros
 from host.transports.session import LATENCY
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
 __all__ = ["SETTINGS", "launch_command"]
+
+class Backend(enum.StrEnum):
+    """Backends that the ring can replace: of tensors on the CPU."""
+
+    GLOO = "gloo"
+
 
 #: Options behind the script are the script's own.
 SETTINGS = {"allow_interspersed_args": False}
@@ -39,9 +48,10 @@ def launch_command(
                                                 show_default=False)],
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")] = 4,
     module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is the name of a module.")] = False,
-    gradients: Annotated[str, typer.Option(
+    gradients: Annotated[str | None, typer.Option(
         help=f"Codec of gradients and their sums; its loss is added to the next ones: "
-             f"{', '.join(GRADIENT_CODECS)}.")] = NodeConfig.gradient_codec,
+             f"{', '.join(GRADIENT_CODECS)}. [default: {RAW}; {ZERO_VALUE} with a density]", show_default=False)
+    ] = None,
     weights: Annotated[str, typer.Option(
         help=f"Codec of new weights, with optimizers on the nodes: {', '.join(WEIGHT_CODECS)}.")
     ] = NodeConfig.weight_codec,
@@ -55,6 +65,11 @@ def launch_command(
     ] = Patience.timeout,
     slow: Annotated[float, typer.Option(
         help="Seconds after which the ranks that the others wait for are named.")] = Patience.slow,
+    replace: Annotated[Backend | None, typer.Option(
+        help="Backend that means the ring where a script, or a framework, has its name: gloo.", show_default=False)
+    ] = None,
+    require_ring: Annotated[bool, typer.Option(
+        "--require-ring", help="End with exit code 1 if nothing went over the ring.")] = False,
     threads: Threads = None,
     arithmetic: ArithmeticOption = Arithmetic.GATEWARE,
     host_port: HostPort = False,
@@ -70,21 +85,26 @@ def launch_command(
         raise ValueError("PyTorch must be installed for launch: pip install torch, or make .venv/.torch in a clone")
     if not module and not Path(script[0]).is_file():
         raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
-    NodeConfig(gradient_codec=gradients, weight_codec=weights).check_ring(nodes)
+    codec = gradient_codec(gradients, density)
+    NodeConfig(gradient_codec=codec, weight_codec=weights).check_ring(nodes)
     if density is not None and not 0 < density <= 1:
         raise ValueError(f"Density must be above 0 and at most 1, not {density!r}")
-    options = Options(nodes=nodes, gradients=gradients, weights=weights, density=density, packed_state=bf16_moments,
+    if density is not None:
+        check_zeros(codec)
+    options = Options(nodes=nodes, gradients=codec, weights=weights, density=density, packed_state=bf16_moments,
                       check=check, threads=thread_count(threads, nodes), arithmetic=arithmetic, host_port=host_port,
                       link_latency=link_latency)
     patience = Patience(slow=slow, timeout=timeout)
     claim(output, files=FILES)
     begun = time.monotonic()
     with Progress(console) as progress:
-        done = launch([*(["-m"] if module else []), *script], options, patience=patience, announce=progress.stage,
-                      say=progress.say)
-    report = build_report(options, done.jobs, gloo=done.server.gloo, slow=done.server.slow,
-                          seconds=time.monotonic() - begun)
+        done = launch([*(["-m"] if module else []), *script], options, patience=patience, replace=replace is not None,
+                      announce=progress.stage, say=progress.say)
+    report = build_report(options, done.jobs, gloo=done.server.gloo, backends=done.server.backends.values(),
+                          slow=done.server.slow, seconds=time.monotonic() - begun)
     paths = write_report(report, output)
     console.print(table(report))
+    if require_ring and not report["operations"]:
+        raise LaunchError(verdict(report).rstrip("."))
     console.print(verdict(report), soft_wrap=True)
     console.print(" · ".join(map(shown, paths)), soft_wrap=True)

@@ -2,13 +2,22 @@
 
 from collections.abc import Sequence
 
+from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import aligned
 from host.jobs.slots import largest_part
+from host.training.density import check_zeros
 from host.training.optimizers import Optimizer
 
-__all__ = ["check_job", "groups_of"]
+__all__ = ["check_job", "gradient_codec", "groups_of"]
+
+
+def gradient_codec(name: str | None, density: float | None) -> str:
+    """Codec of gradients where none is named: as they are, or without their zeros if a density makes zeros."""
+    if name is not None:
+        return name
+    return str(RAW if density is None else ZERO_VALUE)
 
 
 def groups_of(lengths: Sequence[int]) -> list[slice]:
@@ -44,6 +53,8 @@ def check_job(config: NodeConfig, lengths: Sequence[int], *, nodes: int, optimiz
         raise ValueError(f"Density must be above 0 and at most 1, not {density!r}")
     if density is not None and not config.error_feedback:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
+    if density is not None:
+        check_zeros(config.gradient_codec)
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
     if part is not None and not (0 < part <= largest and part % GROUP == 0):

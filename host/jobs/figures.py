@@ -11,7 +11,8 @@ __all__ = ["Figures"]
 class Figures:
     """Cost of operations on a ring. Figures of operations that run one after the other can be added.
 
-    The golden model gives ``bound``, ``words_dense`` and ``nonzeros``; they are 0 in a job that is not checked.
+    The golden model gives ``bound``, ``words_dense``, ``words_zero_value`` and ``nonzeros``; they are 0 in a job that
+    is not checked.
 
     Members
     -------
@@ -28,8 +29,9 @@ class Figures:
     host_cycles : int
         Cycles in which vectors have gone through the nodes' host ports, to and fro; modelled, unless the ports are
         simulated.
-    words, words_dense : int
-        32-bit words that all nodes have sent, and those of the same packets if every payload were raw.
+    words, words_dense, words_zero_value : int
+        32-bit words that all nodes have sent, and those of the same packets if every payload were raw, and if
+        gradients and their sums were in zero_value.
     sent, nonzeros : int
         Elements that scatter-reduces have sent, and those among them that were not zero.
     seconds : float
@@ -44,6 +46,7 @@ class Figures:
     host_cycles: int = 0
     words: int = 0
     words_dense: int = 0
+    words_zero_value: int = 0
     sent: int = 0
     nonzeros: int = 0
     seconds: float = 0.0

@@ -360,5 +360,6 @@ class Job:
         if words != traffic.words.tolist():
             raise JobError(f"Nodes have sent {words} words, and must have sent {traffic.words.tolist()}")
         sent = traffic.density.size * elements
-        return dataclasses.replace(cost, bound=traffic.bound, words_dense=traffic.dense_words, sent=sent,
+        return dataclasses.replace(cost, bound=traffic.bound, words_dense=traffic.dense_words,
+                                   words_zero_value=traffic.masked_words, sent=sent,
                                    nonzeros=round(float(traffic.density.sum()) * elements))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hdl.config import NodeConfig, nodes_max_for
 from host.driver.memory import Allocation, fitted
-from host.jobs.checks import check_job, groups_of
+from host.jobs.checks import check_job, gradient_codec, groups_of
 from host.jobs.job import Job
 from host.training.optimizers import Optimizer
 from host.transports.session import LATENCY, open_session
@@ -27,7 +27,7 @@ LARGEST = 1 << 17
 
 
 def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
-             density: float | None = None, gradients: str = NodeConfig.gradient_codec,
+             density: float | None = None, gradients: str | None = None,
              weights: str = NodeConfig.weight_codec) -> NodeConfig:
     """Choose nodes for a job.
 
@@ -46,12 +46,13 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
         Whether state is stored as bfloat16.
     density : float, optional
         Part of the elements that nodes send.
-    gradients : str
-        Codec of gradients.
+    gradients : str, optional
+        Codec of gradients; by default raw, or zero_value with a density.
     weights : str
         Codec of new weights.
     """
-    node = NodeConfig(gradient_codec=gradients, weight_codec=weights, nodes_max=nodes_max_for(nodes))
+    node = NodeConfig(gradient_codec=gradient_codec(gradients, density), weight_codec=weights,
+                      nodes_max=nodes_max_for(nodes))
     planes = 0 if optimizer is None else optimizer.planes
     allocation = Allocation(length=min(length, LARGEST), planes=planes, packed_state=packed_state,
                             errors=density is not None)
@@ -60,7 +61,7 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
 
 @contextlib.contextmanager
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
-             gradients: str = NodeConfig.gradient_codec, weights: str = NodeConfig.weight_codec,
+             gradients: str | None = None, weights: str = NodeConfig.weight_codec,
              density: float | None = None, packed_state: bool = False, node: NodeConfig | None = None,
              part: int | None = None, check: bool = True, threads: int = 1,
              arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = False, link_latency: int = LATENCY,
@@ -75,8 +76,8 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
-    gradients : str
-        Codec of gradients: ``mx9``, for instance.
+    gradients : str, optional
+        Codec of gradients: ``mx9``, for instance; by default raw, or zero_value with a density.
     weights : str
         Codec of new weights.
     density : float, optional
@@ -114,7 +115,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         total = groups_of(lengths)[-1].stop if lengths and min(lengths) > 0 else 1
         node = node_for(total, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
                         packed_state=packed_state, density=density, gradients=gradients, weights=weights)
-    elif (gradients, weights) != (NodeConfig.gradient_codec, NodeConfig.weight_codec):
+    elif gradients is not None or weights != NodeConfig.weight_codec:
         raise ValueError("Codecs must be left out with a node, which has its own")
     check_job(node, lengths, nodes=nodes, optimizers=optimizers, packed_state=packed_state, density=density,
               part=part)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hdl.compression.registry import ZERO_VALUE
 from host.jobs.figures import Figures
 from host.jobs.simulate import simulate
 from host.models.digits import digits
@@ -37,7 +38,8 @@ def measure() -> dict[int, tuple[float, float]]:
         values = np.random.default_rng(length).standard_normal((NODES, length)).astype(np.float32)
         seconds, sums = [], []
         for host_port in (False, True):
-            with simulate(nodes=NODES, length=length, part=PART, host_port=host_port) as job:
+            with simulate(nodes=NODES, length=length, part=PART, gradients=ZERO_VALUE,
+                          host_port=host_port) as job:
                 job.all_reduce(values[:, :32])
                 begun = time.process_time()
                 sums.append(job.all_reduce(values)[0].tobytes())
@@ -77,7 +79,7 @@ def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
     model.initialize(0)
     generator = np.random.default_rng(0)
     losses, seconds = [], 0.0
-    with simulate(nodes=NODES, length=len(model.parameters), optimizer=Adam(1e-3)) as job:
+    with simulate(nodes=NODES, length=len(model.parameters), gradients=ZERO_VALUE, optimizer=Adam(1e-3)) as job:
         job.load(model.parameters)
         for _ in range(steps):
             chosen = generator.choice(len(images), batch, replace=False)

@@ -2,10 +2,13 @@
 
 import contextlib
 import os
+import queue
+import threading
+from concurrent.futures import Future
 from typing import Any
 
 from host.driver.diagnosis import RingError
-from host.pytorch.messages import ADDRESS, MESSAGES, Answer, Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import ADDRESS, MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
 from host.sockets.connections import Client
 from host.sockets.format import MessageError
 
@@ -21,7 +24,7 @@ _shared: list["RingClient"] = []
 
 
 class RingClient:
-    """Requests of one rank, each of which waits for its answer.
+    """Requests of one rank, sent one after the other, each when the one before has its answer.
 
     Parameters
     ----------
@@ -37,19 +40,35 @@ class RingClient:
     def __init__(self, address: str) -> None:
         self._address = address
         self._connection: Client | None = None
-        self._joined = self._left = False
+        self._left = False
+        self._backends: set[str] = set()
+        self._messages: queue.SimpleQueue[tuple[Any, Future[Any]]] | None = None
         self.gloo: dict[str, tuple[int, int]] = {}
 
     @property
     def joined(self) -> bool:
         """Whether the rank has joined the group of all ranks."""
-        return self._joined
+        return RING in self._backends
 
-    def join(self, rank: int, ranks: int, timeout: float) -> None:
-        """Join the group of all ranks; a second time does nothing."""
-        if not self._joined:
-            self._exchange(Hello(rank=rank, ranks=ranks, timeout=timeout))
-            self._joined = True
+    def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
+        """Join the group of all ranks over a backend; a second time with the same one does nothing."""
+        if backend not in self._backends:
+            self._call(Hello(rank=rank, ranks=ranks, timeout=timeout, backend=backend))
+            self._backends.add(backend)
+
+    def begin(self, request: Request | Save) -> "Future[Any]":
+        """Ask for an operation after all earlier ones, and return its result to come.
+
+        Raises
+        ------
+        RingError
+            The rank has not joined.
+        """
+        self._check_joined()
+        if self._messages is None:
+            self._messages = queue.SimpleQueue()
+            threading.Thread(target=self._send_all, args=(self._messages,), daemon=True).start()
+        return self._post(request, self._messages)
 
     def ask(self, request: Request | Save) -> Any:
         """Ask for an operation, and wait for its result.
@@ -59,10 +78,8 @@ class RingClient:
         RingError
             The operation has failed; all ranks have an error with the same text.
         """
-        if not self._joined:
-            raise RingError("Rank must join by init_process_group() before it can ask the ring for something",
-                            cause=None, events=[])
-        return self._exchange(request)
+        self._check_joined()
+        return self._call(request)
 
     def count(self, name: str, size: int) -> None:
         """Count a collective that goes over gloo, with its bytes."""
@@ -71,18 +88,21 @@ class RingClient:
 
     def fail(self, failure: Failed) -> RingError | None:
         """Say that this rank ends by an error; the error of all ranks, if that is another one."""
+        connection = RingClient(self._address)  # of its own: this one may wait for an operation
         try:
-            self._exchange(failure)
+            connection._exchange(failure)
         except RingError as error:
             return error
+        finally:
+            connection.close()
         return None
 
     def leave(self) -> None:
         """Say that there are no more requests; a second time does nothing."""
         if self._left:
             return
-        if self._joined:
-            self._exchange(Leave(gloo=self.gloo))
+        if self._backends:
+            self._call(Leave(gloo=self.gloo))
         self.close()
         self._left = True
 
@@ -91,6 +111,31 @@ class RingClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _check_joined(self) -> None:
+        if not self.joined:
+            raise RingError("Rank must join by init_process_group() before it can ask the ring for something",
+                            cause=None, events=[])
+
+    def _call(self, message: Any) -> Any:
+        """Send a message after all earlier ones, and wait for its answer."""
+        return self._exchange(message) if self._messages is None else self._post(message, self._messages).result()
+
+    def _post(self, message: Any, messages: "queue.SimpleQueue[tuple[Any, Future[Any]]]") -> "Future[Any]":
+        """Send a message in the thread that has sent the earlier ones, and return its answer to come."""
+        answer: Future[Any] = Future()
+        messages.put((message, answer))
+        return answer
+
+    def _send_all(self, messages: "queue.SimpleQueue[tuple[Any, Future[Any]]]") -> None:
+        while True:
+            message, answer = messages.get()
+            try:
+                result = self._exchange(message)
+            except Exception as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)
 
     def _exchange(self, message: Any) -> Any:
         if self._left:
@@ -103,7 +148,7 @@ class RingClient:
                 answer = self._connection.receive()
                 break
             except (EOFError, OSError):
-                if self._joined or attempt == _ATTEMPTS - 1:
+                if self._backends or attempt == _ATTEMPTS - 1:
                     raise RingError(GONE, cause=None, events=[]) from None
                 self.close()
             except MessageError as error:

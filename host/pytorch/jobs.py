@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from host.jobs.figures import Figures
 from host.jobs.job import Job
@@ -24,7 +25,7 @@ class Options:
     """Options of all jobs of a script; see :func:`host.jobs.simulate.simulate`."""
 
     nodes: int
-    gradients: str = NodeConfig.gradient_codec
+    gradients: str = RAW
     weights: str = NodeConfig.weight_codec
     density: float | None = None
     packed_state: bool = False

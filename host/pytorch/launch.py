@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hdl.compression.registry import GRADIENT_CODECS
+from host.pytorch.arrivals import Arrivals
 from host.pytorch.jobs import Jobs, Options
-from host.pytorch.messages import ADDRESS, KEEPS, STORE
+from host.pytorch.messages import ADDRESS, KEEPS, REPLACE, STORE
 from host.pytorch.server import Patience, RingServer
 from host.pytorch.watch import WatchedJobs
 from host.sockets.folder import socket_folder
@@ -53,7 +54,8 @@ def _ending(code: int) -> str:
 
 
 @contextlib.contextmanager
-def _ranks(script: Sequence[str], options: Options, address: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def _ranks(script: Sequence[str], options: Options, address: Path,
+           *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Processes of all ranks, which end with the block at the latest."""
     keeps = options.density is not None or not GRADIENT_CODECS[options.gradients].exact
     ranks: list[subprocess.Popen[bytes]] = []
@@ -64,7 +66,7 @@ def _ranks(script: Sequence[str], options: Options, address: Path) -> Iterator[l
             environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
                            "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
-                           KEEPS: "1" if keeps else "0", STORE: str(store.fileno())}
+                           KEEPS: "1" if keeps else "0", REPLACE: "1" if replace else "0", STORE: str(store.fileno())}
             environment.setdefault("OMP_NUM_THREADS", "1")
             for rank in range(options.nodes):
                 ranks.append(subprocess.Popen([sys.executable, "-P", "-m", MODULE, *script],
@@ -87,7 +89,7 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 
 
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
-           announce: Callable[[str], None] = lambda stage: None,
+           replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
     """Run a script once for each node, and serve its ranks until all have ended.
 
@@ -97,6 +99,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         The script and its arguments, or ``-m``, a module and its arguments.
     options : Options
     patience : Patience
+    replace : bool
+        Whether a backend gloo by name means the ring.
     announce : callable
         Called with the name of each stage of a build as it begins.
     say : callable
@@ -113,12 +117,12 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         ranks: list[subprocess.Popen[bytes]] = []
         watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
                               end=lambda: _end(ranks, _GRACE), look=_LOOK)
-        server = RingServer(folder / "ring", ranks=options.nodes, jobs=watched, patience=patience or Patience(),
-                            say=say)
+        patience = patience or Patience()
+        server = RingServer(folder / "ring", ranks=options.nodes, jobs=watched, patience=patience, say=say)
         stack.callback(server.close)
-        ranks += stack.enter_context(_ranks(script, options, folder / "ring"))
+        ranks += stack.enter_context(_ranks(script, options, folder / "ring", replace=replace))
         try:
-            _serve(server, ranks)
+            _serve(server, ranks, Arrivals(server, ranks, patience, say))
         except EndedError:
             if not watched.interrupted:
                 raise
@@ -154,7 +158,7 @@ def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
             rank.wait(max(limit - time.monotonic(), 0))
 
 
-def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"]) -> None:
+def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals: Arrivals) -> None:
     """Serve requests until all ranks have ended, or until some time after one has failed."""
     limit: float | None = None
     looked = 0.0
@@ -169,6 +173,7 @@ def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"]) -> None:
             for number, rank in enumerate(ranks):
                 if rank.poll() == 0:
                     server.ended(number, "without an error")
+            arrivals.look()
         if server.error is not None and limit is None:
             limit = time.monotonic() + _GRACE
         if limit is not None and time.monotonic() > limit:

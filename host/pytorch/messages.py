@@ -13,8 +13,8 @@ import numpy.typing as npt
 from host.sockets.format import Dimensions, Registry, Within
 from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "STORE", "AllReduce", "Answer", "Failed", "Hello", "Leave", "Listen",
-           "Open", "Request", "Save", "Step", "Vector"]
+__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Failed", "Hello",
+           "Leave", "Listen", "Open", "Request", "Save", "Step", "Vector"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -27,6 +27,12 @@ ADDRESS = "GRADRING_ADDRESS"
 KEEPS = "GRADRING_KEEPS"
 """Name of the environment variable that is 1 if nodes keep back parts of gradients, to be added to later ones."""
 
+REPLACE = "GRADRING_REPLACE"
+"""Name of the environment variable that is 1 if a backend gloo by name means the ring."""
+
+RING = "gradring"
+"""Name of the backend with the ring."""
+
 STORE = "GRADRING_STORE"
 """Name of the environment variable that has the number of an open file of rank 0: the socket, listening already, of
 PyTorch's store at MASTER_PORT."""
@@ -34,7 +40,7 @@ PyTorch's store at MASTER_PORT."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hello:
-    """A rank has joined the process group of all ranks.
+    """A rank joins a process group of all ranks.
 
     Members
     -------
@@ -42,11 +48,14 @@ class Hello:
         Number of the rank, and of ranks in its group.
     timeout : float
         Seconds after which the group's other collectives, over gloo, give up.
+    backend : str
+        The ring's name, or the names of the backends that the script asks for instead.
     """
 
     rank: _Count
     ranks: _Count
     timeout: Annotated[float, Within(0, float("inf"))]
+    backend: str = RING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

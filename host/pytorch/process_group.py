@@ -1,7 +1,8 @@
 """The process group ``gradring``: sums of float32 over a simulated ring, everything else over gloo.
 
 A subclass in Python must be one of ``ProcessGroup``: methods of a ``Backend`` cannot be overridden there. DDP's
-reducer calls its ``allreduce`` from C++.
+reducer calls its ``allreduce`` from C++. Methods that are not overridden reach the gloo backend by PyTorch's own
+dispatch.
 """
 
 import datetime
@@ -11,26 +12,25 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
-from torch.futures import Future
 
 from host.pytorch.client import RingClient, client
-from host.pytorch.messages import AllReduce
+from host.pytorch.messages import RING, AllReduce
+from host.pytorch.work import RingWork
 
-__all__ = ["NAME", "RingGroup", "register"]
+__all__ = ["COUNTED", "GlooGroup", "RingGroup", "register"]
 
-NAME = "gradring"
+#: Collectives of gloo that are counted; ``allreduce`` and its forms have methods of their own.
+COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
+           "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall",
+           "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource", "reduce",
+           "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
+           "reduce_scatter_tensor_coalesced", "scatter", "send")
 
-#: Collectives of gloo; ``allreduce`` and its forms have methods of their own.
-_DELEGATED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
-              "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall",
-              "alltoall_base", "barrier", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter",
-              "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced",
-              "scatter", "send")
+_SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def _bytes(arguments: Iterable[Any]) -> int:
-    """Bytes of all tensors among some arguments."""
+    """Bytes of all tensors in some arguments."""
     total = 0
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -40,100 +40,126 @@ def _bytes(arguments: Iterable[Any]) -> int:
     return total
 
 
-def _done(result: Any) -> Any:
-    """A collective that is over."""
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return c10d._create_work_from_future(future)  # type: ignore[attr-defined]
-
-
-class RingGroup(dist.ProcessGroup):
-    """Ranks in a process group; that of all ranks has the ring.
+class GlooGroup(dist.ProcessGroup):
+    """Process group over gloo with its traffic counted.
 
     Parameters
     ----------
-    rank, size : int
-    gloo : ProcessGroupGloo
-        Group of the same ranks, for everything else.
-    ring : RingClient, optional
-        The connection to the ring, in the group of all ranks.
+    plain : ProcessGroup
+        PyTorch's own group of the same ranks.
     counter : RingClient
-        The connection that counts what goes over gloo.
+        The connection that counts.
     """
 
-    def __init__(self, rank: int, size: int, gloo: Any, ring: RingClient | None, counter: RingClient) -> None:
-        super().__init__(rank, size)
-        self._rank, self._size, self._gloo, self._ring, self._counter = rank, size, gloo, ring, counter
-
-    def size(self) -> int:
-        return self._size
-
-    def rank(self) -> int:
-        return self._rank
+    def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
+        super().__init__(plain.rank(), plain.size())
+        self._plain, self._counter = plain, counter
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        for device in plain._device_types:
+            backend = plain._get_backend(device)
+            self._register_backend(device, getattr(dist.ProcessGroup.BackendType, backend.name().upper(),
+                                                   dist.ProcessGroup.BackendType.CUSTOM), backend)
 
     def getBackendName(self) -> str:  # noqa: N802, a name of PyTorch
-        return NAME
+        return str(self._plain.name())
 
-    @property
-    def pg_name(self) -> str:
-        """Name of the group in PyTorch's registry."""
-        return str(dist.distributed_c10d._world.pg_names[self])
+    def get_group_store(self) -> Any:
+        """PyTorch's store of the group."""
+        return self._plain.get_group_store()
 
-    @property
-    def group_name(self) -> str:
-        return self.pg_name
+    def allreduce(self, *arguments: Any, **options: Any) -> Any:
+        """Reduce over gloo."""
+        return self._over_gloo("allreduce", *arguments, **options)
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        """Sum or average float32 numbers over the ring; anything else over gloo."""
-        options = dist.AllreduceOptions() if opts is None else opts
-        # `reduceOp` is an object of its own kind, which equals none of the operations; its `op` does.
-        operation = getattr(options.reduceOp, "op", options.reduceOp)
-        if self._ring is None or operation not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) or any(
-                tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.layout != torch.strided
-                for tensor in tensors):
-            self._counter.count("allreduce", _bytes(tensors))
-            return self._gloo.allreduce(tensors, options)
-        for tensor in tensors:
-            if tensor.numel():
-                values = np.ascontiguousarray(tensor.detach().numpy(), np.float32).reshape(-1)
-                sums = torch.from_numpy(self._ring.ask(AllReduce(values=values)))
-                if operation == dist.ReduceOp.AVG:
-                    sums /= self._size
-                tensor.detach().copy_(sums.reshape(tensor.shape))
-        return _done(tensors)
+    def allreduce_coalesced(self, *arguments: Any, **options: Any) -> Any:
+        """Reduce several tensors over gloo."""
+        return self._over_gloo("allreduce_coalesced", *arguments, **options)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        """Several sums, one after the other."""
-        return self.allreduce(tensors, opts)
-
-
-def _delegate(name: str) -> Callable[..., Any]:
-    def collective(self: RingGroup, *arguments: Any, **options: Any) -> Any:
+    def _over_gloo(self, name: str, *arguments: Any, **options: Any) -> Any:
         self._counter.count(name.strip("_"), _bytes([*arguments, *options.values()]))
-        return getattr(self._gloo, name)(*arguments, **options)
+        return getattr(self._plain, name)(*arguments, **options)
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    def collective(self: GlooGroup, *arguments: Any, **options: Any) -> Any:
+        return self._over_gloo(name, *arguments, **options)
 
     collective.__name__ = name
     collective.__doc__ = f"``{name}`` over gloo."
     return collective
 
 
-for _name in _DELEGATED:
-    if hasattr(dist.ProcessGroup, _name):
-        setattr(RingGroup, _name, _delegate(_name))
+for _name in COUNTED:
+    setattr(GlooGroup, _name, _counting(_name))
 
 
-def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> RingGroup:
+class RingGroup(GlooGroup):
+    """Process group of all ranks: sums and averages of float32 go over the ring, everything else over gloo."""
+
+    def getBackendName(self) -> str:  # noqa: N802, a name of PyTorch
+        return RING
+
+    def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
+        """Sum or average a float32 tensor over the ring; reduce anything else over gloo."""
+        operation = _operation(dist.AllreduceOptions, *arguments, **options)
+        sent = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        if len(sent) == 1 and self._has(sent, operation):
+            return self._sum(sent, operation)
+        return super().allreduce(tensors, *arguments, **options)
+
+    def allreduce_coalesced(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
+        """Sum or average float32 tensors over the ring, one after the other; reduce anything else over gloo."""
+        operation = _operation(dist.AllreduceCoalescedOptions, *arguments, **options)
+        if tensors and self._has(tensors, operation):
+            return self._sum(tensors, operation)
+        return super().allreduce_coalesced(tensors, *arguments, **options)
+
+    def _has(self, tensors: list[torch.Tensor], operation: Any) -> bool:
+        """Whether the ring has such a reduction."""
+        return operation in _SUMS and all(
+            tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
+            for tensor in tensors)
+
+    def _sum(self, tensors: list[torch.Tensor], operation: Any) -> RingWork:
+        average = self.size() if operation == dist.ReduceOp.AVG else 1
+        parts = []
+        for tensor in tensors:
+            if tensor.numel():
+                values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
+                parts.append((tensor.detach(), self._counter.begin(AllReduce(values=values))))
+
+        def finish() -> None:
+            for tensor, answer in parts:
+                sums = torch.from_numpy(answer.result())
+                tensor.copy_((sums / average if average > 1 else sums).reshape(tensor.shape))
+
+        return RingWork(tensors, [answer for _, answer in parts], finish)
+
+
+def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any = None, op: Any = None) -> Any:
+    """Operation of a reduction, in any of the forms that ``ProcessGroup`` takes."""
+    chosen = next((one for one in (options, opts, op) if one is not None), kind())
+    chosen = getattr(chosen, "reduceOp", chosen)
+    # `reduceOp` is an object of its own kind, which equals none of the operations; its `op` does.
+    return getattr(chosen, "op", chosen)
+
+
+def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> GlooGroup:
     """Make a process group, as PyTorch asks for it."""
     connection = client()
+    whole = not dist.is_initialized() or size == dist.get_world_size()
+    if whole:
+        connection.join(rank, size, timeout.total_seconds())
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     # All ranks are on this machine, whatever its name stands for.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     gloo = dist.ProcessGroupGloo(store, rank, size, options)
-    whole = not dist.is_initialized() or size == dist.get_world_size()
-    if whole:
-        connection.join(rank, size, timeout.total_seconds())
-    return RingGroup(rank, size, gloo, connection if whole else None, connection)
+    gloo._set_sequence_number_for_group()
+    plain = dist.ProcessGroup(store, rank, size)
+    plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    return (RingGroup if whole else GlooGroup)(plain, connection)
 
 
 def register(*, default: bool) -> None:
@@ -144,6 +170,6 @@ def register(*, default: bool) -> None:
     default : bool
         Whether ``init_process_group()`` without a name is to take it.
     """
-    dist.Backend.register_backend(NAME, _create, devices=["cpu"])
+    dist.Backend.register_backend(RING, _create, devices=["cpu"])
     if default:
-        dist.Backend.default_device_backend_map["cpu"] = NAME
+        dist.Backend.default_device_backend_map["cpu"] = RING

@@ -2,15 +2,18 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from hdl.compression.registry import RAW
 from host.jobs.figures import Figures
 from host.output import replacing, write_json
 from host.pytorch.jobs import Jobs, Operation, Options
+from host.pytorch.messages import RING
+from host.pytorch.server import by_name
 from host.reports.notes import simulation_notes
 from host.reports.page import Note, Picture, settings_table, table_of, write_page
 from host.reports.style import FAINT, INK, STYLE
@@ -47,8 +50,8 @@ def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     return [*found[:GROUPS], *([{"kind": "others", **_figures(rest)}] if rest else [])]
 
 
-def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], slow: Sequence[int],
-                 seconds: float) -> dict[str, Any]:
+def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], backends: Iterable[Sequence[str]],
+                 slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """The report, ready to be written as JSON.
 
     Parameters
@@ -57,6 +60,8 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
     jobs : Jobs
     gloo : dict of str to tuple
         Calls and bytes, of all ranks, of each collective that went over gloo.
+    backends : iterable of sequence of str
+        Backends of the groups of all ranks that each rank has joined.
     slow : sequence of int
         How often each rank was named as slow.
     seconds : float
@@ -74,6 +79,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "elapsed_cycles": jobs.cycles,
         "groups": _groups(jobs.operations),
         "gloo": {name: {"calls": calls, "bytes": size} for name, (calls, size) in sorted(gloo.items())},
+        "backends": list(dict.fromkeys(name for names in backends for name in names)),
         "slow_ranks": list(slow),
         "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
         "per_operation": [{"kind": one.kind, "job": one.job, **dataclasses.asdict(one.figures),
@@ -88,9 +94,8 @@ def _part(part: float, whole: float) -> str:
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     options = report["options"]
     rows = [("ranks, a node each", f"{report['nodes']}")]
-    for name, title, plain in (("gradients", "gradients on the ring", "zero_value"),
-                               ("weights", "new weights on the ring", "raw")):
-        if options[name] != plain:
+    for name, title in (("gradients", "gradients on the ring"), ("weights", "new weights on the ring")):
+        if options[name] != RAW:
             rows.append((title, options[name]))
     if options["density"] is not None:
         rows.append(("density asked for", f"{options['density']:.1%}"))
@@ -112,6 +117,9 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("… density", "-" if figures["density"] is None else f"{figures['density']:.1%}"),
         ]
     rows.append(("over the ring", f"{4 * report['words'] / 1e6:,.3f} MB"))
+    if options["gradients"] == RAW and report["words_zero_value"]:
+        rows.append(("… with gradients in zero_value", f"{4 * report['words_zero_value'] / 1e6:,.3f} MB, "
+                                                       f"{_part(report['words_zero_value'], report['words'])}"))
     rows += [(f"over gloo: {name}, {figures['calls']:,} calls", f"{figures['bytes'] / 1e6:,.3f} MB")
              for name, figures in report["gloo"].items()]
     rows += [(f"rank {rank} was slow", f"{count:,} times") for rank, count in enumerate(report["slow_ranks"])
@@ -128,12 +136,21 @@ def table(report: dict[str, Any]) -> Table:
     return found
 
 
+def _reason(backends: Sequence[str]) -> str:
+    """Reason for which nothing went over the ring."""
+    named = [backend for backend in backends if backend != RING]
+    if named:
+        return by_name(named[0])
+    if backends:
+        return "the script has summed nothing in float32, in a group of all ranks"
+    return "the script has not called init_process_group()"
+
+
 def verdict(report: dict[str, Any]) -> str:
     """Sentence about the comparison with the golden model."""
     count = report["operations"]
     if not count:
-        return ("No sum went over the ring: the script has not called init_process_group(), or has summed nothing in "
-                "float32.")
+        return f"No sum went over the ring: {_reason(report['backends'])}."
     if not report["checked"]:
         return "Results were not compared with the golden model (--no-check)."
     return f"Results of all nodes identical to the golden model, bit for bit, in all of {count:,} operations."

@@ -16,11 +16,11 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.pytorch.jobs import Jobs
-from host.pytorch.messages import MESSAGES, Answer, Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
 from host.pytorch.watch import WatchedJobs
 from host.sockets.connections import Ended, Limits, Peer, Server, printable
 
-__all__ = ["Patience", "RingServer"]
+__all__ = ["Patience", "RingServer", "by_name"]
 
 #: Seconds for which the reason is waited for, when a rank has closed its connection.
 _REASON = 1.0
@@ -63,6 +63,11 @@ class Patience:
                              f"{self.timeout:g}, not after {self.slow!r}")
 
 
+def by_name(backend: str) -> str:
+    """Sentence about a script that asks for another backend by its name, with the remedy."""
+    return f"the script asked for {backend} by name: leave the name out, or say {RING}"
+
+
 def _numbers(ranks: list[int]) -> str:
     """Names of ranks in a sentence."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
@@ -89,6 +94,12 @@ class RingServer:
         How often each rank was named as slow.
     gloo : dict of str to tuple
         Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
+    backends : dict of int to list of str
+        Backends of the groups of all ranks that each rank has joined: the ring's, and others that were named.
+    begun : int
+        Ranks that have begun with the script.
+    since : float
+        Time at which the last of them has, or the server, of the monotonic clock.
     """
 
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
@@ -111,6 +122,8 @@ class RingServer:
         self.error: str | None = None
         self.slow = [0] * ranks
         self.gloo: dict[str, tuple[int, int]] = {}
+        self.backends: dict[int, list[str]] = {}
+        self.begun, self.since = 0, time.monotonic()
 
     def close(self) -> None:
         """Close all connections."""
@@ -139,7 +152,7 @@ class RingServer:
 
     def ended(self, rank: int, reason: str) -> None:
         """Take in that a rank has ended, and why; the others cannot go on, unless it had left."""
-        if rank not in self._left and self._connections:
+        if rank not in self._left and any(RING in self.backends[other] for other in self._connections):
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
@@ -205,11 +218,13 @@ class RingServer:
     def _receive(self, peer: Peer, message: Any) -> None:
         """Take a message; the owner of a connection is the number of its rank, once that is known."""
         rank = peer.owner
-        if isinstance(message, Hello) and rank is None:
+        if isinstance(message, Hello) and (rank is None or (
+                rank == message.rank and message.backend not in self.backends[rank])):
             self._greet(peer, message)
         elif isinstance(message, Listen) and not peer.admitted:
             peer.admit()
             self._listeners.append(peer)
+            self.begun, self.since = self.begun + 1, time.monotonic()
             if self.error is not None:
                 self.fail(self.error)
         elif isinstance(message, Failed) and message.rank < self._ranks:
@@ -237,9 +252,9 @@ class RingServer:
     def _greet(self, peer: Peer, message: Hello) -> None:
         """Take a rank into the group, for which the ring waits no longer than the group does for gloo."""
         reason = None
-        if message.ranks != self._ranks or not 0 <= message.rank < self._ranks:
+        if not 0 <= message.rank < self._ranks or (message.backend == RING and message.ranks != self._ranks):
             reason = f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}"
-        elif message.rank in self._connections:
+        elif self._connections.get(message.rank, peer) is not peer:
             reason = f"Rank {message.rank} must join the ring once"
         elif message.timeout <= 0:
             reason = f"Timeout of init_process_group must be above 0 seconds, not {message.timeout:g}"
@@ -254,6 +269,9 @@ class RingServer:
             self._server.limits = dataclasses.replace(self._server.limits, seconds=message.timeout + _LATER)
         peer.owner = message.rank
         self._connections[message.rank] = peer
+        if message.backend != RING and not any(message.backend in names for names in self.backends.values()):
+            self._say(printable(by_name(message.backend)))
+        self.backends.setdefault(message.rank, []).append(message.backend)
         self._answer(message.rank, Answer(well=True))
 
     def _answer(self, rank: int, answer: Answer) -> None:

@@ -12,13 +12,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compression.registry import GRADIENT_CODECS
 from host.training.scalars import exponential, logarithm, power
 
-__all__ = ["Threshold"]
+__all__ = ["Threshold", "check_zeros"]
 
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
 
 _STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
+
+
+def check_zeros(gradients: str) -> None:
+    """Raise ``ValueError`` if a density has no effect on the packets of gradients in a codec."""
+    if not GRADIENT_CODECS[gradients].drops_zeros:
+        names = " or ".join(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
+        raise ValueError(f"Gradients with a density must be in {names}, not {gradients}, with packets as long with "
+                         f"zeros as without: leave out the density or the codec")
 
 
 class Threshold:

@@ -1,6 +1,7 @@
 """Check of a training run before there is a ring."""
 
 from hdl.config import NodeConfig
+from host.training.density import check_zeros
 from host.training.number_format import check_optimizer
 from host.training.record import TrainingConfig
 from host.training.schedule import check_schedule
@@ -23,5 +24,7 @@ def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, n
         check_optimizer(config.optimizer)
     if config.density is not None and not node.error_feedback:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
+    if config.density is not None:
+        check_zeros(node.gradient_codec)
     config.allocation(workload.parameters.size).check(node, nodes=nodes)
     check_schedule(node, workload, config, nodes=nodes)

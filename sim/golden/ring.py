@@ -149,6 +149,8 @@ class Traffic:
         Link-cycle bound of the whole collective.
     gather_elements, gather_payload : int
         Elements that all ranks send in all-gather, and the words that they take without headers and CRCs.
+    masked_words : int
+        Words of the same packets with gradients, and their sums, in zero_value; weights are as they are.
     """
     scatter_words: npt.NDArray[np.int64]
     gather_words: npt.NDArray[np.int64]
@@ -158,6 +160,7 @@ class Traffic:
     bound: int
     gather_elements: int
     gather_payload: int
+    masked_words: int = 0
 
     @property
     def words(self) -> npt.NDArray[np.int64]:
@@ -191,6 +194,10 @@ class _Steps:
     @property
     def dense_words(self) -> int:
         return int((self.elements + PACKET_OVERHEAD).sum())
+
+    @property
+    def masked_words(self) -> int:
+        return int((self.nonzeros - (-self.elements // GROUP) + PACKET_OVERHEAD).sum())
 
     @property
     def density(self) -> npt.NDArray[np.float64]:
@@ -318,12 +325,15 @@ class _Schedule:
             words.append(len(packet))
         return result, np.array(words, dtype=np.int64).reshape(self.sizes.shape)
 
-    def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64]) -> Traffic:
-        """``cost`` has one row per hop and counts into the bound of the whole."""
+    def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64],
+                *, sums: bool = False) -> Traffic:
+        """``cost`` has one row per hop and counts into the bound of the whole; ``sums`` are what an all-reduce
+        gathers."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
                        scatter_bound=_bound(scatter.cost), bound=_bound(cost),
-                       gather_elements=int(gather.elements.sum()), gather_payload=int(gather.payload.sum()))
+                       gather_elements=int(gather.elements.sum()), gather_payload=int(gather.payload.sum()),
+                       masked_words=scatter.masked_words + (gather.masked_words if sums else int(gather.words.sum())))
 
 
 def _bound(cost: npt.NDArray[np.int64]) -> int:
@@ -343,7 +353,7 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
     if schedule.nodes > 1:
         gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
     scatter = steps[:-1]
-    return total, schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
+    return total, schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]), sums=True)
 
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,

@@ -37,7 +37,7 @@ from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
-from tests.host.rings import CONFIGS, MIXED, library
+from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
 TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
 
@@ -150,7 +150,7 @@ def devices(request):
 def known_rings():
     """Refuses to simulate a ring of nodes that have no place in tests/host/rings.py."""
     def build(node, **options):
-        known = [*CONFIGS.values(), *itertools.chain(*MIXED.values())]
+        known = [*CONFIGS.values(), JOBS, *itertools.chain(*MIXED.values())]
         assert node.config in known, f"Nodes must be those of tests/host/rings.py, not {node.config}"
         return build_ring(node, **options)
 

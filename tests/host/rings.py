@@ -67,6 +67,10 @@ with mx5.registered():
     }
 
 
+#: Nodes of jobs of the library and of PyTorch, where no codec is named: the default with raw gradients.
+JOBS = NodeConfig(gradient_codec="raw")
+
+
 #: Rings of nodes that differ, as the configuration of each node.
 MIXED = {
     # Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server.

@@ -33,6 +33,7 @@ class TableCodec:
     gradients = False  # the codebook was made for certain numbers, and sums of them are others
     exact = False
     sums_coded = False
+    drops_zeros = False
     two_passes = True
     repeatable = True
     block = GROUP

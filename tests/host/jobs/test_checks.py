@@ -57,9 +57,10 @@ def test_groups():
     (100, {"gradients": "mx9", "weights": "bf16"}, {"gradient_codec": "mx9", "weight_codec": "bf16"}),
 ])
 def test_nodes(length, options, expected):
+    expected = {"gradient_codec": "zero_value" if "density" in options else "raw", **expected}
     assert node_for(length, nodes=4, **options) == NodeConfig(**expected)
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(1, 16), (16, 16), (17, 255), (255, 255)])
 def test_nodes_of_large_rings(nodes, most):
-    assert node_for(100, nodes=nodes) == NodeConfig(nodes_max=most)
+    assert node_for(100, nodes=nodes) == NodeConfig(gradient_codec="raw", nodes_max=most)

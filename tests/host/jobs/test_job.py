@@ -28,18 +28,31 @@ def bits(values):
 
 def test_sums():
     values = gradients(1, 3, 1000)
-    with simulate(nodes=3, length=1000) as job:
+    with simulate(nodes=3, length=1000, node=DEFAULT) as job:
         sums, figures = job.all_reduce(values)
         np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # other orders
         assert (figures.elements, figures.commands) == (1000, 1)
         assert figures.bound <= figures.cycles < 2 * figures.bound
         assert 0.8 < figures.density < 1
-        assert figures.words_dense > figures.words > 0
+        assert figures.words_dense > figures.words == figures.words_zero_value > 0
         assert figures.host_cycles > 2000
         assert figures.seconds > 0
         one, _ = job.all_reduce(values[:, :1])
         np.testing.assert_array_equal(bits(one), bits(sums[:1]))
         assert job.figures.elements == 1001
+
+
+def test_raw_gradients():
+    """Gradients are raw where no codec is named: the same sums and weights as in zero_value, and the words that it
+    would have taken."""
+    values = gradients(5, 3, 1000)
+    with simulate(nodes=3, length=1000, optimizer=Adam(0.01)) as raw, \
+            simulate(nodes=3, length=1000, optimizer=Adam(0.01), node=DEFAULT) as masked:
+        for operation in ("all_reduce", "step"):
+            (found, figures), (expected, other) = (getattr(job, operation)(values) for job in (raw, masked))
+            np.testing.assert_array_equal(bits(found), bits(expected))
+            assert figures.words == figures.words_dense == other.words_dense
+            assert figures.words_zero_value == other.words == other.words_zero_value < figures.words
 
 
 def test_sums_in_parts():

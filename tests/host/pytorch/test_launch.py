@@ -17,21 +17,12 @@ import pytest
 
 from host.jobs.simulate import simulate
 from host.training.optimizers import AdamW
+from tests.host.pytorch.commands import SCRIPTS, launch
 from tests.slow_ranks.plan import judge, plan
 
 pytest.importorskip("torch")
 
-SCRIPTS = Path(__file__).parent / "scripts"
 SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
-
-
-def launch(*arguments, expect=0, **options):
-    """Run the command, and return what it has printed."""
-    ended = subprocess.run([sys.executable, "-m", "gradring", "launch", *map(str, arguments)], capture_output=True,
-                           text=True, timeout=300, check=False, **options)
-    print(ended.stdout, ended.stderr)
-    assert ended.returncode == expect
-    return ended.stdout, ended.stderr
 
 
 def test_tutorial(tmp_path):

@@ -1,0 +1,51 @@
+"""A density, and each codec of gradients: where zeros make no packet shorter, the pair is refused."""
+
+import re
+
+import numpy as np
+import pytest
+
+from hdl.compression.registry import GRADIENT_CODECS, RAW, ZERO_VALUE
+from host.jobs import simulate as module
+from host.jobs.simulate import node_for, simulate
+from host.training.density import check_zeros
+from sim.golden.codecs import CODECS
+
+REFUSED = "Gradients with a density must be in zero_value, not {}, with packets as long with zeros as without: leave"
+
+
+@pytest.mark.parametrize("name", GRADIENT_CODECS)
+def test_pairs(name, run, tmp_path, monkeypatch):
+    """The library and both commands refuse a density that has no effect, before anything is built."""
+    values = np.random.default_rng(1).standard_normal(1024).astype(np.float32)
+    full, sparse = (len(CODECS[name].encode(part.view(np.uint32))) for part in (values, values * (values > 1)))
+    assert GRADIENT_CODECS[name].drops_zeros == (sparse < full)
+    if sparse < full:
+        check_zeros(name)
+        return
+    assert sparse == full
+    monkeypatch.setattr(module, "open_session", None)
+    text = re.escape(REFUSED.format(name))
+    with pytest.raises(ValueError, match=f"^{text}"), simulate(nodes=4, length=100, gradients=name, density=0.1):
+        pass
+    with pytest.raises(ValueError, match=f"^{text}"), simulate(nodes=4, length=100, density=0.1, node=node_for(
+            100, nodes=4, gradients=name)):
+        pass
+    for command in (("launch", "--output", tmp_path), ("train", "--output", tmp_path, "--epochs", 1)):
+        pytest.importorskip("torch")
+        code, _, errors = run(*command, "--gradients", name, "--density", 0.1,
+                              *([__file__] if command[0] == "launch" else []))
+        assert code == 1
+        assert errors.startswith(f"error: {REFUSED.format(name)}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_default(run, tmp_path):
+    """Gradients are raw, or without zeros where a density makes zeros; a codec that is named stays."""
+    assert node_for(100, nodes=4).gradient_codec == RAW
+    assert node_for(100, nodes=4, density=0.5).gradient_codec == ZERO_VALUE
+    for name in GRADIENT_CODECS:
+        assert node_for(100, nodes=4, gradients=name).gradient_codec == name
+    with pytest.raises(ValueError, match=r"^Codecs must be left out with a node, which has its own"), \
+            simulate(length=100, node=node_for(100, nodes=4), gradients=RAW):
+        pass

@@ -1,0 +1,18 @@
+"""The command `gradring launch`, in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["SCRIPTS", "launch"]
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def launch(*arguments, expect=0, **options):
+    """Run the command, and return what it has printed."""
+    ended = subprocess.run([sys.executable, "-m", "gradring", "launch", *map(str, arguments)], capture_output=True,
+                           text=True, timeout=300, check=False, **options)
+    print(ended.stdout, ended.stderr)
+    assert ended.returncode == expect
+    return ended.stdout, ended.stderr

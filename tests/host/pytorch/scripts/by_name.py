@@ -1,0 +1,13 @@
+"""A script that names its backend, which is the first argument, and trains for a step."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group(sys.argv[1])
+model = DistributedDataParallel(torch.nn.Linear(20, 5))
+model(torch.ones(2, 20)).sum().backward()
+assert dist.get_backend(dist.new_group([0], backend=sys.argv[1])) == dist.get_backend()
+dist.destroy_process_group()

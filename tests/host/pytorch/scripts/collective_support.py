@@ -1,0 +1,76 @@
+"""What cases of collectives share: their registry, tensors of a rank, and errors as results."""
+
+import contextlib
+import datetime
+import functools
+import re
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+ENOUGH = datetime.timedelta(seconds=60)
+
+#: Cases by the name of the function that they call: each is called with a group, and with a function that makes a
+#: tensor of the type in question. Names are those of PyTorch.
+CASES = {}
+
+OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
+
+#: Types for what differs from another case by its name.
+FEW = [torch.float32, torch.bool]
+
+TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
+
+
+def case(*names, types=TYPES):
+    """Note a case of some functions."""
+    def note(function):
+        for name in names or [function.__name__]:
+            CASES[name] = functools.partial(function, name) if names else function, types
+        return function
+    return note
+
+
+def waited(work):
+    if work is not None:
+        work.wait()
+
+
+def ranks(group):
+    return group.rank(), group.size()
+
+
+def one(group, make):
+    """A tensor of another content on each rank."""
+    return make(6, 1 + group.rank())
+
+
+def several(group, make, count=3):
+    return [make(count, 1 + index + 2 * group.rank()) for index in range(group.size())]
+
+
+def empties(group, make, count=3):
+    return [make(count, 0) for _ in range(group.size())]
+
+
+@contextlib.contextmanager
+def attempt(found):
+    """Take an error as a result."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".partition("\nException raised from")[0]
+        found.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # names of groups, and addresses
+
+
+@contextlib.contextmanager
+def untouched(group):
+    """Let PyTorch make groups by itself, unless the group in question is of the launcher."""
+    helper = c10d._new_process_group_helper
+    if type(group) is dist.ProcessGroup:
+        c10d._new_process_group_helper = helper.__wrapped__
+    try:
+        yield
+    finally:
+        c10d._new_process_group_helper = helper

@@ -1,0 +1,16 @@
+"""A script that starts a rank of its own, which waits for others as in ``init_process_group()``."""
+
+import sys
+import time
+from pathlib import Path
+
+import torch.multiprocessing
+
+
+def work(index, path):
+    Path(path).write_text("begun")
+    time.sleep(300)
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, (sys.argv[1],))

@@ -1,0 +1,61 @@
+"""Scripts that name a backend, and every collective of PyTorch, on a simulated ring."""
+
+import json
+
+import pytest
+
+from tests.host.pytorch.commands import SCRIPTS, launch
+
+pytest.importorskip("torch")
+
+NAMED = "the script asked for {} by name: leave the name out, or say gradring"
+
+
+def test_collectives(tmp_path):
+    """Every collective of this PyTorch, with every type, has gloo's results and errors; a name that is new is none
+    that the script knows."""
+    launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
+    for rank in range(3):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert not found["differences"]
+        assert not found["unknown"]
+        assert found["cases"] > 90
+        assert found["types"] > 40
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["operations"] > 20
+    assert report["gloo"]["allreduce"]["calls"] > 1000
+
+
+def test_gloo_by_name(tmp_path):
+    """The launcher warns, counts what gloo has carried, also by DDP, and ends by an error where the ring is
+    required."""
+    printed, errors = launch("-n", 1, "--require-ring", "--output", tmp_path, SCRIPTS / "by_name.py", "gloo",
+                             expect=1)
+    assert printed.count(NAMED.format("gloo")) == 1
+    assert errors == f"error: No sum went over the ring: {NAMED.format('gloo')}\n"
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["backends"] == ["gloo"]
+    assert report["gloo"]["allreduce"] == {"calls": 1, "bytes": 4 * 105}
+    assert "over gloo: allreduce, 1 calls" in printed
+    assert "init_process_group" not in printed
+
+
+def test_replaced(tmp_path):
+    """A framework's fixed backend means the ring; a group of some ranks as well."""
+    printed, errors = launch("-n", 1, "--replace", "gloo", "--require-ring", "--output", tmp_path,
+                             SCRIPTS / "by_name.py", "cpu:gloo")
+    assert "by name" not in printed + errors
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["backends"], report["operations"], report["elements"]) == (["gradring"], 1, 105)
+
+
+def test_backends_that_are_not_there(tmp_path):
+    """One line with the remedy for each."""
+    names = ["nccl", "ucc", "cpu:gloo,cuda:nccl", "mpi"]
+    printed, errors = launch("-n", 1, "--output", tmp_path, SCRIPTS / "not_there.py", *names, expect=1)
+    texts = [f"Backend must be gradring for the ring, not {name}, which is not available: leave the name out of "
+             f"init_process_group(), or say gradring" for name in names]
+    for name, text in zip(names, texts, strict=True):
+        assert f"{name}: {text}\n" in printed
+    assert errors.rstrip().splitlines()[-1] == (
+        f"error: Rank 0 has ended by ValueError: {texts[-1]}; the others cannot go on without it")
