@@ -18,8 +18,9 @@ __all__ = ["KINDS", "Case", "Outcome", "plan", "play"]
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds after which late ranks are named, after which the run ends, and that a busy machine may take in addition.
-SLOW, TIMEOUT, SLACK = 0.5, 3.0, 20.0
+#: Seconds after which late ranks are named, after which the run ends, that a busy machine may take in addition, and
+#: that it may take for a run that nothing disturbs.
+SLOW, TIMEOUT, SLACK, WHOLE = 0.5, 3.0, 20.0, 240.0
 
 #: Sums of a run, and the one amid which something happens at the latest.
 SUMS, AMID = 60, 40
@@ -160,8 +161,9 @@ def play(case, folder):
         begun = time.monotonic()
         connection = _strike(case, launcher, ranks, str(address))
         wrong = []
-        if not _await(lambda: launcher.poll() is not None, TIMEOUT + SLACK):
-            wrong.append(f"launcher has not ended {TIMEOUT + SLACK:g} seconds after the fault")
+        limit = WHOLE if KINDS[case.kind][case.way] == "" else TIMEOUT + SLACK
+        if not _await(lambda: launcher.poll() is not None, limit):
+            wrong.append(f"launcher has not ended {limit:g} seconds after the fault")
         if not _await(lambda: not any(map(_lives, ranks)), SLACK):
             wrong.append("ranks are left")
         seconds = time.monotonic() - begun

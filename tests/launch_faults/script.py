@@ -16,7 +16,7 @@ from host.pytorch.client import client
 from host.pytorch.messages import MESSAGES, AllReduce
 
 #: Elements of a sum: messages of both more and less than a socket takes at once.
-SIZES = (5, 3000, 300_000)
+SIZES = (5, 3000, 100_000)
 
 
 def misbehave(kind, request, generator):
