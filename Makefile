@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults launch-faults damaged-files slow-ranks late mutate check bench large-rings messages two-jobs job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults launch-faults damaged-files slow-ranks torch-scripts late mutate check bench large-rings messages two-jobs job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -77,6 +77,7 @@ help:
 	@echo "make hostile  a hostile tenant beside another one, on twins of nodes that must answer alike (REQUESTS=100000 SEED= JOBS=)"
 	@echo "make late   train with a straggler whose late gradients are folded in, waited for or dropped; compute: modelled"
 	@echo "make launch-faults  stopped and killed ranks, other bytes and half messages: does each run end? (FAULTS=20 RANKS=2,4 SEED=)"
+	@echo "make torch-scripts  random scripts of PyTorch on the ring, against gloo (SCRIPTS=300 RANKS=2,4 GRADIENTS=raw,mx9 SEED=)"
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
 	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
 	@echo "make damaged-files  damaged files of each kind that commands read: refused in a line, within 1 GB (FILES=600 SEED=)"
@@ -255,6 +256,10 @@ late: $(VENV)/.base
 launch-faults: $(VENV)/.test
 	$(BIN)/python -m tests.launch_faults $(call option,FAULTS,--faults) $(call option,RANKS,--ranks) \
 	  $(call option,SEED,--seed) $(call option,JOBS,--jobs)
+
+torch-scripts: $(VENV)/.test $(VENV)/.torch
+	$(BIN)/python -m tests.torch_scripts $(call option,SCRIPTS,--scripts) $(call option,RANKS,--ranks) \
+	  $(call option,GRADIENTS,--gradients) $(call option,SEED,--seed)
 
 slow-ranks: $(VENV)/.test $(VENV)/.torch
 	$(BIN)/python -m tests.slow_ranks $(call option,CASES,--cases) $(call option,RANKS,--ranks) \

@@ -1,146 +1,232 @@
-"""Hooks of DistributedDataParallel: gradients that stay local, and gradients that errors are added to.
+"""Sums of the gradients of ``DistributedDataParallel``, decided at each backward pass.
+
+Every module gets one communication hook when it is made. For each bucket it looks at the module's own process group,
+at the type of the gradients, and at the optimizers that exist then: gradients of parameters on the nodes stay local,
+other gradients in float32 of a module in the group of all ranks are averaged over the ring, and everything else in
+the module's own group over gloo. A hook that the script registers comes in place of this.
 
 A codec that loses something, or a density, keeps back a part of each gradient and adds it to a later one of the same
-parameter. A bucket of DDP is summed without the names of its parameters, and buckets change after the first step; a
-hook knows the parameters.
+parameter. A bucket of DDP is summed without the names of its parameters, and buckets change after the first step;
+the hook knows the parameters.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from host.pytorch import ownership, passes, scaling
 from host.pytorch.client import client
-from host.pytorch.messages import AllReduce, Open
+from host.pytorch.messages import RING, AllReduce, Made, Open
+from host.pytorch.passes import OTHERS, Passes
 
-__all__ = ["Feedback", "install", "local_gradients", "mixed", "own", "owned", "with_errors"]
+__all__ = ["Reduction", "attach", "install", "local_gradients", "passes_of", "reduce_bucket"]
 
-#: Parameters that optimizers on the nodes update.
-_owned = WeakTensorKeyDictionary()
+_BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
+            dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
+
+#: What DDP does for each module.
+_reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
+
+#: Reduction of each parameter, as a weak reference.
+_of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
-def own(parameters: Iterable[torch.Tensor]) -> None:
-    """Note that the nodes' optimizer updates these parameters."""
-    _owned.update((parameter, None) for parameter in parameters)
-
-
-def owned(parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether the nodes' optimizer updates any of these parameters."""
-    return any(parameter in _owned for parameter in parameters)
+def _done(values: torch.Tensor) -> Future[torch.Tensor]:
+    future: Future[torch.Tensor] = Future()
+    future.set_result(values)
+    return future
 
 
 def local_gradients(state: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Leave each rank its own gradients, which an optimizer on the nodes sums: a hook for ``register_comm_hook``."""
-    future: Future[torch.Tensor] = Future()
-    future.set_result(bucket.buffer())
-    return future
+    for parameter in bucket.parameters():
+        ownership.note_local(parameter)
+    return _done(bucket.buffer())
 
 
-class Feedback:
-    """State of :func:`with_errors`.
+class Reduction:
+    """Sum of the gradients of one module.
 
     Parameters
     ----------
-    parameters : iterable of Parameter
-        All parameters of the model, in order.
+    module : DistributedDataParallel
+    keeps : bool
+        Whether nodes keep back parts of gradients.
+
+    Members
+    -------
+    passes : Passes
+        Passes of the module in which gradients are summed.
+    script : tuple, optional
+        State and hook that the script has registered.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        self._first: dict[int, int] = {}
-        self._length = 0
+    def __init__(self, module: Any, *, keeps: bool) -> None:
+        self._module, self._keeps = weakref.ref(module), keeps
+        self._group = module.process_group
+        self._kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # job and first element of each parameter
+        self.passes = Passes()
+        self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
+
+    def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        """Average the gradients of a bucket, but leave those local that optimizers on the nodes sum."""
+        if not bucket.index():
+            self.passes.backward += 1
+        if self.script is not None:
+            state, hook = self.script
+            average: Future[torch.Tensor] = hook(state, bucket)
+            return average
+        parameters, buffer = bucket.parameters(), bucket.buffer()
+        owned = [ownership.is_owned(parameter) for parameter in parameters]
+        ring = self._group.name() == RING
+        if any(owned) and not ring:
+            raise ValueError(f"Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in "
+                             f"one of a process group of {self._group.size()}: take an optimizer of torch.optim")
+        if not ring or buffer.dtype != torch.float32 or buffer.device.type != "cpu":
+            # As DDP without a hook does it.
+            buffer.mul_(1 / self._group.size())
+            return (dist.all_reduce(buffer, group=self._group, async_op=True).get_future()
+                    .then(lambda future: future.value()[0]))
+        for parameter, local in zip(parameters, owned, strict=True):
+            (ownership.note_local if local else ownership.note_mean)(parameter)
+        if not any(owned):
+            return _done(self._average(buffer, parameters))
+        pairs = zip(parameters, bucket.gradients(), owned, strict=True)
+        rest = [(parameter, gradient) for parameter, gradient, local in pairs if not local]
+        if rest:
+            means = self._average(torch.cat([gradient.reshape(-1) for _, gradient in rest]),
+                                  [parameter for parameter, _ in rest])
+            for (_, gradient), mean in zip(rest, means.split([one.numel() for _, one in rest]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
+        return _done(buffer)
+
+    def _average(self, gradients: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Mean over the ring of gradients of some parameters, one following the other."""
+        values = (gradients.detach() * (1 / self._group.size())).numpy()
+        if not self._keeps:
+            return torch.from_numpy(client().ask(AllReduce(values=values, made=self._made())))
+        self._make_room(parameters)
+        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements of a vector, by the elements of these values
+        start = 0
         for parameter in parameters:
-            if parameter.requires_grad:
-                self._first[id(parameter)] = self._length
-                self._length += parameter.numel()
-        self._job: int | None = None
+            job, first = self._kept[parameter]
+            here, there = jobs.setdefault(job, ([], []))
+            here.append(np.arange(start, start + parameter.numel()))
+            there.append(np.arange(first, first + parameter.numel()))
+            start += parameter.numel()
+        means = np.empty_like(values)
+        for job, (here, there) in jobs.items():
+            elements = np.concatenate(here)
+            means[elements] = client().ask(AllReduce(
+                values=np.ascontiguousarray(values[elements]), job=job, places=np.concatenate(there),
+                made=self._made()))
+        return torch.from_numpy(means)
 
-    def sum(self, values: torch.Tensor, parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Sum gradients of some parameters, one behind the other."""
-        if self._job is None:
-            self._job = int(client().ask(Open(lengths=(self._length,))))
-        places = np.concatenate([self._first[id(one)] + np.arange(one.numel()) for one in parameters])
-        return torch.from_numpy(client().ask(AllReduce(
-            values=np.ascontiguousarray(values.detach().numpy()), job=self._job, places=places)))
+    def _make_room(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Begin a job that keeps back parts of gradients of parameters that are summed for the first time."""
+        if all(parameter in self._kept for parameter in parameters):
+            return
+        summed = {id(parameter) for parameter in parameters}
+        module = self._module()
+        new = [parameter for parameter in (module.module.parameters() if module is not None else parameters)
+               if parameter not in self._kept and parameter.dtype == torch.float32
+               and (id(parameter) in summed or (parameter.requires_grad and not ownership.is_owned(parameter)))]
+        job = int(client().ask(Open(lengths=(sum(parameter.numel() for parameter in new),), made=self._made())))
+        first = 0
+        for parameter in new:
+            self._kept[parameter] = job, first
+            first += parameter.numel()
+
+    def _made(self) -> Made:
+        return Made(forward=self.passes.forward, backward=self.passes.backward)
 
 
-def with_errors(state: Feedback, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """Average gradients over the ring, with the errors of earlier ones added: a hook for ``register_comm_hook``."""
-    future: Future[torch.Tensor] = Future()
-    future.set_result(state.sum(bucket.buffer() / dist.get_world_size(), bucket.parameters()))
-    return future
+def reduce_bucket(state: Reduction, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    """Hook of every module: see :meth:`Reduction.reduce`."""
+    return state.reduce(bucket)
 
 
-def mixed(state: Feedback | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """Leave gradients local whose parameters the nodes update, and average the others over the ring, with the errors
-    of earlier ones added if there is a state: a hook for ``register_comm_hook``."""
-    pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-    others = [(parameter, gradient) for parameter, gradient in pairs if not owned([parameter])]
-    if others:
-        values = torch.cat([gradient.reshape(-1) for _, gradient in others]) / dist.get_world_size()
-        if state is None:
-            means = torch.from_numpy(client().ask(AllReduce(values=values.numpy())))
-        else:
-            means = state.sum(values, [parameter for parameter, _ in others])
-        for (_, gradient), mean in zip(others, means.split([one.numel() for _, one in others]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
-    return local_gradients(None, bucket)
+def passes_of(parameter: torch.Tensor) -> Passes:
+    """Counts of the module in DistributedDataParallel that has a parameter; else those of all other modules."""
+    reduction = _of_parameter.get(parameter, lambda: None)()
+    return OTHERS if reduction is None else reduction.passes
+
+
+def _count(module: Any, arguments: Any) -> None:
+    """Count a forward pass whose backward pass sums gradients."""
+    if torch.is_grad_enabled() and module.require_backward_grad_sync:
+        _reductions[module].passes.forward += 1
+
+
+def attach(module: Any, *, keeps: bool) -> None:
+    """Give a module the hook, unless it has one that was registered while it was made."""
+    if module._comm_hooks:
+        return
+    reduction = Reduction(module, keeps=keeps)
+    if module not in _reductions:
+        module.register_forward_pre_hook(_count)
+    _reductions[module] = reduction
+    for parameter in module.module.parameters():
+        _of_parameter[parameter] = weakref.ref(reduction)
+    dist._register_comm_hook(module.reducer, reduction, reduce_bucket)
 
 
 def install(*, keeps: bool) -> None:
-    """Have every DistributedDataParallel take the hook that fits before its first forward pass, unless the script has
-    registered one; and refuse to clip gradients that are not the mean yet.
+    """Give every DistributedDataParallel the hook, from now on.
 
     Parameters
     ----------
     keeps : bool
         Whether nodes keep back parts of gradients.
     """
-    begin = DistributedDataParallel.__init__
+    for name in ("__init__", "__setstate__"):
+        _attach_after(name, keeps=keeps)
+    register = DistributedDataParallel.register_comm_hook
+    builtin = DistributedDataParallel._register_builtin_comm_hook
 
-    @functools.wraps(begin)
-    def initialize(self: Any, *arguments: Any, **options: Any) -> None:
-        begin(self, *arguments, **options)
+    def take(module: Any, state: Any, hook: Any) -> None:
+        if _reductions[module].script is not None:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        _reductions[module].script = state, hook
 
-        def choose(module: Any, given: Any) -> None:
-            handle.remove()
-            if module.process_group.name() != "gradring" or getattr(module, "_comm_hooks", []):
-                return
-            trained = [parameter for parameter in module.module.parameters() if parameter.requires_grad]
-            others = [parameter for parameter in trained if not owned([parameter])]
-            feedback = Feedback(others) if keeps and others else None
-            if not others:
-                module.register_comm_hook(None, local_gradients)
-            elif len(others) < len(trained):
-                module.register_comm_hook(feedback, mixed)
-            elif keeps:
-                module.register_comm_hook(feedback, with_errors)
+    @functools.wraps(register)
+    def register_hook(self: Any, state: Any, hook: Any) -> None:
+        if self not in _reductions:
+            register(self, state, hook)
+            return
+        self._check_comm_hook(hook)
+        take(self, state, hook)
+        self._comm_hooks.append((hook, state))
 
-        handle = self.register_forward_pre_hook(choose)
+    @functools.wraps(builtin)
+    def register_builtin(self: Any, comm_hook_type: Any) -> None:
+        if self not in _reductions:
+            builtin(self, comm_hook_type)
+            return
+        take(self, self.process_group, _BUILTIN[comm_hook_type])
 
-    DistributedDataParallel.__init__ = initialize
-    for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):
-        refusing = _refusing(name, getattr(torch.nn.utils, name))
-        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
-            if hasattr(module, name):
-                setattr(module, name, refusing)
+    DistributedDataParallel.register_comm_hook = register_hook
+    DistributedDataParallel._register_builtin_comm_hook = register_builtin
+    passes.install()
+    ownership.install()
+    scaling.install()
 
 
-def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that clips gradients, but not those of which the nodes form the mean."""
-    @functools.wraps(clip)
-    def refuse(parameters: Any, *arguments: Any, **options: Any) -> Any:
-        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if owned(given):
-            advice = ("give the optimizer clip=, which clips the mean" if name == "clip_grad_value_"
-                      else "take an optimizer of torch.optim, or clip= for single elements")
-            raise ValueError(f"{name} must have gradients that are summed, not those that an optimizer of "
-                             f"gradring.torch sums on the nodes: {advice}")
-        return clip(given, *arguments, **options)
+def _attach_after(name: str, *, keeps: bool) -> None:
+    method = getattr(DistributedDataParallel, name)
 
-    return refuse
+    @functools.wraps(method)
+    def attached(self: Any, *arguments: Any, **options: Any) -> None:
+        method(self, *arguments, **options)
+        attach(self, keeps=keeps)
+
+    setattr(DistributedDataParallel, name, attached)

@@ -59,8 +59,39 @@ class Hello:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """Steps and passes of a rank up to a request; ranks that have skipped one differ.
+
+    Members
+    -------
+    steps : int
+        Calls of the optimizer's ``step()``.
+    forward, backward : int
+        Passes of the modules in which gradients are summed.
+    """
+
+    steps: _Count = 0
+    forward: _Count = 0
+    backward: _Count = 0
+
+    def __str__(self) -> str:
+        counts = {"step": self.steps, "forward pass": self.forward, "backward pass": self.backward}
+        *texts, last = (f"{count:,} {name}{('es' if name.endswith('s') else 's') * (count != 1)}"
+                        for name, count in counts.items())
+        return f"{', '.join(texts)} and {last}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """An operation that all ranks ask for together."""
+    """An operation that all ranks ask for together.
+
+    Members
+    -------
+    made : Made, optional
+        Steps and passes of the rank up to here, in which ranks must agree.
+    """
+
+    made: Made | None = None
 
     @property
     def title(self) -> str:
@@ -206,5 +237,5 @@ class Answer:
     value: Any = None
 
 
-MESSAGES = Registry(Answer, Hello, Open, AllReduce, Step, Save, Failed, Listen, Leave, SGD, Adam, AdamW)
+MESSAGES = Registry(Answer, Hello, Open, AllReduce, Step, Save, Failed, Listen, Leave, Made, SGD, Adam, AdamW)
 """All messages, and the classes of their fields."""

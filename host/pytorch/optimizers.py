@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 
 from host.jobs.checks import groups_of
-from host.pytorch import hooks
+from host.pytorch import ownership
 from host.pytorch.client import client
-from host.pytorch.messages import Open, Save, Step
+from host.pytorch.hooks import passes_of
+from host.pytorch.messages import Made, Open, Save, Step
 from host.training import optimizers
 
 __all__ = ["SGD", "Adam", "AdamW"]
@@ -51,6 +52,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
         Options of a group that has none of its own.
     """
 
+    #: Whether gradients are summed by the step.
+    on_nodes = True
+
     #: Names of the state planes, as torch.optim has them.
     _planes: tuple[str, ...] = ()
 
@@ -69,9 +73,10 @@ class _NodeOptimizer(torch.optim.Optimizer):
                 raise ValueError("Group must have a parameter that requires a gradient")
             self._of(group)  # which checks it
         self._parameters = [list(group["params"]) for group in self.param_groups]
+        self._steps = 0
         self._lengths = tuple(sum(one.numel() for one in group) for group in self._parameters)
         self._places = groups_of(self._lengths)
-        hooks.own(parameter for group in self._parameters for parameter in group)
+        ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
         self._known: Vector | None = None  # weights that the nodes have
         self._given: dict[str, Any] | None = None  # state that the nodes are still to be given
@@ -81,6 +86,17 @@ class _NodeOptimizer(torch.optim.Optimizer):
         if getattr(self, "_job", None) is not None or hasattr(self, "_lengths"):
             raise ValueError("Groups of an optimizer on the nodes must be given when it is made")
         super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse copies, since the job on the nodes cannot have two optimizers."""
+        raise TypeError(f"{type(self).__name__} on the nodes must be made again, not be copied or pickled: save "
+                        f"state_dict(), and give it to load_state_dict()")
+
+    def _made(self) -> Made:
+        """Steps so far, with the one that begins, and passes of the modules that have the parameters."""
+        passes = {id(one): one for one in map(passes_of, itertools.chain.from_iterable(self._parameters))}.values()
+        return Made(steps=self._steps, forward=sum(one.forward for one in passes),
+                    backward=sum(one.backward for one in passes))
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
         """The nodes' optimizer of a group."""
@@ -96,6 +112,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
                 if values is not None:
                     if values.is_sparse:
                         raise ValueError("Gradients must be dense, not sparse: make the embedding with sparse=False")
+                    if values.dtype != torch.float32:
+                        raise ValueError(f"Parameters on the nodes must stay float32, not become {values.dtype}: "
+                                         f"make the optimizer for a copy in float32")
                     vector[first:first + parameter.numel()] = values.detach().numpy().reshape(-1)
                 first += parameter.numel()
         return vector
@@ -113,20 +132,23 @@ class _NodeOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Have the nodes sum the gradients of all ranks, and update the weights by their mean.
 
-        All ranks must call this as often. A parameter without a gradient on this rank counts as one of zeros.
+        All ranks must call this following the same steps and passes. A parameter without a gradient on this rank
+        counts as one of zeros.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._steps += 1
+        made = self._made()
         used = tuple(self._of(group) for group in self.param_groups)
         if self._job is None:
-            self._job = int(client().ask(Open(lengths=self._lengths, optimizers=used)))
+            self._job = int(client().ask(Open(lengths=self._lengths, optimizers=used, made=made)))
         weights = self._flat(lambda parameter: parameter)
         # By bits, since a weight may be NaN.
         changed = self._known is None or not np.array_equal(weights.view(np.uint32), self._known.view(np.uint32))
         self._known = client().ask(Step(
-            job=self._job, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
+            job=self._job, made=made, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
             present=tuple(tuple(one.grad is not None for one in group) for group in self._parameters),
             names=tuple(tuple(f"parameter {place} of group {number}, of shape {tuple(one.shape)}"
                               for place, one in enumerate(group)) for number, group in enumerate(self._parameters)),

@@ -314,6 +314,10 @@ class RingServer:
                        if type(one) is not type(first) or one.title != first.title]:
             self.fail(f"Rank {other[0]} asks for {self._asked[other[0]].title}, and rank {min(self._asked)} for "
                       f"{first.title}: all ranks must ask for the same in the same order")
+        elif skipped := [rank for rank, one in sorted(self._asked.items()) if one.made != first.made]:
+            self.fail(f"Rank {skipped[0]} asks for {first.title} after {self._asked[skipped[0]].made}, and rank "
+                      f"{min(self._asked)} after {first.made}: all ranks must make the same steps and passes; look "
+                      f"for one that is skipped on some ranks only, as after a loss that is not finite")
         elif not missing:
             requests = [self._asked.pop(rank) for rank in range(self._ranks)]
             self._try(list(range(self._ranks)), lambda: self._jobs.answer(requests))

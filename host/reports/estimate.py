@@ -43,7 +43,7 @@ def table(kind: str, rows: Sequence[Row]) -> str:
 def overview(kind: str, rows: Sequence[Row]) -> str:
     """Errors in percent in Markdown, a line for each target; those beyond their bar are marked."""
     programs = list(dict.fromkeys((row.length, row.overlapped) for row in rows))
-    names = [f"{length:,}{', overlapped' if overlapped else ''}" for length, overlapped in programs]
+    names = [f"{length:,}{', overlap' if overlapped else ''}" for length, overlapped in programs]
     lines = [f"| target | alpha | {' | '.join(names)} | plain | one metric |",
              f"|---|---:|{'---:|' * len(programs)}---:|---:|"]
     for target in dict.fromkeys(row.target for row in rows):

@@ -44,7 +44,7 @@ def test_targets(tmp_path):
     # Written as `make estimate` does.
     assert report.table("targets", rows).count("\n") == 1 + len(rows)
     lines = report.overview("targets", rows).split("\n")
-    assert lines[0] == "| target | alpha | 256 | 256, overlapped | plain | one metric |"
+    assert lines[0] == "| target | alpha | 256 | 256, overlap | plain | one metric |"
     assert [line.split(" | ")[:2] for line in lines[2:]] == [["| slow link", "1"], ["| fast", "0.5"]]
     assert f" | {100 * rows[0].error(rows[0].estimate):+.2f} | " in lines[2]
     assert report.summary("targets", rows).startswith("4 of 4 programs are within their bars")

@@ -14,19 +14,34 @@ torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from host.pytorch import hooks  # noqa: E402
+from host.pytorch import hooks, ownership, passes  # noqa: E402
+from host.pytorch.messages import Made  # noqa: E402
+from host.pytorch.optimizers import SGD  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
 
 @pytest.fixture
-def model():
-    """A model in a group of one rank."""
+def group():
+    """A process group of this process, which is the ring's by name."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    torch.manual_seed(6)
-    yield DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(),
-                                                      torch.nn.Linear(16, 4)))
+    yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def model(group):
+    """A model in a group of one rank."""
+    torch.manual_seed(6)
+    return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(),
+                                                       torch.nn.Linear(16, 4)))
+
+
+def attached(module, monkeypatch, ring, *, keeps=False):
+    """Give a module the hook, in a group that is the ring's."""
+    monkeypatch.setattr(hooks, "client", lambda: ring)
+    monkeypatch.setattr(hooks, "RING", module.process_group.name())
+    hooks.attach(module, keeps=keeps)
 
 
 def gradients(model):
@@ -39,36 +54,125 @@ def gradients(model):
 def test_local(model):
     expected = gradients(copy.deepcopy(model.module))
     model.register_comm_hook(None, hooks.local_gradients)
-    for found, exact in zip(gradients(model), expected, strict=True):
-        np.testing.assert_array_equal(found, exact)
+    for local, exact in zip(gradients(model), expected, strict=True):
+        np.testing.assert_array_equal(local, exact)
 
 
 def test_errors(model, monkeypatch):
     """The loss of a codec is added to the next gradient of the same parameter, whatever the buckets."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
-        monkeypatch.setattr(hooks, "client", lambda: ring)
-        model.register_comm_hook(hooks.Feedback(model.module.parameters()), hooks.with_errors)
-        found = [gradients(model) for _ in range(16)]
+        attached(model, monkeypatch, ring, keeps=True)
+        means = [gradients(model) for _ in range(16)]
     for number, exact in enumerate(expected):
-        steps = np.array([one[number] for one in found])
+        steps = np.array([step[number] for step in means])
         lost = np.abs(steps[0] - exact).max()
         assert 0 < np.abs(steps.mean(axis=0) - exact).max() < lost / 4
 
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
-def test_mixed(model, monkeypatch, node, keeps):
-    """Gradients of the nodes' optimizer stay local, and the others are summed, here of two ranks like this one."""
+def test_owners(model, monkeypatch, node, keeps):
+    """Gradients stay local while an optimizer on the nodes exists, and are summed before and afterwards, here of two
+    ranks like this one."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
-    hooks.own(parameters[1:3])
-    others = [parameters[0], parameters[3]]
+
+    def check(local):
+        for number, (gradient, exact) in enumerate(zip(gradients(model), expected, strict=True)):
+            if number in local:
+                np.testing.assert_array_equal(gradient, exact)
+            else:  # exact sums of two, or with a codec's loss
+                np.testing.assert_allclose(gradient, 2 * exact, rtol=0,
+                                           atol=0.03 * np.abs(2 * exact).max() if keeps else 0)
+
     with standing_in(monkeypatch, CONFIGS[node], 1, 1) as ring:
-        monkeypatch.setattr(hooks, "client", lambda: ring)
-        model.register_comm_hook(hooks.Feedback(others) if keeps else None, hooks.mixed)
-        found = gradients(model)
-    for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
-        if number in (1, 2):
-            np.testing.assert_array_equal(one, exact)
-        else:  # exact sums of two, or with a codec's loss
-            np.testing.assert_allclose(one, 2 * exact, rtol=0, atol=0.02 * np.abs(2 * exact).max() if keeps else 0)
+        attached(model, monkeypatch, ring, keeps=keeps)
+        check(())
+        optimizer = SGD(parameters[1:3], lr=0.5)
+        check((1, 2))
+        second = SGD(parameters[2:], lr=0.5)
+        check((1, 2, 3))
+        del optimizer
+        check((2, 3))
+        del second
+        check(())
+
+
+def test_gradients_of_one_rank(model, monkeypatch):
+    """Gradients that were left local are refused by an optimizer of PyTorch and by clipping, until the next pass."""
+    ownership.install()
+    parameters = list(model.module.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    with standing_in(monkeypatch, CONFIGS["default"], 1, 1) as ring:
+        attached(model, monkeypatch, ring)
+        owner = SGD(parameters[:1], lr=0.5)
+        gradients(model)
+        del owner
+        with pytest.raises(ValueError, match=r"^Gradients of SGD must be means of all ranks, and 1 of them were "):
+            optimizer.step()
+        with pytest.raises(ValueError, match=r"^clip_grad_norm_ must have gradients that are summed, not those "):
+            torch.nn.utils.clip_grad_norm_(parameters, 1)
+        gradients(model)
+        torch.nn.utils.clip_grad_norm_(parameters, 1)
+        optimizer.step()
+
+
+def test_frozen(model, monkeypatch):
+    """Parameters may be frozen and trained again at any time: what is kept back of a gradient stays with each."""
+    parameters = list(model.module.parameters())
+    expected = gradients(copy.deepcopy(model.module))
+    with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
+        model = DistributedDataParallel(model.module, find_unused_parameters=True)
+        attached(model, monkeypatch, ring, keeps=True)
+        parameters[0].requires_grad_(False)
+        model.zero_grad()
+        for _ in range(3):
+            model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
+        assert parameters[0].grad is None
+        parameters[0].requires_grad_(True)
+        means = gradients(model)
+    np.testing.assert_allclose(means[2], expected[2], rtol=0, atol=0.03 * np.abs(expected[2]).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_types(group, monkeypatch, dtype):
+    """Gradients of other types than float32 are summed over gloo, and nothing is asked of the ring."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 2, dtype=dtype))
+    attached(model, monkeypatch, None, keeps=True)
+    model(torch.ones(1, 3, dtype=dtype)).sum().backward()
+    assert (model.module.weight.grad == 1).all()
+
+
+def test_other_group(group, monkeypatch):
+    """A module in another group than the ring's is summed in its own, and no node may have its parameters."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 2))
+    monkeypatch.setattr(hooks, "client", lambda: None)
+    hooks.attach(model, keeps=True)
+    model(torch.ones(1, 3)).sum().backward()
+    assert (model.module.weight.grad == 1).all()
+    optimizer = SGD(model.parameters(), lr=1)
+    with pytest.raises(ValueError, match=r"^Parameters of an optimizer of gradring.torch must be in a module "):
+        model(torch.ones(1, 3)).sum().backward()
+    del optimizer
+
+
+def test_passes(model, monkeypatch):
+    """Each request has the passes of its module so far; those without a sum are not counted."""
+    asked = []
+
+    class Ring:
+        def ask(self, request):
+            asked.append(request)
+            return request.values
+
+    attached(model, monkeypatch, Ring())
+    with model.no_sync():
+        gradients(model)
+    gradients(model)
+    model.eval()
+    gradients(model)
+    with torch.no_grad():
+        model(torch.ones(1, 8))
+    assert [request.made for request in asked] == [Made(forward=1, backward=1), Made(forward=2, backward=2)]
+    assert hooks.passes_of(model.module[0].weight) is not passes.OTHERS
+    assert hooks.passes_of(torch.ones(1)) is passes.OTHERS

@@ -129,6 +129,37 @@ def test_error_of_a_rank(tmp_path):
     assert errors.count(text) == errors.count("Traceback") == 1
 
 
+def test_what_is_true_at_each_pass(tmp_path):
+    """Optimizers that end, groups, frozen parameters, types and scaled losses: the values of gloo on all ranks."""
+    launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
+    ends = json.loads((tmp_path / "ends.json").read_text())
+    # Means of 1 to 4 times the factor: 4 and 64 are stepped by, the first and the third step have an infinity.
+    assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
+    # Adam's steps are of 0.5 up to its epsilon, which float32 rounds off here; means are 2.5 and -2.
+    assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
+    assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
+    # The output weight's gradient is 1 * 2 r + 2 * 2, in three of four steps of 0.25.
+    assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
+    assert ends["types"] == [[2.5, 2.5]] * 4
+    # One local pass on even ranks and two on odd ones; the step in the middle is left out on all.
+    assert ends["loop"] == [[[1 - 2 * 0.5 * 2.5, 1 - 2 * 0.5 * (2 + (1 + 2 * 2 + 3 + 2 * 4) / 4)]]] * 4
+
+
+@pytest.mark.parametrize(("case", "text"), [
+    ("sums", "asks for a sum of 3 elements after 0 steps, 3 forward passes and 2 backward passes, and rank 0 after "
+             "0 steps, 2 forward passes and 2 backward passes"),
+    ("late", "asks for a step of job 0 after 2 steps, 3 forward passes and 3 backward passes, and rank 0 after "
+             "2 steps, 2 forward passes and 2 backward passes"),
+    ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "
+              "2 steps, 2 forward passes and 2 backward passes")])
+def test_step_that_one_rank_skips(tmp_path, case, text):
+    """A step that is left out on one rank is refused on all at once, with its cause."""
+    _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "skipped.py", case, expect=1)
+    assert errors.rstrip().splitlines()[-1] == (
+        f"error: Rank 1 {text}: all ranks must make the same steps and passes; look for one that is skipped on some "
+        f"ranks only, as after a loss that is not finite")
+
+
 @pytest.mark.parametrize(("arguments", "text"), [
     (("nothing.py",), "Script must be a file, not 'nothing.py': options of gradring go before it"),
     (("--density", 2, __file__), "Density must be above 0 and at most 1, not 2.0"),

@@ -1,0 +1,210 @@
+"""Play random scripts, each on the ring and over gloo only, in the same ranks.
+
+``gradring launch -n 4 script.py SEED COUNT FILE`` writes how each has ended.
+"""
+
+import contextlib
+import gc
+import io
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from plan import SHAPES, draw
+from torch.nn.parallel import DistributedDataParallel
+
+import gradring.torch
+
+#: Errors that refuse what the nodes do not do.
+REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
+            "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
+            "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
+            "State must be one that an optimizer of gradring.torch")
+
+
+class Body(torch.nn.Module):
+    """Parameters, and a loss in which their gradients are the factors."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(
+            torch.nn.Parameter(torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape).to(dtype))
+            for shape in SHAPES)
+
+    def forward(self, factors):
+        terms = [(weight * factor).sum() for weight, factor in zip(self.weights, factors, strict=True)
+                 if factor is not None]
+        return sum(terms[1:], terms[0])
+
+
+class World:
+    """A script on the ring, or over gloo only.
+
+    Members
+    -------
+    weights : list
+        Weights, and sums, following each action.
+    """
+
+    def __init__(self, script, groups, halves, *, nodes):
+        self.script, self.nodes, self.groups = script, nodes, groups
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.half = halves[self.rank // (self.ranks // 2)]
+        self.body = Body(getattr(torch, script.dtype))
+        self.optimizers, self.weights = {}, []
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        self.remake(None)
+
+    def play(self):
+        """Do all actions; the text of the error that has ended the script."""
+        for name, arguments in self.script.actions:
+            try:
+                result = getattr(self, name)(arguments)
+            except Exception as error:  # compared with the other ranks' and worlds'
+                return f"{name}: {str(error).splitlines()[0]}"
+            self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
+        return None
+
+    def remake(self, _):
+        self.module = DistributedDataParallel(
+            self.body, process_group=self.half if self.script.half else self.groups[self.nodes],
+            find_unused_parameters=True, gradient_as_bucket_view=self.script.view)
+
+    def optimizer(self, choice):
+        kind = gradring.torch.SGD if self.nodes and choice["nodes"] else torch.optim.SGD
+        parameters = [weight for number, weight in enumerate(self.body.weights)
+                      if number in choice["parameters"] and weight.requires_grad]
+        for one in self.optimizers.values():  # each parameter has one optimizer
+            if any(own is weight for group in one.param_groups for own in group["params"] for weight in parameters):
+                return
+        if parameters:
+            self.optimizers[choice["slot"]] = kind(
+                [{"params": [one]} for one in parameters] if choice["groups"] else parameters, lr=0.5,
+                momentum=choice["momentum"])
+
+    def delete(self, slot):
+        self.optimizers.pop(slot, None)
+
+    def save(self, slot):
+        """Move the state to another optimizer of the same kind, by a file."""
+        if slot in self.optimizers and self.optimizers[slot].state_dict()["state"]:
+            before = self.optimizers.pop(slot)
+            file = io.BytesIO()
+            torch.save(before.state_dict(), file)
+            file.seek(0)
+            groups = [{"params": group["params"]} for group in before.param_groups]
+            after = self.optimizers[slot] = type(before)(groups, lr=1.0, momentum=before.defaults["momentum"])
+            after.load_state_dict(torch.load(file))
+
+    def freeze(self, choice):
+        number, trained = choice
+        self.body.weights[number].requires_grad_(trained)
+
+    def write(self, seed):
+        with torch.no_grad():
+            self.body.weights[seed % len(SHAPES)].fill_(float(seed % 7))
+
+    def evaluate(self, _):
+        self.module.eval()
+        with torch.no_grad():
+            self.module([torch.ones(shape, dtype=self.body.weights[0].dtype) for shape in SHAPES])
+        self.module.train()
+
+    def sum(self, choice):
+        dtype, half, seed = choice
+        values = torch.arange(seed % 9, seed % 9 + 5).to(getattr(torch, dtype)) * (1 + self.rank)
+        dist.all_reduce(values, group=self.half if half else self.groups[self.nodes])
+        return values
+
+    def factors(self, choice, extra=0, infinite=False):
+        generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
+        factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
+                   for shape in SHAPES]
+        if infinite:
+            factors[0][0] = float("inf")
+        used = choice["used"][self.rank]
+        return [factor if use and weight.requires_grad else None
+                for factor, use, weight in zip(factors, used, self.body.weights, strict=True)]
+
+    def differentiate(self, choice, extra=0, infinite=False):
+        factors = self.factors(choice, extra, infinite)
+        if all(factor is None for factor in factors):
+            factors[0] = torch.zeros(SHAPES[0], dtype=self.body.weights[0].dtype)
+        loss = self.module(factors)
+        (self.scaler.scale(loss) if choice["scaled"] else loss).backward()
+
+    def __getattr__(self, name):
+        if name == "pass":
+            return self.train
+        raise AttributeError(name)
+
+    def train(self, choice):
+        if not any(weight.requires_grad and any(used[number] for used in choice["used"])
+                   for number, weight in enumerate(self.body.weights)) or not self.body.weights[0].requires_grad:
+            return
+        self.module.zero_grad(set_to_none=choice["zero"] == "none")
+        for extra in range(choice["local"][self.rank]):
+            with self.module.no_sync():
+                self.differentiate(choice, 1 + extra)
+        self.differentiate(choice, infinite=choice["scaled"] and choice["infinite"] == self.rank)
+        if choice["clip"]:
+            torch.nn.utils.clip_grad_value_(list(self.body.weights), 1.0)
+        if not choice["step"]:
+            return
+        for optimizer in self.optimizers.values():
+            if choice["scaled"]:
+                self.scaler.step(optimizer)
+            else:
+                optimizer.step((lambda: None) if choice["closure"] else None)
+        if choice["scaled"]:
+            self.scaler.update()
+
+
+def equal(one, other):
+    """Whether two results are the same bits."""
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+    return one == other
+
+
+def verdict(seed, groups, halves):
+    """How a script has ended on this rank: equal, refused, or what is wrong."""
+    script = draw(seed, dist.get_world_size())
+    plain = World(script, groups, halves, nodes=False)
+    failed = plain.play()
+    ring = World(script, groups, halves, nodes=True)
+    refused = ring.play()
+    for number, (own, other) in enumerate(zip(ring.weights, plain.weights, strict=False)):
+        if not equal(own, other):
+            return f"wrong following action {number}, {script.actions[number]}: {own} and not {other}"
+    if refused is not None and refused.partition(": ")[2].startswith(REFUSALS):
+        return f"refused: {refused}"
+    return "equal" if refused == failed else f"wrong: {refused} and not {failed}"
+
+
+def main():
+    """Play scripts, and write their ends on rank 0."""
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group()
+    ranks = dist.get_world_size()
+    groups = {True: None, False: dist.new_group(backend="gloo")}
+    halves = [dist.new_group(list(range(start, start + ranks // 2)), backend="gloo") for start in (0, ranks // 2)]
+    ends = {}
+    for seed in range(first, first + count):
+        every = [None] * ranks
+        with contextlib.redirect_stderr(io.StringIO()):
+            own = verdict(seed, groups, halves)
+        gc.collect()
+        dist.all_gather_object(every, own)
+        ends[seed] = every[0] if len(set(every)) == 1 else f"wrong: ranks differ, {every}"
+    if not dist.get_rank():
+        with open(sys.argv[3], "w") as file:
+            json.dump(ends, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

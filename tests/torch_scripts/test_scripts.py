@@ -1,0 +1,30 @@
+"""Ten random scripts, by a new seed each time, on rings that other tests have built."""
+
+import random
+
+import pytest
+
+pytest.importorskip("torch")
+
+from host.jobs.simulate import simulate
+from host.pytorch import jobs
+from host.pytorch.jobs import Options
+from tests.host.rings import CONFIGS, JOBS
+from tests.torch_scripts.__main__ import play
+
+
+@pytest.mark.parametrize(("options", "scripts"), [(Options(nodes=2, gradients="mx9"), 6), (Options(nodes=4), 4)])
+def test_scripts(tmp_path, monkeypatch, options, scripts):
+    """Weights and sums are gloo's, bit for bit, or all ranks refuse the same."""
+    seed = random.randrange(1 << 31)
+    print(f"seed {seed}")
+
+    def simulated(*, gradients, weights, optimizer, **rest):
+        # The nodes with mx9 that tests have would round weights as well.
+        node = CONFIGS["mx9"] if gradients == "mx9" and optimizer is None else JOBS
+        return simulate(node=node, optimizer=optimizer, **rest)
+
+    monkeypatch.setattr(jobs, "simulate", simulated)
+    ends = play(scripts, options=options, seed=seed, folder=tmp_path)
+    assert len(ends) == scripts
+    assert not {number: end for number, end in ends.items() if not end.startswith(("equal", "refused"))}
