@@ -27,7 +27,6 @@ from host.commands.console import (
 )
 from host.commands.info import show_version
 from host.commands.others import add_commands
-from host.commands.plain_text import tolerate
 from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
 from host.commands.run_files import FILES, advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
@@ -51,6 +50,7 @@ from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import claim, claims, prepare, write_json
+from host.plain_text import printable_lines, tolerate
 from host.pytorch.launch import LaunchError
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
@@ -401,7 +401,7 @@ def train_command(
             result = report.build_report(config, experiment.trainings[0], simulation, bigram_loss=bigram_loss,
                                          interrupted=True, schedules=scheduled)
             write_json(output / "report.json", result)
-        console.print(f"interrupted; {advice(experiment, keeper)}", soft_wrap=True, markup=False)
+        console.print(f"interrupted; {advice(experiment, keeper)}", soft_wrap=True)
         raise typer.Exit(128 + stopped)
     comparison = None if plain is None else (plain, experiment.trainings[1])
     result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss,
@@ -421,9 +421,9 @@ def train_command(
     console.print(report.table(result))
     console.print(report.verdict(result), soft_wrap=True)
     for line in schedules.lines(result):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     if result["sample"] is not None:
-        console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
+        console.print(f"It writes: {result['sample']['written']}", soft_wrap=True)
     console.print(" · ".join(map(shown, (written, picture, page, trained_weights, *timelines))), soft_wrap=True)
 
 
@@ -438,7 +438,7 @@ def main() -> None:
         with ended_by_signals(), claims():
             app()
     except EXPECTED as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable_lines(str(error))}", file=sys.stderr)
         sys.exit(1)
     except EndedError as error:
         print(f"ended by {error.signal.name}", file=sys.stderr)

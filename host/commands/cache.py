@@ -53,10 +53,9 @@ def cache_command(context: typer.Context) -> None:
     table.add_section()
     table.add_row("all", "", f"{len(entries):,}", decimal(sum(entry.size for entry in entries)), "")
     console.print(table)
-    console.print(f"folder: {cache_folder.root()} (environment variable {cache_folder.VARIABLE})", soft_wrap=True,
-                  markup=False)
+    console.print(f"folder: {cache_folder.root()} (environment variable {cache_folder.VARIABLE})", soft_wrap=True)
     console.print(f"limit: {decimal(cache_folder.limit())} ({cache_folder.LIMIT}); beyond it the oldest go",
-                  soft_wrap=True, markup=False)
+                  soft_wrap=True)
 
 
 def _report(removed: cache_content.Removed) -> None:

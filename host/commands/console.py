@@ -13,14 +13,13 @@ from rich.progress import (
     MofNCompleteColumn,
     SpinnerColumn,
     TaskID,
-    TextColumn,
     TimeElapsedColumn,
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
 
 from host.commands import stage_times
-from host.commands.plain_text import PlainConsole
+from host.plain_text import PlainColumn, PlainConsole, printable
 from host.training.record import Training
 from host.training.workloads import CharacterModel, Workload
 from host.transports.session import TransportName
@@ -58,8 +57,8 @@ class Progress:
         self._console = console
         self._interval = interval
         self._bars = Bars(
-            SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console, transient=True,
+            SpinnerColumn(), PlainColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(), PlainColumn("{task.fields[note]}"), console=console, transient=True,
             disable=not console.is_terminal)
         self._task: TaskID | None = None
         self._measures = self._changes = 0
@@ -117,7 +116,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        self._console.print(text, soft_wrap=True)
 
     def step(self, training: Training) -> None:
         """A step of training has ended, or a measurement."""
@@ -159,7 +158,7 @@ def given_options(context: typer.Context) -> Callable[[str], bool]:
 
 def make_console() -> Console:
     """A console for standard output."""
-    return PlainConsole(highlight=False)
+    return PlainConsole()
 
 
 def new_table(title: str, columns: Sequence[str]) -> Table:
@@ -178,5 +177,5 @@ def thread_count(given: int | None, nodes: int) -> int:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    """A path as short as it can be, in one line."""
+    return printable(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))

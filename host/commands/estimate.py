@@ -59,9 +59,9 @@ def estimate_command(
     for kind, rows in parts.items():
         if rows:
             console.print(report.TITLES[kind], soft_wrap=True)
-            console.print(report.table(kind, rows), soft_wrap=True, markup=False)
-            console.print(report.overview(kind, rows), soft_wrap=True, markup=False)
-            console.print(report.summary(kind, rows), soft_wrap=True, markup=False)
+            console.print(report.table(kind, rows), soft_wrap=True)
+            console.print(report.overview(kind, rows), soft_wrap=True)
+            console.print(report.summary(kind, rows), soft_wrap=True)
     if parts["ratios"]:
         console.print("compute of ratios: modelled by COMPUTE", soft_wrap=True)
     write_json(output / "estimate.json", {kind: report.figures(kind, rows) for kind, rows in parts.items()})

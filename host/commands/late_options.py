@@ -176,10 +176,10 @@ def train(options: Mapping[str, Any]) -> None:
         write_json(output / "report.json", result)
         report.draw(result, output / "report.png")
     for line in report.lines(result):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     console.print(" · ".join(map(shown, (output / "report.json", output / "report.png"))), soft_wrap=True)
     if stopped:
         console.print("interrupted; " + (
             "there is no checkpoint, so that the next run begins at the first round" if keeper.steps == 0 else
-            "the same command with --resume (make: RESUME=1) goes on from there"), soft_wrap=True, markup=False)
+            "the same command with --resume (make: RESUME=1) goes on from there"), soft_wrap=True)
         raise typer.Exit(128 + stopped)

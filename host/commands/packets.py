@@ -27,7 +27,7 @@ def packets_command(
     given = Wave(wave)
     packets = read_packets(given)
     for line in [column_titles(), *(describe(packet, first=first) for packet in packets)]:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True)
     words = sum(len(packet.words) for packet in packets)
     console.print(f"{len(packets):,} packets, {words:,} words", soft_wrap=True)
     path = wave.with_suffix(".packets.vcd")

@@ -82,7 +82,7 @@ def predict_command(
                         title=f"a step of {model}: {chosen.parameters:,} parameters")
     console.print(report.table([one for one in found if one.nodes == nodes],
                                    f"a step of {model}, {chosen.parameters:,} parameters, on {nodes:,} nodes"))
-    console.print(note, soft_wrap=True, markup=False)
+    console.print(note, soft_wrap=True)
     written = [output / "predict.json", output / "predict.png"]
     if chakra is not None:
         prepare(chakra.parent)
@@ -119,4 +119,4 @@ def _validate(console: Console) -> None:
     _, number, mean, worst = validation.summary(validation.compare(measured["fitted"]))[0]
     console.print(f"fitted, two constants: {number} points, mean error {mean:.2%}, worst {worst:.2%}", soft_wrap=True)
     for line in off:
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn
 from rich.progress import Progress as Bars
 
 from host.commands.console import duration, make_console, shown
 from host.commands.run_options import COUNT, check_range
 from host.output import claim, prepare
+from host.plain_text import PlainColumn
 from host.sweep import cluster, execution, page
 from host.sweep import plan as sweep
 from host.sweep.jobs import Job
@@ -32,8 +33,8 @@ class _SweepProgress:
         self._jobs = jobs
         self._begun: set[str] = set()
         self._bars = Bars(
-            SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"), console=console, transient=True, disable=not console.is_terminal)
+            SpinnerColumn(), PlainColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
+            PlainColumn("{task.fields[note]}"), console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bars.add_task("sweep", total=jobs, note="")
 
     def __enter__(self) -> "_SweepProgress":
@@ -50,8 +51,7 @@ class _SweepProgress:
             if name not in self._begun:
                 self._begun.add(name)
                 if not self._console.is_terminal:
-                    self._console.print(f"begins: {name}, {duration(state.left)} to go in all", soft_wrap=True,
-                                        markup=False)
+                    self._console.print(f"begins: {name}, {duration(state.left)} to go in all", soft_wrap=True)
         self._bars.update(self._task, completed=state.done,
                           note=f"{duration(state.spent)}, {duration(state.left)} to go: {running}")
 
@@ -59,8 +59,7 @@ class _SweepProgress:
         """Print the line of a job that has ended."""
         self._done += 1
         how = "" if error is None else "   failed"
-        self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True,
-                            markup=False)
+        self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -146,6 +145,6 @@ def sweep_command(
         paths = (written, picture, page.write(rows, picture, products=products))
         console.print(" · ".join(map(shown, paths)), soft_wrap=True)
     for failure in failures:
-        console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)
+        console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True)
     if failures:
         raise typer.Exit(1)

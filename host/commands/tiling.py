@@ -55,7 +55,7 @@ def tiling_command(
     for one in checks:
         console.print(f"{one.name}: {one.states} states on a node, {one.wrong} not in the cycles of the model; C "
                       f"{one.digest[:16]}; estimate {one.least:.3f} to {one.most:.3f} of the cycles", soft_wrap=True)
-    console.print(experiment.table(results, best), soft_wrap=True, markup=False)
+    console.print(experiment.table(results, best), soft_wrap=True)
     console.print("costs of 1024 x 1024 x 1024 are estimated: modelled", soft_wrap=True)
     write_json(output / "tiling.json", {
         "optimum": best, "checks": [dataclasses.asdict(one) for one in checks],

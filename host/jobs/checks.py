@@ -1,16 +1,84 @@
 """Checks of a job before anything is built for it."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig
 from hdl.group import GROUP
+from host.arguments import Argument, Instance, Integer, Items, Number, Optional, represent, wrong
 from host.driver.buffers import aligned
 from host.jobs.slots import largest_part
-from host.training.density import check_zeros
+from host.training.density import STATE, check_zeros
 from host.training.optimizers import Optimizer
 
-__all__ = ["check_job", "gradient_codec", "groups_of"]
+__all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS",
+           "SEVERAL_LENGTHS", "SEVERAL_OPTIMIZERS", "check_job", "check_state", "gradient_codec",
+           "groups_of"]
+
+MAX_LENGTH = 1 << 28
+"""Largest number of elements of a job's group: each takes 28 bytes of the host's memory and more."""
+
+#: Fraction of the elements that nodes send.
+DENSITY = Optional(Number(0, 1, above=True))
+
+#: An optimizer of the nodes.
+OPTIMIZER = Instance(Optimizer, "an optimizer, as in gradring.Adam(1e-3)")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Several(Argument):
+    """A value of a kind, or a sequence of them.
+
+    Parameters
+    ----------
+    kind : Argument
+    single : bool
+        Whether a value may stand for itself, and not in a sequence only.
+    minimum : int
+        Smallest number of items of a sequence.
+    """
+
+    kind: Argument
+    single: bool
+    minimum: int = 0
+
+    def wanted(self) -> str:
+        return f"{self.kind.wanted()}, or a sequence of them" if self.single else (
+            f"a sequence, in which each is {self.kind.wanted()}")
+
+    def take(self, name: str, value: Any) -> Any:
+        sequence = isinstance(value, Iterable) and not isinstance(value, str | bytes) and (
+            getattr(value, "shape", None) != ())
+        try:
+            if not sequence and self.single:
+                return self.kind.take(name, value)
+            if not sequence:
+                raise TypeError
+            items = [self.kind.take(name, item) for item in value]
+            if len(items) < self.minimum:
+                raise ValueError
+        except (TypeError, ValueError) as error:
+            raise wrong(type(error), name, self.wanted(), value) from None
+        return items
+
+
+_LENGTH = Integer(1, MAX_LENGTH)
+
+LENGTHS = _Several(_LENGTH, single=True, minimum=1)
+"""Elements of a vector, or of each of its groups."""
+
+SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
+"""Elements of each group."""
+
+OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
+"""None, an optimizer, or one for each group."""
+
+SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
+"""An optimizer for each group, or no optimizer."""
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
@@ -38,8 +106,6 @@ def check_job(config: NodeConfig, lengths: Sequence[int], *, nodes: int, optimiz
     ValueError
         There can be no such job.
     """
-    if not lengths or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in lengths):
-        raise ValueError(f"Lengths must be one positive integer or more, not {list(lengths)!r}")
     if optimizers and len(optimizers) != len(lengths):
         raise ValueError(f"Optimizers must be one for each of {len(lengths)} groups, not {len(optimizers)}")
     if len({one.planes for one in optimizers}) > 1:
@@ -49,8 +115,6 @@ def check_job(config: NodeConfig, lengths: Sequence[int], *, nodes: int, optimiz
         raise ValueError(f"Weight codec of a job must be one without a codebook, not {config.weight_codec}")
     if config.reduced:
         raise ValueError(f"Nodes of a job must have elements of fp32, not of {config.element}")
-    if density is not None and not 0 < density <= 1:
-        raise ValueError(f"Density must be above 0 and at most 1, not {density!r}")
     if density is not None and not config.error_feedback:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
     if density is not None:
@@ -58,5 +122,49 @@ def check_job(config: NodeConfig, lengths: Sequence[int], *, nodes: int, optimiz
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
     if part is not None and not (0 < part <= largest and part % GROUP == 0):
-        raise ValueError(f"Part must be a positive multiple of {GROUP} of at most {largest:,} elements, not {part!r}")
+        raise ValueError(f"Part must be a positive multiple of {GROUP} of at most {largest:,} elements, not "
+                         f"{represent(part)}")
     return largest if part is None else part
+
+
+def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: int, length: int) -> None:
+    """Check the state of a job before any of it is restored.
+
+    Parameters
+    ----------
+    state
+        What is to be a dictionary as :meth:`host.jobs.job.Job.state` returns it.
+    shapes : mapping
+        Shapes of its arrays, by their names.
+    groups, length : int
+        Groups of the job, and elements of its vector.
+
+    Raises
+    ------
+    TypeError
+        It is no state of a job.
+    ValueError
+        The state is that of another kind of job.
+    """
+    wanted = "a dictionary as state() returns it"
+    if not isinstance(state, dict):
+        raise wrong(TypeError, "State", wanted, state)
+    if {"weights", "steps", "contents", "thresholds"} - state.keys():
+        raise wrong(ValueError, "State", wanted, sorted(state.keys(), key=str))
+    for name, kind in (("contents", dict), ("thresholds", dict), ("steps", list)):
+        if not isinstance(state[name], kind):
+            raise wrong(TypeError, f"State's {name}", f"a {kind.__name__}", state[name])
+    arrays = {"weights": state["weights"], **state["contents"]}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype != np.float32:
+            raise wrong(TypeError, f"State's {name}", "an array of float32", array)
+    own = {"weights": (length,), **shapes}
+    given = {name: array.shape for name, array in arrays.items()}
+    if given != own or len(state["steps"]) != groups:
+        raise ValueError(f"State must have {groups} groups and arrays {own}, not {len(state['steps'])} and {given}")
+    for step in state["steps"]:
+        Integer(0).take("State's steps", step)
+    for key, content in state["thresholds"].items():
+        Items((Integer(0), Integer(1)), "pairs of a first element and a length").take("Keys of thresholds", key)
+        if not isinstance(content, dict) or content.keys() != set(STATE):
+            raise wrong(ValueError, "State's thresholds", "dictionaries as state() returns them", content)

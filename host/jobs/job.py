@@ -3,16 +3,28 @@
 :func:`host.jobs.simulate.simulate` opens one on simulated nodes.
 """
 
+import contextlib
 import dataclasses
+import os
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from host.arguments import Flag, Instance, Integer, Items, Optional, checked, represent
 from host.driver.buffers import Buffers
 from host.driver.results import Outcome
-from host.jobs.checks import check_job, groups_of
+from host.jobs.checks import (
+    DENSITY,
+    OPTIMIZER,
+    SEVERAL_LENGTHS,
+    SEVERAL_OPTIMIZERS,
+    check_job,
+    check_state,
+    groups_of,
+)
 from host.jobs.figures import Figures
 from host.jobs.model import JobModel, Places
 from host.jobs.slots import Slots, parts_of
@@ -32,8 +44,19 @@ class JobError(RuntimeError):
     """Nodes and the golden model do not agree."""
 
 
+class _Closing:
+    """What is closed with a job, once, and by the process that has opened it."""
+
+    def __init__(self, owned: contextlib.ExitStack) -> None:
+        self._owned, self._process = owned, os.getpid()
+
+    def __call__(self) -> None:
+        if os.getpid() == self._process:
+            self._owned.close()
+
+
 class Job:
-    """Vectors of any length on a ring.
+    """Vectors of any length on a ring, until the job is closed: at the end of a ``with`` block, or by :meth:`close`.
 
     The job's vector has one or more groups of elements, each with an optimizer of its own, at
     :attr:`groups`. Every group begins at a multiple of 32 elements; what lies between two groups is not used. A
@@ -68,6 +91,9 @@ class Job:
         Sum of the figures of all operations.
     """
 
+    @checked(session=Instance(Session, "a Session, as open_session() gives"), lengths=SEVERAL_LENGTHS,
+             optimizers=SEVERAL_OPTIMIZERS, packed_state=Flag(), density=DENSITY, check=Flag(),
+             part=Optional(Integer(1)))
     def __init__(self, session: Session, lengths: Sequence[int], *, optimizers: Sequence[Optimizer] = (),
                  packed_state: bool = False, density: float | None = None, check: bool = True,
                  part: int | None = None) -> None:
@@ -90,6 +116,33 @@ class Job:
         self.figures = Figures()
         self._begun: tuple[Elapsed, float] | None = None
         self._loaded = False
+        self._closed = False
+        self._close: weakref.finalize[[], Job] | None = None
+
+    # Its end.
+
+    def own(self, owned: contextlib.ExitStack) -> None:
+        """Take over a stack of contexts, which is closed with the job, and at the latest when the job is no longer
+        used, or the process ends."""
+        self._close = weakref.finalize(self, _Closing(Instance(contextlib.ExitStack, "an ExitStack").take(
+            "Owned", owned)))
+
+    def close(self) -> None:
+        """End the job, and the simulation if :func:`~host.jobs.simulate.simulate` has begun it."""
+        self._closed = True
+        if self._close is not None:
+            self._close()
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ValueError("Job must be open, not closed: make another by simulate()")
 
     @property
     def nodes(self) -> int:
@@ -124,6 +177,7 @@ class Job:
         sums : array of float32, shape (n,)
         figures : Figures
         """
+        self._require_open()
         given = self._checked("Values", values)
         where = None if places is None else self._places(places, given.shape[1])
         if self._optimizers and where is not None:
@@ -161,6 +215,7 @@ class Job:
 
     # Updates.
 
+    @checked(fresh=Flag())
     def load(self, weights: npt.ArrayLike, *, fresh: bool = True) -> None:
         """Go on with other weights. Weights are zeros at first.
 
@@ -171,10 +226,12 @@ class Job:
             Whether the job begins anew, in step 0, with state of zero; else the optimizer's state, and what a density
             has kept back, stay. What a codec of gradients has kept back is lost.
         """
-        given = np.ascontiguousarray(weights)
+        self._require_open()
+        given = _array("Weights", weights)
         if given.dtype != np.float32 or given.shape != (self.length,):
-            raise ValueError(f"Weights must be {self.length:,} numbers of float32, not {given.dtype} of shape "
-                             f"{given.shape}")
+            kind = ValueError if given.dtype == np.float32 else TypeError
+            raise kind(f"Weights must be {self.length:,} numbers of float32, not {given.dtype} of shape "
+                       f"{given.shape}")
         if not self._optimizers:
             raise ValueError("Job must have an optimizer to have weights: give simulate() one")
         if fresh:
@@ -205,15 +262,16 @@ class Job:
         weights : array of float32, shape (length,)
         figures : Figures
         """
+        self._require_open()
         if not self._optimizers:
             raise ValueError("Job must have an optimizer for a step: give simulate() one")
         given = self._checked("Gradients", gradients)
         if given.shape[1] != self.length:
             raise ValueError(f"Gradients must have {self.length:,} elements per node, not {given.shape[1]:,}")
-        used = self._optimizers if optimizers is None else list(optimizers)
-        if len(used) != len(self.groups):
-            raise ValueError(f"Optimizers must be one, or None, for each of {len(self.groups)} groups, not "
-                             f"{len(used)}")
+        count = len(self.groups)
+        used: Sequence[Optimizer | None] = self._optimizers if optimizers is None else Items(
+            (Optional(OPTIMIZER),) * count, f"a sequence of an optimizer, or None, for each of {count} groups").take(
+                "Optimizers", optimizers)
         for one, own in zip(used, self._optimizers, strict=True):
             if one is not None and one.rule != own.rule:
                 raise ValueError(f"Optimizer of a group must stay {own.name}, not become {one.name}")
@@ -254,24 +312,25 @@ class Job:
 
     def state(self) -> dict[str, Any]:
         """Everything that later steps depend on: arrays, and the number of each group's updates."""
+        self._require_open()
         self._slots.collect()
         return {"weights": self.weights, "steps": list(self.steps),
                 "contents": {name: array.copy() for name, array in self._slots.contents.items()},
                 "thresholds": {key: one.state() for key, one in self._thresholds.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from the state of a job of the same kind.
+        """Continue from the state of a job of the same kind.
 
         Raises
         ------
+        TypeError
+            It is no state of a job.
         ValueError
             The state is that of another kind of job.
         """
-        shapes = {name: array.shape for name, array in self._slots.contents.items()}
-        given = {name: array.shape for name, array in state["contents"].items()}
-        if (given, len(state["steps"])) != (shapes, len(self.groups)) or state["weights"].shape != (self.length,):
-            raise ValueError(f"State must have {len(self.groups)} groups and arrays {shapes}, not "
-                             f"{len(state['steps'])} and {given}")
+        self._require_open()
+        check_state(state, {name: array.shape for name, array in self._slots.contents.items()},
+                    groups=len(self.groups), length=self.length)
         self._slots.forget()
         self._slots.weights[...] = state["weights"]
         for name, array in state["contents"].items():
@@ -298,7 +357,7 @@ class Job:
 
     def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
         """Values as one row of float32 per node."""
-        given = np.ascontiguousarray(values)
+        given = _array(name, values)
         if given.dtype != np.float32:
             raise TypeError(f"{name} must be float32, not {given.dtype}: use .astype(numpy.float32)")
         if given.ndim != 2 or given.shape[0] != self.nodes or not given.shape[1]:
@@ -306,7 +365,10 @@ class Job:
         return given
 
     def _places(self, places: npt.ArrayLike, count: int) -> Places:
-        given = np.asarray(places, np.int64)
+        given = _array("Places", places)
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"Places must be integers, not {given.dtype}")
+        given = given.astype(np.int64)
         if given.shape != (count,):
             raise ValueError(f"Places must be {count:,} integers, one for each element, not of shape {given.shape}")
         if given.min() < 0 or given.max() >= self.length or len(np.unique(given)) != count:
@@ -363,3 +425,11 @@ class Job:
         return dataclasses.replace(cost, bound=traffic.bound, words_dense=traffic.dense_words,
                                    words_zero_value=traffic.masked_words, sent=sent,
                                    nonzeros=round(float(traffic.density.sum()) * elements))
+
+
+def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """An array of values, of whatever type they are."""
+    try:
+        return np.ascontiguousarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # PyTorch's errors are RuntimeErrors
+        raise TypeError(f"{name} must be an array, not {represent(values)}: {' '.join(str(error).split())}") from None

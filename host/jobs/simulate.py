@@ -10,14 +10,26 @@ Example
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig, nodes_max_for
+from hdl.ring.topology import MOST_NODES
+from host.arguments import Argument, Call, Choice, Flag, Instance, Integer, Member, Optional, checked
 from host.driver.memory import Allocation, fitted
-from host.jobs.checks import check_job, gradient_codec, groups_of
+from host.jobs.checks import (
+    DENSITY,
+    LENGTHS,
+    MAX_LENGTH,
+    OPTIMIZER,
+    OPTIMIZERS,
+    check_job,
+    gradient_codec,
+    groups_of,
+)
 from host.jobs.job import Job
 from host.training.optimizers import Optimizer
-from host.transports.session import LATENCY, open_session
+from host.transports.session import LATENCY, LONGEST, open_session
 from sim.verilated.native import Arithmetic
 
 __all__ = ["LARGEST", "node_for", "simulate"]
@@ -26,6 +38,12 @@ LARGEST = 1 << 17
 """Elements of the longest vector for which nodes get memories of their own size; longer ones are cut into parts."""
 
 
+_NODE: dict[str, Argument] = {
+    "nodes": Integer(1, MOST_NODES), "packed_state": Flag(), "density": DENSITY,
+    "gradients": Optional(Choice(GRADIENT_CODECS)), "weights": Choice(WEIGHT_CODECS)}
+
+
+@checked(**_NODE, length=Integer(1, MAX_LENGTH), optimizer=Optional(OPTIMIZER))
 def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
              density: float | None = None, gradients: str | None = None,
              weights: str = NodeConfig.weight_codec) -> NodeConfig:
@@ -50,6 +68,13 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
         Codec of gradients; by default raw, or zero_value with a density.
     weights : str
         Codec of new weights.
+
+    Raises
+    ------
+    TypeError
+        An argument is of another type.
+    ValueError
+        There are no such nodes.
     """
     node = NodeConfig(gradient_codec=gradient_codec(gradients, density), weight_codec=weights,
                       nodes_max=nodes_max_for(nodes))
@@ -59,14 +84,19 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
     return fitted(node, [allocation], nodes=nodes, planes=node.state_planes if optimizer is None else planes)
 
 
-@contextlib.contextmanager
+@checked(**_NODE, length=LENGTHS, optimizer=OPTIMIZERS, node=Optional(Instance(NodeConfig, "a NodeConfig")),
+         part=Optional(Integer(1)), check=Flag(), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
+         link_latency=Integer(1, LONGEST), announce=Call())
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
              gradients: str | None = None, weights: str = NodeConfig.weight_codec,
              density: float | None = None, packed_state: bool = False, node: NodeConfig | None = None,
              part: int | None = None, check: bool = True, threads: int = 1,
              arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = False, link_latency: int = LATENCY,
-             announce: Callable[[str], None] = lambda stage: None) -> Iterator[Job]:
+             announce: Callable[[str], None] = lambda stage: None) -> Job:
     """Build a simulated ring for a job, unless an earlier run has, and start it.
+
+    The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
+    longer used.
 
     Parameters
     ----------
@@ -101,8 +131,15 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     announce : callable
         Called with the name of each stage of a build as it begins.
 
+    Returns
+    -------
+    Job
+        The job, with all weights zero.
+
     Raises
     ------
+    TypeError
+        An argument is of another type; nothing has been built then.
     ValueError
         There can be no such job; nothing has been built then.
     """
@@ -112,14 +149,18 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     else:
         optimizers = [optimizer] * len(lengths) if isinstance(optimizer, Optimizer) else list(optimizer)
     if node is None:
-        total = groups_of(lengths)[-1].stop if lengths and min(lengths) > 0 else 1
+        total = groups_of(lengths)[-1].stop
         node = node_for(total, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
                         packed_state=packed_state, density=density, gradients=gradients, weights=weights)
     elif gradients is not None or weights != NodeConfig.weight_codec:
         raise ValueError("Codecs must be left out with a node, which has its own")
     check_job(node, lengths, nodes=nodes, optimizers=optimizers, packed_state=packed_state, density=density,
               part=part)
-    with open_session(node, nodes=nodes, threads=threads, arithmetic=arithmetic, host_port=host_port,
-                      latency=link_latency, announce=announce) as session:
-        yield Job(session, lengths, optimizers=optimizers, packed_state=packed_state, density=density, check=check,
+    with contextlib.ExitStack() as stack:
+        session = stack.enter_context(open_session(
+            node, nodes=nodes, threads=threads, arithmetic=arithmetic, host_port=host_port, latency=link_latency,
+            announce=announce))
+        job = Job(session, lengths, optimizers=optimizers, packed_state=packed_state, density=density, check=check,
                   part=part)
+        job.own(stack.pop_all())
+        return job

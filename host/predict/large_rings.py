@@ -11,10 +11,10 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from host.driver.optimizer_settings import Rule, Settings
+from host.plain_text import PlainConsole
 from host.predict.costs import Format
 from host.predict.points import SMALL
 from host.predict.timing import timing_of
@@ -81,7 +81,7 @@ def main(nodes: Annotated[str, typer.Option(help="Ring sizes.")] = "17,32,64,255
                           announce=lambda stage: print(stage, file=sys.stderr)) as session:
             for row in check(session, latency=latency, length=length, seed=seed):
                 table.add_row(*row)
-    Console(width=118).print(table)
+    PlainConsole(width=118).print(table)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from hdl.compression.registry import GRADIENT_CODECS
 from host.training.scalars import exponential, logarithm, power
 
-__all__ = ["Threshold", "check_zeros"]
+__all__ = ["STATE", "Threshold", "check_zeros"]
 
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
 
-_STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
+STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 
 
 def check_zeros(gradients: str) -> None:
@@ -149,7 +149,7 @@ class Threshold:
 
     def state(self) -> dict[str, Any]:
         """State that later thresholds depend on."""
-        return {name: vars(self)[name] for name in _STATE}
+        return {name: vars(self)[name] for name in STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state of a controller with the same parameters."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from host.arguments import Argument, Flag, Items, Number, Optional, label
 from host.driver.optimizer_settings import Rule, Settings
 from host.training.scalars import power
 
@@ -32,11 +33,15 @@ __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName
 _MOST = float(np.finfo(np.float32).max)
 
 
-def _check(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number of zero or more, not {value!r}")
-    if value > _MOST:
-        raise ValueError(f"{name} must be at most {_MOST:g}, the largest of binary32, not {value!r}")
+#: Names in messages of fields that are abbreviated.
+_NAMES = {"eps": "Epsilon"}
+
+#: Arguments of optimizers, by the names of fields.
+_ARGUMENTS: dict[str, Argument] = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "momentum", "eps"), Number(0, _MOST)),
+    "clip": Optional(Number(0)), "dampening": Number(), "nesterov": Flag(),
+    "betas": Items((Number(0, 1, below=True),) * 2, "two numbers of at least 0 and below 1"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,10 +70,9 @@ class Optimizer(abc.ABC):
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        _check("Learning rate", self.learning_rate)
-        _check("Weight decay", self.weight_decay)
-        if self.clip is not None and not 0 <= self.clip < math.inf:
-            raise ValueError(f"Clip must be None or a finite number of zero or more, not {self.clip!r}")
+        for field in dataclasses.fields(self):
+            name = _NAMES.get(field.name) or label(field.name)
+            object.__setattr__(self, field.name, _ARGUMENTS[field.name].take(name, getattr(self, field.name)))
 
     @property
     @abc.abstractmethod
@@ -135,9 +139,6 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("Momentum", self.momentum)
-        if not math.isfinite(self.dampening):
-            raise ValueError(f"Dampening must be a finite number, not {self.dampening!r}")
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise ValueError(f"Nesterov's momentum must be above zero and its dampening zero, not {self.momentum!r} "
                              f"and {self.dampening!r}")
@@ -184,12 +185,6 @@ class Adam(Optimizer):
     learning_rate: float = dataclasses.field(default=1e-3, kw_only=False)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"Betas must be two numbers of at least 0 and below 1, not {self.betas!r}")
-        _check("Epsilon", self.eps)
 
     @property
     def name(self) -> str:

@@ -7,10 +7,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdl.config import NodeConfig
-from hdl.ring.topology import GridTopology
+from hdl.ring.topology import MOST_NODES, GridTopology
+from host.arguments import (
+    Call,
+    Flag,
+    Instance,
+    Integer,
+    Items,
+    Member,
+    Number,
+    Optional,
+    PathName,
+    Table,
+    Text,
+    checked,
+    represent,
+)
 from host.driver.device import Device
 from host.driver.nodes import TIMEOUT
 from host.driver.ring import Ring
@@ -26,11 +41,11 @@ from sim.verilated.native import Arithmetic
 if TYPE_CHECKING:
     from sim.verilated.part_server import Processes
 
-__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "grid_of",
+__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "grid_of",
            "open_session"]
 
-#: Cycles of a link, unless another number is asked for.
-LATENCY = 16
+#: Cycles of a link, unless another number is asked for, and the most.
+LATENCY, LONGEST = 16, 1_000_000
 
 #: Most cycles of the grid at which a simulation stops for the host.
 LONGEST_GRID = 256
@@ -159,6 +174,47 @@ class Session:
         return sum(watch.seconds for watch in self._stopwatches)
 
 
+def _check(config: NodeConfig, *, nodes: int, transport: TransportName, arithmetic: Arithmetic, host_port: bool,
+           latency: int, **rest: Any) -> None:
+    """Check the arguments of :func:`open_session` together."""
+    if transport is TransportName.MESSAGES and not (config.messages and nodes > 1):
+        raise ValueError("Nodes for transport messages must be two or more, and have messages")
+    if (transport is TransportName.SERIAL) != (rest["device"] is not None):
+        raise ValueError(f"Serial port must be given for transport serial, and for no other, not "
+                         f"{represent(rest['device'])} "
+                         f"for {transport.value}")
+    config.check_ring(nodes)
+    if config.replay and latency > LONGEST_REPLAYED:
+        raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not {latency!r}")
+    slow_link, verilated = rest["slow_link"], (TransportName.VERILATED,)
+    if slow_link is not None and (transport not in verilated or not slow_link[0] < nodes):
+        raise ValueError(f"Slow link must be that of a rank below {nodes} on transport verilated, not of "
+                         f"{slow_link[0]!r} on {transport.value}")
+    simulated = (*verilated, TransportName.MESSAGES, TransportName.PYSIM, TransportName.BOARD)
+    for asked, transports, reason in (
+            (not host_port, verilated, "to bypass the host port"),
+            (arithmetic is not Arithmetic.GATEWARE, verilated, "for native arithmetic"),
+            (rest["faults"] is not None, (*verilated, TransportName.PYSIM), "for faults of links"),
+            (rest["grid"] is not None, simulated, "for a grid"),
+            (rest["far_rate"] is not None, verilated, "for a far memory"),
+            (rest["processes"] is not None, verilated, "for several processes"),
+            (rest["wave"] is not None, (*verilated, TransportName.MESSAGES), "for a waveform")):
+        if asked and transport not in transports:
+            names = " or ".join(one.value for one in transports)
+            raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
+
+
+@checked(
+    _check, config=Instance(NodeConfig, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
+    transport=Member(TransportName), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
+    latency=Integer(1, LONGEST), timeout=Integer(1), faults=Optional(Instance(RandomFaults, "RandomFaults")),
+    slow_link=Optional(Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")),
+    far_rate=Optional(Number(0, above=True)),
+    processes=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")),
+    wave=Optional(PathName()), grid=Optional(Items((Integer(1), Integer(1)), "numbers of rows and columns")),
+    rates=Optional(Table(Integer(1), "a mapping of clock and baud to integers of at least 1")),
+    device=Optional(Text()), baud=Integer(1), frequency=Number(0, above=True), persistence=Number(0), say=Call(),
+    announce=Call())
 @contextlib.contextmanager
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
@@ -169,7 +225,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
-    """Build and start a ring, connect to it, and close it in the end.
+    """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
 
     Parameters
     ----------
@@ -218,31 +274,6 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Called with the name of each stage of a build as it begins.
     """
     verilated = (TransportName.VERILATED, TransportName.MESSAGES)
-    if transport is TransportName.MESSAGES and not (config.messages and nodes > 1):
-        raise ValueError("Nodes for transport messages must be two or more, and have messages")
-    if (transport is TransportName.SERIAL) != (device is not None):
-        raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
-                         f"{transport.value}")
-    config.check_ring(nodes)
-    if latency < 1:
-        raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
-    if config.replay and latency > LONGEST_REPLAYED:
-        raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not {latency!r}")
-    if not host_port and transport is not TransportName.VERILATED:
-        raise ValueError(f"Transport must be verilated to go round the host port, not {transport.value}")
-    if arithmetic is not Arithmetic.GATEWARE and transport is not TransportName.VERILATED:
-        raise ValueError(f"Transport must be verilated for native arithmetic, not {transport.value}")
-    if faults is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
-        raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
-    if grid is not None and transport is TransportName.SERIAL:
-        raise ValueError(f"Transport must be that of a simulation for a grid, not {transport.value}")
-    if slow_link is not None and (transport is not TransportName.VERILATED or not 0 <= slow_link[0] < nodes):
-        raise ValueError(f"Slow link must be that of a rank below {nodes} on transport verilated, not of "
-                         f"{slow_link[0]!r} on {transport.value}")
-    if far_rate is not None and transport is not TransportName.VERILATED:
-        raise ValueError(f"Transport must be verilated for a far memory, not {transport.value}")
-    if processes is not None and transport is not TransportName.VERILATED:
-        raise ValueError(f"Transport must be verilated for several processes, not {transport.value}")
     wiring = None if grid is None else GridTopology(*grid).wiring
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
@@ -309,8 +340,6 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             from hdl.board import node_of
             from host.transports.pysim import PysimRing
 
-            if wave is not None:
-                raise ValueError("A waveform can be had from the Verilated transport only")
             simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, wiring=wiring,
                                    faults=faults)
             transports, seconds = list(simulation.transports), {}

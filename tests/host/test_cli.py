@@ -211,8 +211,8 @@ class TestTrain:
          "error: Option --dampening is for optimizer momentum, not adam: leave it out\n"),
         (["--chakra", "trace"],
          "error: Option --chakra is for a run by a program on digits, which --overlap asks for: leave it out\n"),
-        (["--clip", -1], "error: Clip must be None or a finite number of zero or more, not -1.0\n"),
-        (["--weight-decay", -1], "error: Weight decay must be a finite number of zero or more, not -1.0\n"),
+        (["--clip", -1], "error: Clip must be None or a finite number of 0 or more, not -1.0\n"),
+        (["--weight-decay", -1], "error: Weight decay must be a finite number from 0 to 3.40282e+38, not -1.0\n"),
         (["--macs", 4], "error: Option --macs is for nodes that compute, or a run by a program, which --compute node "
                         "and --overlap ask for: leave it out\n"),
         (["--compute", "node", "--workload", "text", "--tiling", "searched"],

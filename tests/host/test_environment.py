@@ -167,7 +167,7 @@ class TestNodesThatFit:
 PRINT = """
 import json, sys
 from host.commands.console import make_console
-from host.commands.plain_text import tolerate
+from host.plain_text import tolerate
 from host.reports.report import table
 tolerate(sys.stdout, sys.stderr)
 make_console().print(table(json.load(open(sys.argv[1]))))
@@ -213,7 +213,8 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """The file is named, a whole file stays, and there is no other traceback."""
+    """The file is named, whole files stay, those of the run before in their folder, and there is no other
+    traceback."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]
@@ -221,7 +222,8 @@ def test_disk_full_while_results_are_written(room, file, tmp_path):
     assert found.returncode == 1
     assert found.stderr.startswith(f"error: {tmp_path / file} cannot be written: ")
     assert found.stderr.count("\n") == 1
-    assert ((tmp_path / "report.json").read_text() == "{}") is (file == "report.json")
+    assert (tmp_path / "previous" / "report.json").read_text() == "{}"
+    assert (tmp_path / "report.json").exists() is (file != "report.json")
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
 
 

@@ -340,9 +340,9 @@ class TestArguments:
 class TestSession:
     @pytest.mark.parametrize(("options", "message"), [
         ({"nodes": 17}, r"^Ring must have between 1 and 16 nodes, not 17$"),
-        ({"nodes": 2, "latency": 0}, r"^Link latency must be at least 1 cycle, not 0$"),
+        ({"nodes": 2, "latency": 0}, r"^Latency must be an integer from 1 to 1000000, not 0$"),
         ({"nodes": 4, "grid": (2, 2), "transport": TransportName.SERIAL, "device": "/dev/null"},
-         r"^Transport must be that of a simulation for a grid, not serial$"),
+         r"^Transport must be verilated or messages or pysim or board for a grid, not serial$"),
     ])
     def test_errors(self, options, message):
         with pytest.raises(ValueError, match=message), open_session(CONFIG, **options):
@@ -362,6 +362,6 @@ class TestSession:
 
     def test_no_waves_from_pysim(self, tmp_path):
         options = {"nodes": 1, "transport": TransportName.PYSIM, "wave": tmp_path / "wave.fst"}
-        with pytest.raises(ValueError, match=r"^A waveform can be had from the Verilated transport only$"):
+        with pytest.raises(ValueError, match=r"^Transport must be verilated or messages for a waveform, not pysim$"):
             with open_session(CONFIG, **options):
                 pass

@@ -12,15 +12,19 @@ from sim.golden import optimizer as golden
 
 class TestErrors:
     @pytest.mark.parametrize(("make", "message"), [
-        (lambda: SGD(learning_rate=-1), r"Learning rate must be a finite number of zero or more, not -1"),
-        (lambda: SGD(learning_rate=math.nan), r"Learning rate must be a finite number of zero or more, not nan"),
-        (lambda: Adam(learning_rate=math.inf), r"Learning rate must be a finite number of zero or more, not inf"),
+        (lambda: SGD(learning_rate=-1), r"Learning rate must be a finite number from 0 to 3.40282e\+38, not -1"),
+        (lambda: SGD(learning_rate=math.nan),
+         r"Learning rate must be a finite number from 0 to 3.40282e\+38, not nan"),
+        (lambda: Adam(learning_rate=math.inf),
+         r"Learning rate must be a finite number from 0 to 3.40282e\+38, not inf"),
         (lambda: SGD(learning_rate=1, weight_decay=-0.5),
-         r"Weight decay must be a finite number of zero or more, not -0\.5"),
-        (lambda: AdamW(weight_decay=math.inf), r"Weight decay must be a finite number of zero or more, not inf"),
-        (lambda: SGD(learning_rate=1, clip=-1.0), r"Clip must be None or a finite number of zero or more, not -1\.0"),
-        (lambda: Adam(clip=math.inf), r"Clip must be None or a finite number of zero or more, not inf"),
-        (lambda: SGD(learning_rate=1, momentum=-0.9), r"Momentum must be a finite number of zero or more, not -0\.9"),
+         r"Weight decay must be a finite number from 0 to 3.40282e\+38, not -0\.5"),
+        (lambda: AdamW(weight_decay=math.inf),
+         r"Weight decay must be a finite number from 0 to 3.40282e\+38, not inf"),
+        (lambda: SGD(learning_rate=1, clip=-1.0), r"Clip must be None or a finite number of 0 or more, not -1\.0"),
+        (lambda: Adam(clip=math.inf), r"Clip must be None or a finite number of 0 or more, not inf"),
+        (lambda: SGD(learning_rate=1, momentum=-0.9),
+         r"Momentum must be a finite number from 0 to 3.40282e\+38, not -0\.9"),
         (lambda: SGD(learning_rate=1, dampening=math.nan), r"Dampening must be a finite number, not nan"),
         (lambda: SGD(learning_rate=1, nesterov=True),
          r"Nesterov's momentum must be above zero and its dampening zero, not 0\.0 and 0\.0"),
@@ -28,7 +32,7 @@ class TestErrors:
          r"Nesterov's momentum must be above zero and its dampening zero, not 0\.9 and 0\.1"),
         (lambda: Adam(betas=(0.9, 1.0)), r"Betas must be two numbers of at least 0 and below 1, not \(0\.9, 1\.0\)"),
         (lambda: AdamW(betas=(0.9,)), r"Betas must be two numbers of at least 0 and below 1, not \(0\.9,\)"),
-        (lambda: Adam(eps=-1e-8), r"Epsilon must be a finite number of zero or more, not -1e-08"),
+        (lambda: Adam(eps=-1e-8), r"Epsilon must be a finite number from 0 to 3.40282e\+38, not -1e-08"),
     ])
     def test_arguments(self, make, message):
         with pytest.raises(ValueError, match=f"^{message}$"):

@@ -199,7 +199,7 @@ class TestSession:
         assert direct.since(through).plus(through) == direct
 
     @pytest.mark.parametrize("transport", [TransportName.PYSIM, TransportName.BOARD])
-    @pytest.mark.parametrize(("options", "what"), [({"host_port": False}, "to go round the host port"),
+    @pytest.mark.parametrize(("options", "what"), [({"host_port": False}, "to bypass the host port"),
                                                    ({"far_rate": 1 / 4}, "for a far memory")], ids=["port", "far"])
     def test_other_transports(self, transport, options, what):
         message = rf"^Transport must be verilated {what}, not {transport.value}$"

@@ -1,0 +1,98 @@
+"""Text for terminals and files, as it is: without markup, control characters, or characters that an encoding lacks.
+
+Names of files, scripts and codecs, and texts of errors, may have any characters. ``[/b]`` is no markup, ``:smile:``
+no emoji, and an escape sequence moves no cursor. All commands print to a :class:`PlainConsole`, and show progress in
+columns of :class:`PlainColumn`.
+
+Tables and verdicts use a few characters beyond ASCII. Standard output may be ASCII or Latin-1 (``LANG=C``,
+``PYTHONIOENCODING=ascii``), and a run must not end at its last line for that.
+"""
+
+import codecs
+import io
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import Task, TextColumn
+from rich.text import Text
+
+__all__ = ["PlainColumn", "PlainConsole", "plain", "printable", "printable_lines", "tolerate"]
+
+_PLAIN = {"·": "|", "…": "..", "→": "->", "\N{MULTIPLICATION SIGN}": "x", "≥": ">=", "≤": "<=", "²": "^2", "␣": "_",
+          "\N{MINUS SIGN}": "-", "\N{EN DASH}": "-"}
+
+
+def printable(text: str) -> str:
+    """Escape the characters of a text that are not printable, new lines among them."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable_lines(text: str) -> str:
+    """Escape the characters of a text that are not printable, but for new lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def plain(text: str, encoding: str) -> str:
+    """The text with characters that an encoding lacks replaced: known ones by plain ones, others by a ``?``."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(_encodable(character, encoding) for character in text)
+    return text
+
+
+def _encodable(character: str, encoding: str) -> str:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return _PLAIN.get(character, "?")
+    return character
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(character, "?") for character in error.object[error.start:error.end]), error.end
+
+
+codecs.register_error("gradring.plain", _replace)
+
+
+def tolerate(*streams: TextIO) -> None:
+    """Have streams write plain characters for those that their encodings lack, in place of raising an error."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="gradring.plain")
+
+
+class PlainConsole(Console):
+    """A console that prints every text as it is: no markup, emoji codes or highlights, whatever a caller asks for.
+
+    Control characters are escaped, and characters that the encoding lacks replaced, before tables are laid out, so
+    that columns stay in line.
+
+    Parameters
+    ----------
+    options
+        As those of :class:`rich.console.Console`.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(plain(printable_lines(text), self.encoding),
+                                  **options | {"markup": False, "emoji": False, "highlight": False})
+
+
+class PlainColumn(TextColumn):
+    """A column of a progress display with the text as it is.
+
+    Parameters
+    ----------
+    text_format : str
+        Format of the text, which may name the fields of ``task``.
+    """
+
+    def __init__(self, text_format: str) -> None:
+        super().__init__(text_format, markup=False)
+
+    def render(self, task: Task) -> Text:
+        return Text(printable(self.text_format.format(task=task)), style=self.style, justify=self.justify)

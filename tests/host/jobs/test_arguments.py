@@ -1,0 +1,265 @@
+"""Arguments of the library: all are checked where a function is called, by type and range, and numpy's are taken."""
+
+import fractions
+import gc
+import inspect
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gradring
+from host import arguments
+from host.arguments import Choice, Integer, Items, Number, Optional, checked
+from host.jobs import simulate as module
+from host.transports.backdoor import PortTime
+from host.transports.session import TransportName
+
+
+class Buffers:
+    """Places in no memory."""
+
+    length = 64
+
+    def __getattr__(self, name):
+        raise AskedError(name)
+
+
+class AskedError(Exception):
+    """A stand-in is asked for what nodes would do."""
+
+
+class Nodes:
+    """Nodes that have room, and do nothing."""
+
+    nodes, weight_codec, has_residual = 2, "raw", False
+
+    def allocate(self, allocation):
+        return Buffers()
+
+    def __getattr__(self, name):
+        raise AskedError(name)
+
+
+class Opening:
+    """Sessions that are opened and closed in place of built ones."""
+
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, config, **options):
+        self.events.append(options)
+        return self
+
+    def __enter__(self):
+        self.events.append("open")
+        return gradring.Session(Nodes(), gradring.NodeConfig(), {}, lambda: 0, PortTime(), [])
+
+    def __exit__(self, *exception):
+        self.events.append("closed")
+
+
+@pytest.fixture
+def opening(monkeypatch):
+    opening = Opening()
+    monkeypatch.setattr(module, "open_session", opening)
+    return opening
+
+
+def job(**options):
+    return gradring.simulate(**{"nodes": 2, "length": 64, "optimizer": gradring.SGD(0.1), **options})
+
+
+#: Functions of the library, each with the arguments of a call that is right.
+CALLS = {
+    "simulate": lambda **options: job(**options),
+    "node_for": lambda **options: gradring.node_for(**{"length": 64, "nodes": 2, **options}),
+    "open_session": lambda **options: gradring.open_session(
+        **{"config": gradring.NodeConfig(), "nodes": 2, **options}),
+    "Job": lambda **options: gradring.Job(**{"session": job().session, "lengths": [64], **options}),
+    "Job.all_reduce": lambda **options: job(optimizer=None).all_reduce(**{"values": None, **options}),
+    "Job.load": lambda **options: job().load(**{"weights": None, **options}),
+    "Job.step": lambda **options: job().step(**{"gradients": np.zeros((2, 64), np.float32), **options}),
+    "Job.restore": lambda **options: job().restore(**options),
+    "Job.own": lambda **options: job().own(**options),
+    "SGD": lambda **options: gradring.SGD(**{"learning_rate": 0.1, **options}),
+    "Adam": gradring.Adam,
+    "AdamW": gradring.AdamW,
+}
+
+#: Methods of a job without arguments.
+WITHOUT = {"Job.state", "Job.close"}
+
+#: Values that are wrong somewhere, most of them almost everywhere.
+VALUES = [
+    object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
+    math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
+    np.float32(1.5), np.array(1.5), np.array(["x", "y"]), np.zeros((2, 2)), np.array([None]), lambda: None, math,
+    TransportName.PYSIM, "x" * 1000, fractions.Fraction(-1, 3)]
+
+#: Parameters that take any value of these.
+FREE = {"announce", "say"}
+
+
+def parameters():
+    for name in CALLS:
+        signature = inspect.signature(eval(name, vars(gradring)))
+        for parameter in signature.parameters:
+            if parameter != "self":
+                yield pytest.param(name, parameter, id=f"{name}-{parameter}")
+
+
+@pytest.mark.parametrize(("name", "parameter"), [*parameters()])
+def test_wrong_values(name, parameter, opening):
+    """Every parameter refuses wrong values, at the call, in a line that names it, the right kind and the value."""
+    refused = 0
+    for value in VALUES:
+        opening.events.clear()
+        try:
+            CALLS[name](**{parameter: value})
+        except (TypeError, ValueError) as error:
+            text = str(error)
+            assert re.fullmatch(r"[A-Z][^\n]* must [^\n]{1,400}", text), text
+            assert ", not " in text or re.search(r" with a node|: [a-z]", text), text
+            refused += 1
+        except AskedError:
+            pass  # the value is right
+    assert refused >= (3 if parameter in FREE else 15)
+    # A value of no type that the library knows is never taken.
+    with pytest.raises(TypeError, match=r"^[A-Z][a-z' ]* must be [^\n]+, not [^\n]+$"):
+        CALLS[name](**{parameter: object()})
+
+
+def test_all_walked():
+    """What the package exports and can be called is walked, and all methods of a job."""
+    methods = {f"Job.{name}" for name, value in vars(gradring.Job).items()
+               if inspect.isfunction(value) and not name.startswith("_")}
+    assert methods == {name for name in CALLS if "." in name} | WITHOUT
+    functions = {name for name in gradring.__all__ if inspect.isfunction(getattr(gradring, name))}
+    assert functions == {"node_for", "open_session", "simulate"}
+    assert functions | {"Job", "SGD", "Adam", "AdamW"} <= CALLS.keys()
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    ({"optimizer": "adam"}, TypeError, "Optimizer must be None or an optimizer, as in gradring.Adam(1e-3), or a "
+                                       "sequence of them, not 'adam'"),
+    ({"optimizer": gradring.Adam}, TypeError, "Optimizer must be None or an optimizer, as in gradring.Adam(1e-3), or "
+                                              "a sequence of them, not the class Adam"),
+    ({"nodes": "2"}, TypeError, "Nodes must be an integer from 1 to 255, not '2'"),
+    ({"nodes": True}, TypeError, "Nodes must be an integer from 1 to 255, not True"),
+    ({"nodes": 0}, ValueError, "Nodes must be an integer from 1 to 255, not 0"),
+    ({"arithmetic": "native"}, TypeError, "Arithmetic must be one of Arithmetic.GATEWARE, Arithmetic.NATIVE, not "
+                                          "'native'"),
+    ({"check": 1}, TypeError, "Check must be True or False, not 1"),
+    ({"density": "1"}, TypeError, "Density must be None or a finite number above 0 and at most 1, not '1'"),
+    ({"node": gradring.NodeConfig}, TypeError, "Node must be None or a NodeConfig, not the class NodeConfig"),
+])
+def test_messages(options, error, message, opening):
+    with pytest.raises(error) as caught:
+        job(**options)
+    assert str(caught.value) == message
+    assert opening.events == []
+
+
+@pytest.mark.parametrize("options", [
+    {"nodes": np.int64(2)}, {"length": np.prod((8, 8))}, {"length": np.array([32, 32])}, {"length": (np.int32(64),)},
+    {"check": np.True_}, {"part": np.uint16(32)}, {"threads": np.int8(1)}, {"density": np.float32(0.5)},
+    {"optimizer": [gradring.SGD(np.float32(0.5))]}])
+def test_numpy(options, opening):
+    """Integers, numbers and truth values of numpy are taken, as Python's."""
+    with job(**options) as made:
+        assert made.length == 64
+    for value in (*opening.events[0].values(), made.length, *vars(gradring.Adam(np.float32(0.5), eps=1)).values()):
+        assert type(value).__module__ != "numpy"
+
+
+def test_closing(opening, monkeypatch):
+    """A job ends with its block, by close(), once more without effect, or when nothing refers to it."""
+    with job() as made:
+        assert opening.events[1:] == ["open"]
+    assert opening.events[1:] == ["open", "closed"]
+    made.close()
+    assert opening.events[1:] == ["open", "closed"]
+    for use in (lambda: made.all_reduce(np.zeros((2, 1), np.float32)), made.state, lambda: made.load(np.zeros(64)),
+                lambda: made.step(np.zeros((2, 64), np.float32)), lambda: made.restore({}), made.__enter__):
+        with pytest.raises(ValueError, match=r"^Job must be open, not closed: make another by simulate\(\)$"):
+            use()
+    opening.events.clear()
+    job().close()
+    assert opening.events[1:] == ["open", "closed"]
+    opening.events.clear()
+    assert job().nodes == 2
+    gc.collect()
+    assert opening.events[1:] == ["open", "closed"]
+    # A session of the caller's stays open.
+    opening.events.clear()
+    outer = job()
+    inner = gradring.Job(outer.session, [64])
+    inner.close()
+    assert opening.events[1:] == ["open"]
+    # A job that cannot be made leaves nothing open.
+    opening.events.clear()
+    monkeypatch.delattr(Nodes, "allocate")
+    with pytest.raises(AskedError):
+        job()
+    assert opening.events[1:] == ["open", "closed"]
+
+
+#: A notebook's use of a job, which is never closed, in a process that may have a child with a copy of it.
+UNCLOSED = """
+import os, sys
+from tests.host.jobs.test_arguments import Opening, gradring, module
+class Loud(Opening):
+    def __exit__(self, *exception):
+        print("closed", flush=True)
+module.open_session = Loud()
+job = gradring.simulate(nodes=2, length=64)
+if sys.argv[1] == "child" and not os.fork():
+    sys.exit(0)
+if sys.argv[1] == "child":
+    os.wait()
+print(job.nodes, flush=True)
+"""
+
+
+@pytest.mark.parametrize("child", ["", "child"])
+def test_end_of_process(child):
+    """A job that is still open when the process ends is closed then, once, without a word."""
+    ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
+                           capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
+    assert "Error" not in ended.stderr
+    assert "Warning" not in ended.stderr
+
+
+# The checks themselves.
+
+def test_kinds():
+    assert Number(0).take("X", fractions.Fraction(1, 3)) == fractions.Fraction(1, 3)
+    assert type(Number().take("X", np.float64(2))) is float
+    assert Number(0, 1).wanted() == "a finite number from 0 to 1"
+    assert Number(0, 1, above=True, below=True).wanted() == "a finite number above 0 and below 1"
+    for low, high in ((0, 0), (1, 1)):
+        with pytest.raises(ValueError, match=r"^X must be a finite number above 0 and below 1, not"):
+            Number(0, 1, above=True, below=True).take("X", low or high)
+    assert Integer(0).wanted() == "an integer of at least 0"
+    assert Optional(Choice(("a", "b"))).take("X", None) is None
+    assert Items((Integer(0), Integer(5)), "a pair").take("X", np.array([1, 5])) == (1, 5)
+    assert arguments.represent(np.zeros((40, 40))) == arguments.represent(np.zeros((40, 40)))[:80]
+
+
+def test_checked_together():
+    """Arguments are checked together with the defaults of those that are left out; Python's own errors stay."""
+    seen = []
+
+    @checked(lambda **options: seen.append(options), count=Integer(1))
+    def call(count, /, other=3):
+        return count, other
+
+    assert call(np.int64(1)) == (1, 3)
+    assert seen == [{"count": 1, "other": 3}]
+    with pytest.raises(TypeError, match=r"call\(\) got an unexpected keyword argument 'third'$"):
+        call(1, third=3)

@@ -1,0 +1,212 @@
+"""Texts are printed as they are, whatever names users choose: by the console, in tables, in bars, in all commands."""
+
+import ast
+import io
+import sys
+from pathlib import Path
+from types import GeneratorType
+
+import pytest
+from rich.progress import Progress as Bars
+
+from host.commands.console import Progress, new_table, shown
+from host.plain_text import PlainColumn, PlainConsole, printable, printable_lines
+
+ROOT = Path(__file__).parents[2]
+
+#: Names of files, scripts and codecs that a user may choose, and what is to be seen of them.
+HOSTILE = {
+    "[/b]": "[/b]", "[red]": "[red]", "[link=x]y": "[link=x]y", "\\[b]": "\\[b]", "[": "[", "a]": "a]",
+    ":smile:": ":smile:", "{note}": "{note}", "%s": "%s", "100%": "100%", "'1.5'": "'1.5'",
+    "\x1b[31m": r"\x1b[31m", "a\rb": r"a\rb", "\x07\b\x0b\x0c\x7f": r"\x07\x08\x0b\x0c\x7f", "\x9b2J": r"\x9b2J",
+    "\u202egnp": r"\u202egnp", "\u2028": r"\u2028", "\udcff": r"\udcff", "x" * 300: "x" * 300,
+    "\N{CJK UNIFIED IDEOGRAPH-4E2D}": "\N{CJK UNIFIED IDEOGRAPH-4E2D}",
+}
+
+
+def recording(**options):
+    """A console as commands have it, which keeps what is printed."""
+    return PlainConsole(file=io.StringIO(), width=1000, **options)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_text(name):
+    """A text, a table with its title, headings and cells, and a bar with its description and note."""
+    console, seen = recording(force_terminal=True, color_system=None), HOSTILE[name]
+    # What a caller asks for has no effect.
+    console.print(f"<{name}>", soft_wrap=True, markup=True, emoji=True, highlight=True)
+    assert console.file.getvalue() == f"<{seen}>\n"
+    table = new_table(f"title {name}", (f"first {name}", "second"))
+    table.caption = f"caption {name}"
+    table.add_row(f"cell {name}", "1")
+    console.print(table)
+    for part in ("title", "first", "cell", "caption"):
+        assert f"{part} {seen}" in console.file.getvalue()
+    bars = Bars(PlainColumn("{task.description}"), PlainColumn("{task.fields[note]}"))
+    bars.add_task(f"stage {name}", note=f"note {name}")
+    console.print(bars)
+    assert f"stage {seen} note {seen}" in console.file.getvalue()
+
+
+def test_printable():
+    assert printable("a\nb") == r"a\nb"
+    assert printable_lines("a\n\tb") == "a\n\\tb"
+
+
+def test_shown(tmp_path, monkeypatch):
+    """A path is one line, from the folder in which the program runs or as a whole."""
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "[/b]\n" / "\x1b") == r"[/b]\n/\x1b"
+    assert shown(Path("/a\rb")) == r"/a\rb"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress(terminal):
+    """Stages, notes and lines of a command's progress, as lines and as bars."""
+    console = recording(force_terminal=terminal, color_system=None)
+    with Progress(console, interval=0) as progress:
+        for name in HOSTILE:
+            progress.stage(f"stage {name}", 2)
+            progress.advance(f"note {name}")
+            progress.say(f"line {name}")
+            if terminal:
+                progress._bars.refresh()
+    for seen in HOSTILE.values():
+        for part in ("stage", "note", "line"):
+            assert f"{part} {seen}" in console.file.getvalue()
+
+
+# All commands.
+
+class StandIn(str):
+    """Any value of a command: it has every attribute, can be called and calculated with, and is shown as a name."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *arguments, **options):
+        return self
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __call__
+    __or__ = __call__
+
+    def __iter__(self):
+        yield self
+
+    def __lt__(self, other):
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __format__(self, text):
+        return str.__str__(self)
+
+
+class Namespace(dict):
+    """Names of a function, each of a stand-in; functions that make a text, or a number, have one for each value."""
+
+    def __init__(self, name):
+        value = StandIn(name)
+        functions = dict.fromkeys(("sum", "max", "min", "len", "round"), value)
+        super().__init__(functions, map=lambda call, *values: [value], range=lambda *values: [0], str=str,
+                         isinstance=isinstance, enumerate=enumerate)
+        self._value = value
+
+    def __missing__(self, key):
+        return self._value
+
+
+def sources():
+    """Syntax trees of everything that may print, by file."""
+    paths = [path for folder in ("host", "boards", "sim", "gradring") for path in (ROOT / folder).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
+
+
+def calls(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def called(node):
+    """Name of the function or method that a call is of."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+#: Calls with texts that are printed: lines, tables with their headings and cells, stages of progress and their notes.
+PRINTING = ("say", "add_row", "add_column", "add_task", "stage", "advance", "new_table", "Table")
+
+
+def printed(tree):
+    """Texts that a module prints."""
+    for node in calls(tree):
+        owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        if called(node) in PRINTING or (called(node) == "print" and owner.endswith("console")):
+            yield from (argument.value if isinstance(argument, ast.Starred) else argument for argument in node.args)
+            yield from (option.value for option in node.keywords if option.arg in ("title", "note"))
+
+
+#: Modules of commands without a line, table or stage of their own.
+SILENT = {"__init__", "far_options", "others", "process_options", "run_files", "run_options", "slot_links",
+          "stage_times"}
+
+
+def test_all_commands():
+    """Every text that a command prints comes out as it is when each of its values is a hostile name."""
+    console, modules, named = recording(), set(), 0
+    for path, tree in sources().items():
+        if not path.startswith(("host/commands/", "host/cli.py")):
+            continue
+        for node in printed(tree):
+            modules.add(Path(path).stem)
+            code = compile(ast.Expression(node), path, "eval")
+            for name in HOSTILE:
+                made = eval(code, Namespace(name))
+                for text in map(str, made if isinstance(made, GeneratorType | list | tuple) else [made]):
+                    console.file = io.StringIO()
+                    console.print(text, soft_wrap=True)
+                    assert console.file.getvalue() == printable_lines(text) + "\n", f"{path}:{node.lineno}"
+                    named += name in text
+    assert {path.stem for path in (ROOT / "host" / "commands").glob("*.py")} - modules == SILENT
+    assert named > 100 * len(HOSTILE)
+
+
+def test_one_console():
+    """All consoles are plain ones, and so are the columns of progress displays; no call asks for anything else."""
+    consoles_made = []
+    for path, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rich":
+                names = {alias.name for alias in node.names}
+                if path != "host/plain_text.py":
+                    assert not names & {"print", "inspect", "TextColumn", "Text", "escape", "Panel", "Prompt"}, path
+            elif isinstance(node, ast.Import):
+                assert not any(alias.name.split(".")[0] == "rich" for alias in node.names), path
+        for node in calls(tree):
+            where = f"{path}:{node.lineno}"
+            assert called(node) not in ("Console", "TextColumn", "from_markup", "rule", "log_exception"), where
+            assert not {option.arg for option in node.keywords} & {"markup", "emoji", "highlight"} \
+                or path == "host/plain_text.py", where
+            if called(node) == "PlainConsole":
+                consoles_made.append(path)
+    assert sorted(consoles_made) == ["host/commands/console.py", "host/predict/large_rings.py"]
+
+
+# Programs.
+
+def test_examples(run, tmp_path, monkeypatch):
+    """A command whose folder has such a name ends well, and shows the name."""
+    for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["gradring", "examples", name])
+        code, out, err = run("examples", name)
+        assert (code, err) == (0, "")
+        assert f"{printable(name)}/numpy_model.py\n" in out
+
+
+def test_errors(run):
+    """The message of an error, which names what the user has named, moves no cursor."""
+    code, _, err = run("packets", "[/b]\x1b[2J")
+    assert code == 1
+    assert err.startswith("error: ")
+    assert r"[/b]\x1b[2J" in err
