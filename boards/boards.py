@@ -14,6 +14,7 @@ from amaranth_boards.ulx3s import ULX3S_25F_Platform, ULX3S_85F_Platform
 
 from boards.tools import ECP5, ICE40, Family, SynthesisError
 from hdl.board import BOARDS as CONFIGS
+from hdl.choices import choice_error
 
 __all__ = ["BOARDS", "Board", "board"]
 
@@ -87,5 +88,5 @@ BOARDS = {
 def board(name):
     """The board of that name, and its configuration."""
     if name not in BOARDS:
-        raise SynthesisError(f"Board must be one of {', '.join(BOARDS)}, not {name!r}")
+        raise SynthesisError(choice_error("Board", BOARDS, name))
     return BOARDS[name], CONFIGS[name]

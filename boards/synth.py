@@ -35,6 +35,7 @@ from boards.tools import (
     save,
 )
 from boards.units import UNITS
+from hdl.choices import choice_error
 from hdl.ring.ports import wires_per_link
 from sim import json_files
 from sim.verilated import toolchain
@@ -132,9 +133,9 @@ def _place(folder: Path, netlist: Path, tools: Tools, part: Part, frequency: flo
 
 def _check(name: str, mapper: str):
     if name not in UNITS:
-        raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {name!r}")
+        raise SynthesisError(choice_error("Unit", sorted(UNITS), name, listed="`python -m boards.verilog --list`"))
     if mapper not in MAPPERS:
-        raise SynthesisError(f"Mapper must be one of {', '.join(MAPPERS)}, not {mapper!r}")
+        raise SynthesisError(choice_error("Mapper", MAPPERS, mapper))
 
 
 def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp_registers: bool,

@@ -10,6 +10,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from boards.tools import SynthesisError
+from hdl.choices import choice_error
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
@@ -45,8 +46,8 @@ class Unit:
             return factory, arguments
         unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
         if unknown:
-            known = ", ".join(name for name in inspect.signature(factory).parameters)
-            raise SynthesisError(f"Option of {class_name} must be one of {known}, not {', '.join(sorted(unknown))!r}")
+            raise SynthesisError(choice_error(f"Option of {class_name}", inspect.signature(factory).parameters,
+                                              sorted(unknown)[0]))
         return factory, parameters
 
     def component(self, options):

@@ -20,6 +20,7 @@ from boards.axi_stream import fields, streams
 from boards.tools import SynthesisError, prepare, save
 from boards.units import UNITS
 from boards.verilog_lint import lint, primitives, top_module
+from hdl.choices import choice_error
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, Port, convert
 
@@ -121,7 +122,7 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
         Called with a line about each stage that begins.
     """
     if unit not in UNITS:
-        raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {unit!r}")
+        raise SynthesisError(choice_error("Unit", sorted(UNITS), unit, listed="`python -m boards.verilog --list`"))
     label = _label(unit, options or {})
     factory, arguments = UNITS[unit].call(options or {})
     component = factory(**arguments)
@@ -179,7 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                              "names, True or False")
     values = parser.parse_args(arguments)
     if values.list:
-        print("\n".join(sorted(UNITS)))
+        try:
+            print("\n".join(sorted(UNITS)), flush=True)
+        except BrokenPipeError:  # the reader has what it wants
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     options = dict(values.options)
     if values.lanes is not None:

@@ -9,21 +9,51 @@
         weights, figures = ring.step(gradients)           # the optimizer on the nodes
 
 :mod:`gradring.torch` is the same for PyTorch. In an installed wheel hdl, sim, host and boards are packages within
-this one; in a clone they stand beside it.
+this one; in a clone they stand beside it. They are imported when a name is used for the first time.
 """
 
-from hdl.config import NodeConfig
-from host.driver.diagnosis import RingError
-from host.driver.ring import Ring
-from host.jobs.figures import Figures
-from host.jobs.job import Job, JobError
-from host.jobs.simulate import node_for, simulate
-from host.training.optimizers import SGD, Adam, AdamW
-from host.transports.session import Session, open_session
-from host.versions import version
-from sim.verilated.native import Arithmetic
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hdl.config import NodeConfig
+    from host.driver.diagnosis import RingError
+    from host.driver.ring import Ring
+    from host.jobs.figures import Figures
+    from host.jobs.job import Job, JobError
+    from host.jobs.simulate import node_for, simulate
+    from host.training.optimizers import SGD, Adam, AdamW
+    from host.transports.session import Session, open_session
+    from sim.verilated.native import Arithmetic
+
+    __version__: str
 
 __all__ = ["SGD", "Adam", "AdamW", "Arithmetic", "Figures", "Job", "JobError", "NodeConfig", "Ring", "RingError",
            "Session", "node_for", "open_session", "simulate"]
 
-__version__ = version()
+#: Modules of the names above.
+_MODULES = {
+    "NodeConfig": "hdl.config", "RingError": "host.driver.diagnosis", "Ring": "host.driver.ring",
+    "Figures": "host.jobs.figures", "Job": "host.jobs.job", "JobError": "host.jobs.job",
+    "node_for": "host.jobs.simulate", "simulate": "host.jobs.simulate", "SGD": "host.training.optimizers",
+    "Adam": "host.training.optimizers", "AdamW": "host.training.optimizers", "Session": "host.transports.session",
+    "open_session": "host.transports.session", "Arithmetic": "sim.verilated.native",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is used, so that the command answers signals while modules are imported."""
+    if name == "__version__":
+        from host.versions import version
+
+        value: object = version()
+    elif name in _MODULES:
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 
+from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.compute.operands import FP32 as OPERANDS_FP32
 from hdl.compute.operands import MOST_BLOCK_UNITS, operands_of
@@ -273,13 +274,13 @@ class NodeConfig:
         if isinstance(self.program_banks, bool) or self.program_banks not in (1, 2):
             raise ValueError(f"Program bank count must be 1 or 2, not {self.program_banks!r}")
         if self.weight_codec not in WEIGHT_CODECS:
-            raise ValueError(f"Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not {self.weight_codec!r}")
+            raise ValueError(choice_error("Weight codec", WEIGHT_CODECS, self.weight_codec))
         if self.gradient_codec not in GRADIENT_CODECS:
-            names = ", ".join(GRADIENT_CODECS)
             if self.gradient_codec in WEIGHT_CODECS:
+                names = ", ".join(GRADIENT_CODECS)
                 raise ValueError("Gradient codec must take any number, since a sum of values in a codebook need not "
                                  f"be in it: one of {names}, not {self.gradient_codec!r}")
-            raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
+            raise ValueError(choice_error("Gradient codec", GRADIENT_CODECS, self.gradient_codec))
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= MOST_NODES:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
         if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from hdl.board import BOARDS
+from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig, nodes_max_for
-from host.commands import far_options, job_options, late_options, slot_links
+from host.commands import far_options, job_options, late_options, slot_links, usage
 from host.commands import slow_link as slow_links
 from host.commands.console import (
     ArithmeticOption,
@@ -247,7 +248,7 @@ def train_command(
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):
         board = "simulated"
     if board is not None and board not in BOARDS:
-        raise ValueError(f"Board must be one of {', '.join(BOARDS)}, not {board!r}")
+        raise ValueError(choice_error("Board", BOARDS, board))
     # Where there is no board, its rates are not looked at.
     built = dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=4) if board is None else BOARDS[board]
     course = course_of(topology, disable=disable, enable=enable, shape=shape, nodes=nodes)
@@ -335,6 +336,9 @@ def train_command(
                              topology=topology, shape=None if shape is None else shape.value,
                              **({} if slow_link is None else {"slow_link": slow_link}))
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
+        keeper.check_key()
+        if chakra is not None:
+            prepare(chakra.parent)
         prepare(output, files=[name for name in FILES if "/" not in name], space=space(task, config, nodes))
         events = None if tensorboard is None else event_files.Events(
             tensorboard, list(map(event_files.run_name, configs)),
@@ -411,7 +415,6 @@ def train_command(
         written, picture = report.write_report(result, output)
         timelines = schedules.write(result, output, nodes=nodes) if overlap is not None else []
         if chakra is not None and isinstance(task, Classifier):
-            prepare(chakra.parent)
             timelines += measured_trace.write(result, task.layers, chakra, nodes=nodes)
         page = training_page.write(result, output, timelines=timelines)
     trained_weights = output / "weights.npz"
@@ -432,14 +435,28 @@ add_commands(app)
 
 def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
+    if sys.stdout is None:  # files would take its number
+        print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
+        sys.exit(1)
     tolerate(sys.stdout, sys.stderr)
     try:
         cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
         with ended_by_signals(), claims():
-            app()
+            sys.exit(app(standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        sys.exit(usage.report(error))
+    except BrokenPipeError:
+        sys.exit(usage.close_output())
     except EXPECTED as error:
         print(f"error: {printable_lines(str(error))}", file=sys.stderr)
         sys.exit(1)
+    except MemoryError:
+        print("error: Memory must suffice for the command, not run out: raise its limit (ulimit -v), or take a "
+              "smaller model", file=sys.stderr)
+        sys.exit(1)
+    except Interrupted as error:
+        print(f"ended by {error}", file=sys.stderr)
+        sys.exit(128 + error.signal)
     except EndedError as error:
         print(f"ended by {error.signal.name}", file=sys.stderr)
         raise

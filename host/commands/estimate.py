@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from hdl.choices import choice_error
 from host.commands.console import Progress, make_console, shown
 from host.commands.run_options import check_range
 from host.output import claim, write_json
@@ -18,7 +19,7 @@ def _chosen(kind: str, given: str | None, possible: list[str]) -> list[str]:
     names = possible if given is None else [name.strip() for name in given.split(";")]
     unknown = [name for name in names if name not in possible]
     if unknown:
-        raise ValueError(f"{kind} must be one of {'; '.join(possible)}, not {unknown[0]!r}")
+        raise ValueError(choice_error(kind, possible, unknown[0], separator="; "))
     return names
 
 

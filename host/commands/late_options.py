@@ -10,7 +10,7 @@ import typer
 from hdl.config import NodeConfig
 from host.commands.console import Progress, make_console, shown, thread_count
 from host.commands.run_files import FILES
-from host.commands.run_options import COUNT, check_range
+from host.commands.run_options import COUNT, SEEDS, check_range
 from host.models.digits import digits
 from host.models.widths import widths
 from host.output import claim, prepare, write_json
@@ -89,7 +89,7 @@ def _config_of(options: Mapping[str, Any]) -> LateConfig:
     workers = LateConfig.workers if options["nodes"] is None else options["nodes"]
     check_range("Nodes of a run with --straggler", workers, 2, 16)
     check_range("Examples of a worker", options["batch"], 1, COUNT)
-    check_range("Seed", options["seed"], 0, (1 << 63) - 1)
+    check_range("Seed", options["seed"], 0, SEEDS)
     check_range("Learning rate", options["learning_rate"], 0, COUNT)
     check_range("Momentum", options["momentum"], 0, 1)
     check_range("Cycles", options["cycles"], 1, COUNT)
@@ -128,6 +128,7 @@ def train(options: Mapping[str, Any]) -> None:
                     "link_latency": options["link_latency"], "host_port": options["host_port"],
                     "faults": None if damage is None else dataclasses.asdict(damage)}
         keeper = Keeper(output / checkpoints.NAME, identity, steps=options["checkpoint"])
+        keeper.check_key()
         prepare(output, files=("report.json", "report.png", checkpoints.NAME), space=64 * length + (2 << 20))
         kept = keeper.load() if options["resume"] else None
         claim(output, files=FILES, keep=() if kept is None else (checkpoints.NAME,))

@@ -20,6 +20,7 @@ from host.commands.console import (
     shown,
     thread_count,
 )
+from host.commands.run_options import COUNT, check_range
 from host.jobs.checks import gradient_codec
 from host.output import claim
 from host.pytorch.jobs import Options
@@ -94,6 +95,8 @@ def launch_command(
     options = Options(nodes=nodes, gradients=codec, weights=weights, density=density, packed_state=bf16_moments,
                       check=check, threads=thread_count(threads, nodes), arithmetic=arithmetic, host_port=host_port,
                       link_latency=link_latency)
+    check_range("Link latency", link_latency, 1, 1_000_000)
+    check_range("Timeout", timeout, 0, COUNT)
     patience = Patience(slow=slow, timeout=timeout)
     claim(output, files=FILES)
     begun = time.monotonic()

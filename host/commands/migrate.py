@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdl.board import BOARDS, BoardConfig
+from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
-from host.commands.console import Progress, make_console, new_table, shown
-from host.commands.run_options import check_range
+from host.commands.console import Progress, make_console, new_table, shown, thread_count
+from host.commands.run_options import SEEDS, check_range
 from host.output import claim, prepare, write_json
 from host.transports.session import LATENCY, TransportName, open_session
 from sim.verilated import toolchain
@@ -83,18 +84,23 @@ def migrate_command(
     check_range("Nodes", nodes, 1, 16)
     check_range("Steps", steps, 1, 100_000)
     check_range("Steps before the move", after, 0, steps)
+    check_range("Latency of the target's links", latency, 1, 1_000_000)
+    check_range("Seed", seed, 0, SEEDS)
+    threads = thread_count(threads, nodes)
     if optimizer not in ("momentum", "adam"):
         raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}")
     for name, codecs, given in (("weights", WEIGHT_CODECS, weights), ("gradients", GRADIENT_CODECS, gradients)):
         if given not in codecs:
-            raise ValueError(f"Codec of {name} must be one of {', '.join(codecs)}, not {given!r}")
+            raise ValueError(choice_error(f"Codec of {name}", codecs, given))
         if name == "weights" and WEIGHT_CODECS[given].codebook_words:
             raise ValueError(f"Codec of weights must have no codebook here, not be {given!r}")
+    node_of_job(interval=interval, weight_codec=weights, gradient_codec=gradients)
     config = TrainingConfig(max_steps=steps, interval=steps, hidden=widths(hidden), seed=seed,
                             optimizer=create(OptimizerName(optimizer)))
+    manifests = user_key() if key is None else read_key(key)
+    owner = None if owner_key is None else read_key(owner_key)
     prepare(output, files=_FILES[:2])
-    keys = Keys(user_key() if key is None else read_key(key),
-                key_of(output / "owner.key") if owner_key is None else read_key(owner_key))
+    keys = Keys(manifests, key_of(output / "owner.key") if owner is None else owner)
     data, console = digits(), make_console()
 
     def workload() -> Classifier:

@@ -59,12 +59,15 @@ def predict_command(
     check_range("Nodes", nodes, 2, 100_000)
     check_range("Link latency", link_latency, 1, COUNT)
     check_range("Examples", examples, 1, 4095)
+    predicted.check_macs(macs)
     if not 0 < clock <= 10_000:
         raise ValueError(f"Clock must be above 0 and at most 10000 MHz, not {clock!r}")
     chosen, schedule = predicted.model_of(model), Schedule.parse(overlap)
     forms = [name.strip() for name in formats.split(",")]
     for name in forms:
         predicted.format_of(name)
+    if chakra is not None:
+        prepare(chakra.parent)
     claim(output, files=("predict.json", "predict.png"))
     with Progress(console) as progress:
         progress.stage("predict")
@@ -85,7 +88,6 @@ def predict_command(
     console.print(note, soft_wrap=True)
     written = [output / "predict.json", output / "predict.png"]
     if chakra is not None:
-        prepare(chakra.parent)
         written += [traces.write([one.commands] * nodes, chakra.with_name(f"{chakra.name}-{_file_name(one.form)}"),
                                  clock=clock * 1e6, note=f"gradring predict: {note}")
                     for one in found if one.nodes == nodes]

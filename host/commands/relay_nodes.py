@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from host.commands.console import Progress, make_console, shown
-from host.commands.run_options import check_range
+from host.commands.console import Progress, make_console, shown, thread_count
+from host.commands.run_options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_json
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
@@ -56,22 +56,27 @@ def relay_nodes_command(
 ) -> None:
     """Train layer by layer from a server, on simulated nodes, and compare them with golden ones."""
     from hdl.config import NodeConfig
+    from host.checkpoints.keys import user_key
     from host.models.digits import digits
     from host.models.widths import widths as hidden_widths
     from host.relay.assessor import Plateau, Together, Underflow
     from host.relay.checkpoint import RelayKeeper
     from host.relay.edits import Structure
-    from host.relay.node_run import NodeRun
+    from host.relay.node_run import NodeRun, check_structure
     from host.relay.opening import LATENCY, open_relay, relay_nodes
     from host.relay.plan import cut, make_relay_plan
     from host.relay.program_timeline import Far
-    from host.training.experiment import watching
+    from host.training.experiment import Interrupted, watching
     from host.training.optimizers import SGD
 
     check_range("Workers", nodes, 1, 15)
     check_range("Sets", sets, 1, 100_000)
     check_range("Microbatches", microbatches, 1, 64)
     check_range("Sets between checkpoints", checkpoint, 0, 100_000)
+    check_range("Learning rate", rate, 0, COUNT)
+    check_range("Momentum", momentum, 0, 1)
+    check_range("Seed", seed, 0, SEEDS)
+    threads = thread_count(threads, nodes + 1)
     speed, worker_speed = _speed("the server's far memory", far), _speed("the workers' far memories", worker_far)
     layers, data, optimizer = hidden_widths(hidden), digits(), SGD(rate, momentum=momentum)
     widths = (data.train_x.shape[1], *layers, data.classes)
@@ -85,8 +90,10 @@ def relay_nodes_command(
     formats = tuple(format.split(","))
     structure = Structure(widths, formats * (len(widths) - 1) if len(formats) == 1 else formats, microbatches or 1,
                           rate, plan.microbatch, configs.memories)
+    check_structure(structure, configs.worker, configs.server, planes=optimizer.planes)
     rules: list[Assessor] = [*([Plateau()] if plateau else []), *([Underflow()] if underflow else [])]
     pace = Far(lanes=NodeConfig.lanes, rate=worker_speed, latency=LATENCY)
+    user_key()  # of checkpoints
     prepare(output, files=_FILES)
     keeper = RelayKeeper(output / _FILES[1], {
         "hidden": hidden, "workers": nodes, "microbatch": microbatch, "microbatches": microbatches, "rate": rate,
@@ -100,26 +107,33 @@ def relay_nodes_command(
         console.print(f"{shown(keeper.path)}: " + ("the run goes on from there" if kept else
                                                    "there is none, so the run begins at its first set"),
                       soft_wrap=True)
-    with Progress(console) as progress, watching() as signals:
+    stopped = 0
+    with Progress(console) as progress:
         progress.stage("build", 1)
         with open_relay(configs, workers=nodes, rate=speed, worker_rate=worker_speed, threads=threads,
-                        arithmetic=arithmetic) as (ring, simulation):
+                        arithmetic=arithmetic) as (ring, simulation), watching(at_once=True) as signals:
             run = NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
                           assessor=Together(*rules) if rules else None)
             rows: list[dict[str, Any]] = keeper.go_on(ring, run) if kept else []
             progress.stage("relay", sets - len(rows))
-            for number in range(len(rows), sets):
-                before = simulation.cycle
-                report = run.step()
-                run.compare()
-                rows.append(_row(run, number, simulation.cycle - before, speed=speed, far=pace))
-                progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
-                if number == 0 and microbatches is None:
-                    run.choose(rows[0]["chosen"])
-                if signals.asked is not None or keeper.due(number + 1, last=number + 1 == sets):
-                    keeper.save(ring, run, rows)
-                if signals.asked is not None:
-                    break
+            try:
+                for number in range(len(rows), sets):
+                    before = simulation.cycle
+                    report = run.step()
+                    run.compare()
+                    with signals.deferred():
+                        rows.append(_row(run, number, simulation.cycle - before, speed=speed, far=pace))
+                        progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
+                        if number == 0 and microbatches is None:
+                            run.choose(rows[0]["chosen"])
+                        keeper.keep(ring, run, rows, last=number + 1 == sets)
+            except Interrupted as interrupted:
+                stopped = interrupted.signal if len(rows) < sets else 0
+                if stopped:
+                    keeper.write()
+    if stopped:
+        console.print(f"interrupted; {keeper.advice(len(rows))}", soft_wrap=True)
+        raise typer.Exit(128 + stopped)
     console.print(_table(rows))
     console.print(_link(rows[-1]), soft_wrap=True)
     console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if run.same else 'OTHER'} bits "
@@ -129,10 +143,6 @@ def relay_nodes_command(
         **run.described(), "widths": widths, "microbatch": plan.microbatch, "peak": plan.peak, "same": run.same,
         "accuracy": run.accuracy, "times": rows})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
-    if signals.asked is not None:
-        console.print(f"interrupted; {shown(keeper.path)} holds {len(rows)} sets: the same command with --resume "
-                      f"(make: RESUME=1) goes on from there", soft_wrap=True)
-        raise typer.Exit(128 + signals.asked)
     if not run.same:
         raise typer.Exit(1)
 

@@ -15,13 +15,15 @@ from host.training.record import HOST, NODE, TrainingConfig
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-__all__ = ["COUNT", "ComputeFormat", "check_range", "compared", "refuse_unused"]
+__all__ = ["COUNT", "SEEDS", "ComputeFormat", "check_range", "compared", "refuse_unused"]
 
 ComputeFormat = Annotated[str, typer.Option(
     help=f"Format that factors of matrix products are rounded to, on the host or on nodes: {', '.join(OPERANDS)}.")]
 
 #: Largest of numbers that count steps, epochs, examples and the like.
 COUNT = 1_000_000_000
+#: Largest seed.
+SEEDS = (1 << 63) - 1
 
 _SERIAL, _BOARD = TransportName.SERIAL, TransportName.BOARD
 _STATELESS = (OptimizerName.SGD,)

@@ -1,6 +1,7 @@
 """The command `gradring sweep`."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from host.sweep.local import LocalEngine
 from host.sweep.tables import tables
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
+from sim.verilated.processes import EndedError
 
 __all__ = ["sweep_command"]
 
@@ -133,10 +135,10 @@ def sweep_command(
         with _SweepProgress(console, len(left)) as progress:
             failures = execution.execute(planned.jobs, folder, engine=engine, ended=progress.ended,
                                          tick=progress.tick)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EndedError) as ended:
         console.print("interrupted; jobs that are done are kept, and the same command goes on from there",
                       soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (ended.signal if isinstance(ended, EndedError) else signal.SIGINT)) from None
     rows, products = sweep.collect(planned, folder), sweep.products(planned, folder)
     if rows or products:
         for table in tables(rows, products):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hdl.choices import choice_error
 from host.commands.console import ArithmeticOption, Progress, make_console, shown
 from host.commands.run_options import check_range
 from host.output import claim, write_json
@@ -38,7 +39,7 @@ def tiling_command(
     chosen = tuple(experiment.METHODS) if methods is None else tuple(name.strip() for name in methods.split(","))
     unknown = [name for name in chosen if name not in experiment.METHODS]
     if unknown:
-        raise ValueError(f"Search must be one of {', '.join(experiment.METHODS)}, not {unknown[0]!r}")
+        raise ValueError(choice_error("Search", experiment.METHODS, unknown[0]))
     experiment.check_installed(chosen)
     claim(output, files=("tiling.json", "tiling.png"))
     console = make_console()

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hdl.choices import choice_error
 from hdl.compression.registry import RAW, ZERO_VALUE
 from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS, Codec
 from sim.golden.ring import GROUP, segment_indices
@@ -58,10 +59,9 @@ class Format:
 
     def __post_init__(self) -> None:
         if self.gradients not in GRADIENT_CODECS:
-            raise ValueError(f"Codec of gradients must be one of {', '.join(GRADIENT_CODECS)}, not "
-                             f"{self.gradients!r}")
+            raise ValueError(choice_error("Codec of gradients", GRADIENT_CODECS, self.gradients))
         if self.weights not in WEIGHT_CODECS:
-            raise ValueError(f"Codec of weights must be one of {', '.join(WEIGHT_CODECS)}, not {self.weights!r}")
+            raise ValueError(choice_error("Codec of weights", WEIGHT_CODECS, self.weights))
         if not 0 <= self.density <= 1:
             raise ValueError(f"Density must be from 0 to 1, not {self.density!r}")
 

@@ -23,7 +23,7 @@ from sim.golden.gemm_estimate import estimate
 from sim.golden.gemm_factors import training_step
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["Model", "Prediction", "format_of", "model_of", "predict", "sizes"]
+__all__ = ["Model", "Prediction", "check_macs", "format_of", "model_of", "predict", "sizes"]
 
 #: Rows of an array of so many multiply-adds per cycle, and its lanes.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
@@ -182,6 +182,12 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
             for work in modelled(layers, staged=staged)]
 
 
+def check_macs(macs: int) -> None:
+    """Raise ``ValueError`` unless there is an array of as many multiply-adds per cycle, or 0."""
+    if macs and macs not in _ARRAYS:
+        raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {macs!r}")
+
+
 def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, examples: int = 32, macs: int = 16,
             schedule: Schedule = _SERIAL, node: NodeConfig | None = None) -> Prediction:
     """Predict a training step.
@@ -204,8 +210,7 @@ def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, 
     node : NodeConfig, optional
         Configuration of the nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
     """
-    if macs and macs not in _ARRAYS:
-        raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {macs!r}")
+    check_macs(macs)
     if schedule.kind not in (Kind.NONE, Kind.STRICT, Kind.LAYERS, Kind.CHUNKS):
         raise ValueError(f"Schedule that is predicted must be none, strict, layers or chunks:n, not {schedule}")
     if not model.widths and schedule.kind is not Kind.NONE:

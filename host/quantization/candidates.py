@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TypeVar
 
+from hdl.choices import choice_error
 from host.quantization.calibration import Calibration
 from host.quantization.network import (
     FloatLayer,
@@ -39,7 +40,7 @@ def configuration(*, scheme: str, rounding: str, extrema: str, calibration: str,
 def _choice(what: str, kind: type[Choice], name: str) -> Choice:
     names = [choice.value for choice in kind]
     if name not in names:
-        raise ValueError(f"{what} must be one of {', '.join(names)}, not {name!r}")
+        raise ValueError(choice_error(what, names, name))
     return kind(name)
 
 

@@ -4,6 +4,7 @@ They are made between two sets, and restored into another relay that computes th
 memories of another pace, and with whatever an earlier run has left in banks and places.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from host.checkpoints.device_frame import read
 from host.checkpoints.keys import user_key
 from host.checkpoints.rejections import RejectionError
 from host.driver.ring import Ring
+from host.output import write_bytes
 from host.relay.node_run import NodeRun
 from host.training import checkpoint
 
@@ -33,15 +35,26 @@ class RelayKeeper:
     def __init__(self, path: Path, options: dict[str, Any], *, sets: int):
         self.path, self.sets = path, sets
         self._identity = {"options": options, "versions": checkpoint.versions()}
+        self._latest: bytes | None = None
 
-    def due(self, done: int, *, last: bool) -> bool:
-        """Whether a checkpoint is to be written behind so many sets."""
-        return self.sets > 0 and (last or done % self.sets == 0)
+    def keep(self, ring: Ring, run: NodeRun, rows: list[Any], *, last: bool) -> None:
+        """Keep the state after the latest set, with figures of all sets, and write the file if it is due."""
+        self._latest = checkpoint.packed(self._identity, {"state": run.state(), "rows": rows},
+                                         device=read(ring, run.live()))
+        if self.sets > 0 and (last or len(rows) % self.sets == 0):
+            self.write()
 
-    def save(self, ring: Ring, run: NodeRun, rows: list[Any]) -> None:
-        """Write the file, with figures of all sets."""
-        checkpoint.save(self.path, self._identity, {"state": run.state(), "rows": rows},
-                        device=read(ring, run.live()))
+    def write(self) -> None:
+        """Write the file with the state after the latest set, if this run has completed a set."""
+        if self._latest is not None:
+            write_bytes(self.path, self._latest)
+
+    def advice(self, sets: int) -> str:
+        """Advice for a run that has ended early, after ``sets`` sets."""
+        if not sets:
+            return "there is no checkpoint, so that the next run begins at its first set"
+        path = os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else self.path
+        return (f"{path} holds {sets} sets: the same command with --resume (make: RESUME=1) goes on from there")
 
     def check(self) -> bool:
         """Whether there is a file; a ``CheckpointError`` unless it is of this run."""

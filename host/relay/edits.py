@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hdl.choices import choice_error
 from hdl.compression.registry import FETCH_FORMATS
 from host.relay.plan import RelayPlan, Worker, make_relay_plan
 
@@ -79,7 +80,7 @@ class Structure:
                              f"{len(self.formats)}")
         for name in self.formats:
             if name not in FETCH_FORMATS:
-                raise ValueError(f"Format must be one of {', '.join(FETCH_FORMATS)}, not {name!r}")
+                raise ValueError(choice_error("Format", FETCH_FORMATS, name))
         if not 0 <= self.rate <= np.finfo(np.float32).max:
             raise ValueError(f"Rate must be a finite number of zero or more, not {self.rate!r}")
         object.__setattr__(self, "rate", float(np.float32(self.rate)))

@@ -41,7 +41,7 @@ from sim.arithmetic import functions
 from sim.golden.codecs import RAW
 from sim.golden.relay import Counts, Share, resident_set, total_loss
 
-__all__ = ["NodeRun", "server_node", "worker_node", "worker_of"]
+__all__ = ["NodeRun", "check_structure", "server_node", "worker_node", "worker_of"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -76,6 +76,30 @@ class _Next:
     structure: Structure
     program: SetProgram
     units: Sequence[tuple[int, Bits, Sequence[Bits]]]
+
+
+def check_structure(structure: Structure, worker: NodeConfig, server: NodeConfig, *, planes: int) -> None:
+    """Check that nodes can have a structure.
+
+    Parameters
+    ----------
+    structure : Structure
+    worker, server : NodeConfig
+    planes : int
+        State planes of the optimizer.
+
+    Raises
+    ------
+    ValueError
+        Nodes lack its formats, or the server has no room for its units.
+    """
+    formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
+    if formats and not (worker.fetch_formats and server.fetch_formats):
+        raise ValueError(f"Format of layers on nodes without fetch_formats must be {RAW}, not "
+                         f"{' and '.join(sorted(formats))}")
+    if server.fetch_formats and units > ENTRIES:
+        raise ValueError(f"Units must be at most {ENTRIES}, the entries of the server's table of counts, not {units}")
+    check_server(structure.plan.units, planes=planes, far_words=server.far_words)
 
 
 class NodeRun(RelayRun):
@@ -128,12 +152,7 @@ class NodeRun(RelayRun):
             Nodes lack its formats, or the server's table of counts has no room for its units.
         """
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
-        others, units = set(structure.formats) - {RAW}, len(structure.plan.units)
-        if others and not all(device.config.fetch_formats for device in self._nodes.devices):
-            raise ValueError(f"Format of layers on nodes without fetch_formats must be {RAW}, not "
-                             f"{' and '.join(sorted(others))}")
-        if server.fetch_formats and units > ENTRIES:
-            raise ValueError(f"Units must be at most {ENTRIES}, those of the server's table of counts, not {units}")
+        check_structure(structure, worker, server, planes=self._optimizer.planes)
         return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
             rows=worker.compute, lanes=worker.lanes, operands=worker.operands))
 
@@ -144,8 +163,6 @@ class NodeRun(RelayRun):
                 self._banked or self._running.plan.digest == structure.plan.digest):
             return self.relay
         lists = self._compiled(structure)
-        check_server(structure.plan.units, planes=self._optimizer.planes,
-                     far_words=self._nodes.devices[-1].config.far_words)
         self.relay = RelayRing(self._nodes, lists)
         self.relay.serve(self.server.masters, self.server.state)
         return self.relay

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.compute.operands import FP32, OPERANDS
 from hdl.config import NodeConfig
@@ -129,10 +130,10 @@ class SweepConfig:
         known = dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS])
         for name in self.formats or ():
             if name not in known:
-                raise ValueError(f"Format must be one of {', '.join(known)}, not {name!r}")
+                raise ValueError(choice_error("Format", known, name))
         for name in self.compute_formats or ():
             if name not in OPERANDS:
-                raise ValueError(f"Compute format must be one of {', '.join(OPERANDS)}, not {name!r}")
+                raise ValueError(choice_error("Compute format", OPERANDS, name))
         if self.compute_formats is not None and WorkloadName.DIGITS not in self.workloads:
             raise ValueError("Compute formats are for workload digits, which must be among the workloads")
         for nodes in self.nodes or ():

@@ -22,7 +22,7 @@ from host.checkpoints.rejections import RejectionError
 from host.output import write_bytes
 from sim import json_files
 
-__all__ = ["ADVICE", "NAME", "CheckpointError", "load", "peek", "save", "versions"]
+__all__ = ["ADVICE", "NAME", "CheckpointError", "load", "packed", "peek", "save", "versions"]
 
 NAME = "checkpoint.tar"
 
@@ -41,11 +41,21 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Write a file that replaces an older one once it is whole.
+    """Write a file that replaces an older one once it is whole; parameters and errors are those of :func:`packed`.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    write_bytes(path, packed(identity, content, device=device))
+
+
+def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> bytes:
+    """Bytes of a checkpoint.
 
     Parameters
     ----------
-    path : Path
     identity : dict
         Values that must be the same where the file is read, as JSON has them: a dictionary of dictionaries.
     content : object
@@ -56,13 +66,13 @@ def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFr
     Raises
     ------
     OutputError
-        The file, or the key, cannot be written.
+        The key cannot be written.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
     frame = ProcessFrame(state={"identity": identity, "content": content}, order=batches,
                          step=batches["number"] if batches else 0)
-    write_bytes(path, make(frame, device, key=user_key(), stamp=Stamp(time=int(time.time()))))
+    return make(frame, device, key=user_key(), stamp=Stamp(time=int(time.time())))
 
 
 def load(path: Path, identity: dict[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from host.checkpoints.keys import user_key
 from host.driver.ring import Ring
 from host.models.layers import Array
 from host.topology.course import Course
@@ -68,13 +69,14 @@ class Signals:
 
     asked: int | None = None
 
-    def __init__(self, grace: float = 0):
-        self._grace = grace
+    def __init__(self, *, grace: float = 0, at_once: bool = False):
+        self._grace, self._at_once = grace, at_once
         self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first one waits for the end of the step, another one does not."""
-        if self.asked is not None:
+        """Handle a signal: the first one waits for the end of the step, unless it acts at once; another one does
+        not."""
+        if self._at_once or self.asked is not None:
             raise Interrupted(number)
         self.asked = number
         if self._grace:
@@ -89,6 +91,16 @@ class Signals:
         if self._timer is not None:
             self._timer.cancel()
 
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Defer the first signal to the end of the block, which then raises :class:`Interrupted`."""
+        before, self._at_once = self._at_once, False
+        try:
+            yield
+        finally:
+            self._at_once = before
+        self.check()
+
     def check(self) -> None:
         """Raise :class:`Interrupted` if a signal has come."""
         if self.asked is not None:
@@ -96,15 +108,17 @@ class Signals:
 
 
 @contextlib.contextmanager
-def watching(*, grace: float = 0) -> Iterator[Signals]:
-    """Handle SIGINT and SIGTERM for as long as the block takes; in the main thread only.
+def watching(*, grace: float = 0, at_once: bool = False) -> Iterator[Signals]:
+    """Handle SIGINT and SIGTERM during the block; in the main thread only.
 
     Parameters
     ----------
     grace : float
         See :class:`Signals`.
+    at_once : bool
+        Whether the first signal raises :class:`Interrupted`, for steps that take minutes.
     """
-    signals = Signals(grace)
+    signals = Signals(grace=grace, at_once=at_once)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
@@ -141,6 +155,11 @@ class Keeper:
         if self.steps is None:
             return run.due
         return self.steps > 0 and (run.complete or len(run.training.steps) % self.steps == 0)
+
+    def check_key(self) -> None:
+        """Raise what :func:`host.checkpoints.keys.user_key` raises, unless no checkpoint is wanted."""
+        if self.steps != 0:
+            user_key()
 
     def save(self, content: dict[str, Any]) -> bool:
         """Write the file, unless none is wanted; tell whether there is one."""

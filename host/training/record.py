@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from hdl.choices import choice_error
 from hdl.group import GROUP
 from host.driver.memory import Allocation
 from host.memory.policy_search import KINDS
@@ -60,7 +61,7 @@ class FarMemory:
         if not 1 / 1024 <= self.rate <= 1:
             raise ValueError(f"Rate of far memory must be between 1/1024 and 1 words per cycle, not {self.rate:g}")
         if self.kind not in KINDS:
-            raise ValueError(f"Memory must be one of {', '.join(KINDS)}, not {self.kind!r}")
+            raise ValueError(choice_error("Memory", KINDS, self.kind))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["EndedError", "ToolError", "ended_by_signals", "in_parallel", "run"]
+__all__ = ["PATIENCE", "EndedError", "ToolError", "ended_by_signals", "in_parallel", "run"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: Signals that end a program.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds after a signal in which what is tidied up is not disturbed by another one.
+PATIENCE = 3.0
 #: Lines of a failed program's output that an error shows.
 _TAIL = 40
 #: Seconds that a program has to end, before it is killed.
@@ -72,20 +76,29 @@ class EndedError(SystemExit):
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that work in progress is tidied up.
+    """Have SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that work is tidied up.
 
     A signal that is ignored, as under ``nohup``, stays so, and one that the program handles already is left to it.
+    Another signal while work is tidied up for longer than :data:`PATIENCE` seconds ends the process at once.
     In another thread than the main one nothing changes.
     """
     def end(number: int, frame: FrameType | None) -> None:
         # What is tidied up must not be ended as well. Programs would inherit SIG_IGN, but not this.
-        signal.signal(number, lambda *_: None)
+        asked = time.monotonic()
+
+        def again(number: int, frame: FrameType | None) -> None:
+            if time.monotonic() > asked + PATIENCE:
+                os._exit(128 + number)
+
+        for handled in _ENDING:
+            if handled in before:
+                signal.signal(handled, again)
         raise EndedError(number)
 
     before: dict[int, signal._HANDLER] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
+        for number in _ENDING:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 before[number] = signal.signal(number, end)
     try:
         yield

@@ -113,7 +113,8 @@ def test_mapper_survives_names_of_bits(results, monkeypatch):
 def test_unknown_unit(capsys):
     assert synth.main(["--unit", "floating.subtract"]) == 1
     error = capsys.readouterr().err
-    assert re.fullmatch(r"error: Unit must be one of .*floating\.add, .*stream\.queue.*, not 'floating\.subtract'\n",
+    assert re.fullmatch(r"error: Unit must be one of the \d+ of `python -m boards.verilog --list`, not "
+                        r"'floating\.subtract': did you mean .*\?\n",
                         error)
 
 

@@ -93,7 +93,8 @@ def test_long_names_are_digests(verilog_folder, monkeypatch):
 def test_unknown_unit(verilog_folder, capsys):
     assert verilog.main(["--unit", "floating.subtract"]) == 1
     error = capsys.readouterr().err
-    assert re.fullmatch(r"error: Unit must be one of .*floating\.add, .*node, .*, not 'floating\.subtract'\n", error)
+    assert re.fullmatch(r"error: Unit must be one of the \d+ of `python -m boards.verilog --list`, not "
+                        r"'floating\.subtract': did you mean .*\?\n", error)
     assert not list(verilog_folder.iterdir())
 
 

@@ -89,9 +89,10 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"queues": 4}, r"^Queue count must be 1, 2 or 3, not 4$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
-        ({"weight_codec": "mx7"}, rf"^Weight codec must be one of {', '.join(registry.WEIGHT_CODECS)}, not 'mx7'$"),
+        ({"weight_codec": "mx7"}, rf"^Weight codec must be one of {', '.join(registry.WEIGHT_CODECS)}, not 'mx7': did"
+                                  r" you mean mx9 or mx6 or mx4\?$"),
         ({"gradient_codec": "mx7"}, rf"^Gradient codec must be one of {', '.join(registry.GRADIENT_CODECS)}, "
-                                    r"not 'mx7'$"),
+                                    r"not 'mx7': did you mean mx9 or mx6 or mx4\?$"),
         ({"nodes_max": 256}, r"^Largest ring must be between 1 and 255 nodes, not 256$"),
         ({"nodes_max": 17, "queues": 2, "replay": True},
          r"^Largest ring must be at most 16 nodes with two queues and replay, since ranks in control words and in "

@@ -195,8 +195,10 @@ class TestTrain:
         assert gateware == native
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        (["--gradients", "mx7"], f"error: Gradient codec must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'\n"),
-        (["--weights", "mx7"], f"error: Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'\n"),
+        (["--gradients", "mx7"], f"error: Gradient codec must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'"
+                                 f": did you mean mx9 or mx6 or mx4?\n"),
+        (["--weights", "mx7"], f"error: Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
+                               f": did you mean mx9 or mx6 or mx4?\n"),
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
         (["--workload", "text", "--compare"], "error: Workload to be compared with sgd must be digits, not text\n"),
@@ -283,7 +285,7 @@ class TestTrain:
         code, _, err = run("train", "--optimizer", "adamant")
         assert code == 2
         for name in ("sgd", "momentum", "nesterov", "adam", "adamw"):
-            assert f"'{name}'" in err
+            assert name in err
 
 
 class TestInfo:

@@ -48,7 +48,8 @@ class TestCommand:
 
     @pytest.mark.parametrize(("options", "message"), [
         (("--workload", "text"), "Option --compute-formats is for workload digits, not text: leave it out"),
-        ((), "Compute format must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, nvfp4, not 'mx5'")])
+        ((), "Compute format must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, nvfp4, not 'mx5': "
+             "did you mean mx9 or mx6 or mx4?")])
     def test_compute_formats(self, run, options, message):
         assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
 

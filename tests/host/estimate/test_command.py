@@ -47,12 +47,12 @@ def test_run(run, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--targets", "nearer"), "Target must be one of near; far, not 'nearer'"),
+    (("--targets", "nearer"), "Target must be one of near; far, not 'nearer': did you mean near?"),
     (("--targets", "far"), "Latency of far must be 16 to 271 cycles, which links can be delayed to, not 400"),
     (("--targets", "near", "--lengths", "1024"), "Nodes of e must have room for 512 elements of state to run K = "
                                                  "1,024, serial, not for 512"),
     (("--examples", 0), "Examples must be between 1 and 64, not 0"),
-    (("--lengths", "257"), "Length must be one of 256; 1024; 4832, not '257'"),
+    (("--lengths", "257"), "Length must be one of 256; 1024; 4832, not '257': did you mean 256?"),
 ])
 def test_refused(run, tmp_path, arguments, message):
     """Before anything is built or written."""

@@ -1,0 +1,154 @@
+"""All options of all commands: wrong values are refused in one line, before anything is built, run or written.
+
+Commands and options are those of the command line itself, so that a new one is tried without a change here. A value
+that is legal is in :data:`LEGAL`.
+"""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import typer
+from typer import core
+
+from host import cli, output
+from host.commands import console
+from host.sweep import execution
+from sim.verilated import cache_content
+
+LARGE = str(10**22 + 7)
+
+#: Command lines that options apply to; an option is tried with the first one that takes it.
+CONTEXTS = {
+    "train": ("{}", "--straggler 3:2 {}", "--links slots --jobs 2 {}", "--overlap layers {}", "--compute node {}",
+              "--faults 1e-4 {}", "--workload text --compute node --activations 6144 {}", "--topology 2x2 {}",
+              "--device /dev/null {}"),
+    "launch": ("{} script.py",),
+    "quantize": ("--train --no-synth {}", "--train --no-synth --calibration percentile {}", "--no-synth {}"),
+    "migrate": ("{}", "--source board {}"),
+    "sweep": ("--no-synth {}",),
+}
+
+#: Values that are legal, by command and option.
+LEGAL = {
+    "train --threads": {LARGE}, "train --learning-rate": {"0", LARGE}, "train --momentum": {LARGE},
+    "train --dampening": {"0", "-1", LARGE}, "train --weight-decay": {"0", LARGE}, "train --clip": {"0", LARGE},
+    "train --device": {"no-such-name"}, "train --reconnect": {"0"}, "train --faults": {"0"},
+    "train --fault-seed": {"0"}, "train --lambda": {"0"}, "train --deadline": {"0"}, "train --skew": {"0"},
+    "train --checkpoint": {"0"}, "train --seed": {"0"}, "predict --macs": {"0"},
+    "sweep --scheduler": {"no-such-name"}, "relay-nodes --rate": {"0"}, "relay-nodes --momentum": {"0"},
+    "relay-nodes --seed": {"0"}, "relay-nodes --threads": {LARGE}, "relay-nodes --checkpoint": {"0"},
+    "migrate --after": {"0"}, "migrate --threads": {LARGE}, "migrate --seed": {"0"}, "quantize --seed": {"0"},
+    "quantize --threads": {LARGE}, "launch --threads": {LARGE},
+}
+
+
+class Reached(BaseException):
+    """Something would have been built, run or written."""
+
+
+def walk(command, path=()):
+    """All commands that can be called, with their names."""
+    children = getattr(command, "commands", {})
+    if not children:
+        yield " ".join(path), command
+    for name, child in children.items():
+        yield from walk(child, (*path, name))
+
+
+PARAMETERS = [(name, parameter) for name, command in walk(typer.main.get_command(cli.app))
+              for parameter in command.params]
+OPTIONS = [(name, option) for name, option in PARAMETERS
+           if isinstance(option, core.TyperOption) and not option.is_flag
+           and option.type_descriptor.annotation is not Path]
+PATHS = [(name, parameter) for name, parameter in PARAMETERS if parameter.type_descriptor.annotation is Path]
+
+
+def name_of(value):
+    return getattr(value, "name", value)
+
+
+def stop(*arguments, **options):
+    raise Reached
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Run the program to the first thing that is built or run: exit code, None if there is one, and error."""
+    monkeypatch.setattr(cache_content, "prune", stop)
+    monkeypatch.setattr(execution, "execute", stop)
+    stage = console.Progress.stage
+    monkeypatch.setattr(console.Progress, "stage", lambda self, name, *others: (
+        stage(self, name, *others) if name == "data" else stop()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as caught:
+            code = caught.code
+        except Reached:
+            code = None
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def outcome(call, command, option):
+    """What comes of an option, with the first context that takes it."""
+    for context in CONTEXTS.get(command, ("{}",)):
+        code, err = call(*command.split(), *context.format(option).split())
+        if "leave it out" not in err:
+            break
+    return code, err
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS, ids=name_of)
+def test_wrong_values(call, monkeypatch, command, option):
+    prepare = output.prepare
+    for module in [module for module in sys.modules.values() if isinstance(module, types.ModuleType)]:
+        if module.__name__.partition(".")[0] == "host":
+            for name in [name for name, value in vars(module).items() if value is prepare]:
+                monkeypatch.setattr(module, name, stop)
+    numeric = option.type_descriptor.annotation in (int, float)
+    wrong = {}
+    for value in ("0", "-1", LARGE, "nan", "x") if numeric else ("no-such-name",):
+        code, err = outcome(call, command, f"{option.opts[0]}={value}")
+        legal = value in LEGAL.get(f"{command} {option.opts[0]}", ())
+        refused = code in (1, 2) and "leave it out" not in err and len(err.splitlines()) == 1
+        if refused if legal else not refused:
+            wrong[value] = code, err
+    assert not wrong
+
+
+@pytest.mark.parametrize(("command", "parameter"), PATHS, ids=name_of)
+def test_wrong_paths(call, tmp_path, command, parameter):
+    """A path below a file can neither be read nor written."""
+    path = tmp_path / "script.py" / "new" / "name.py"
+    code, err = outcome(call, command, f"{parameter.opts[0]}={path}" if isinstance(parameter, core.TyperOption)
+                        else str(path))
+    assert (code, len(err.splitlines())) == (1, 1), err
+    assert "script.py" in err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("relay-nodes --hidden 64x70", "Units must be at most 64, the entries of the server's table of counts, not 71"),
+    ("migrate --interval 3", "Update interval must be 1, 2, 4 or 8, not 3"),
+    ("launch --link-latency 0 script.py", "Link latency must be between 1 and 1,000,000, not 0"),
+])
+def test_messages(call, arguments, message):
+    assert call(*arguments.split()) == (1, f"error: {message}\n")
+
+
+@pytest.mark.parametrize("command", ["train --hidden none", "train --straggler 3:2", "relay-nodes", "migrate"])
+@pytest.mark.parametrize("content", [b"", b"x" * 5000])
+def test_wrong_key(call, monkeypatch, tmp_path, command, content):
+    """A key that is none is refused before anything is built."""
+    (tmp_path / "key").write_bytes(content)
+    monkeypatch.setenv("GRADRING_KEY", str(tmp_path / "key"))
+    assert call(*command.split(), "--output", "new") == (
+        1, f"error: {tmp_path / 'key'} must have a key of 32 to 4,096 bytes\n")
