@@ -277,9 +277,8 @@ class NodeConfig:
             raise ValueError(choice_error("Weight codec", WEIGHT_CODECS, self.weight_codec))
         if self.gradient_codec not in GRADIENT_CODECS:
             if self.gradient_codec in WEIGHT_CODECS:
-                names = ", ".join(GRADIENT_CODECS)
                 raise ValueError("Gradient codec must take any number, since a sum of values in a codebook need not "
-                                 f"be in it: one of {names}, not {self.gradient_codec!r}")
+                                 f"be in it: one of {', '.join(GRADIENT_CODECS)}, not {self.gradient_codec!r}")
             raise ValueError(choice_error("Gradient codec", GRADIENT_CODECS, self.gradient_codec))
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= MOST_NODES:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")

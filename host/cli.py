@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import enum
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -45,43 +44,33 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.memory import fitted
 from host.driver.nodes import TIMEOUT
-from host.jobs.job import JobError
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
-from host.output import claim, claims, prepare, write_json
-from host.plain_text import printable_lines, tolerate
-from host.pytorch.launch import LaunchError
+from host.output import claim, prepare, write_json
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
 from host.reports import measured as schedules
 from host.reports import measured_trace, report, training_page
-from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
 from host.training.engine import engine_node
 from host.training.experiment import GRACE, Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, OptimizerName, create
-from host.training.record import NODE, Training, TrainingConfig, TrainingError
+from host.training.record import NODE, Training, TrainingConfig
 from host.training.run_check import check_run
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, LONGEST_REPLAYED, TransportName, open_session
 from sim.link_faults import RandomFaults
-from sim.verilated import cache_folder, toolchain
+from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
-from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="Train neural networks on a ring of FPGA nodes, simulated cycle by cycle.")
-
-#: What the user can mend, and no fault of the program: shown as a message, without a traceback.
-EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, JobError, LaunchError,
-            toolchain.ToolError)
-
 
 class Moments(enum.Enum):
     """Formats in which nodes store the optimizer's state."""
@@ -435,31 +424,7 @@ add_commands(app)
 
 def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
-    if sys.stdout is None:  # files would take its number
-        print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
-        sys.exit(1)
-    tolerate(sys.stdout, sys.stderr)
-    try:
-        cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
-        with ended_by_signals(), claims():
-            sys.exit(app(standalone_mode=False) or 0)
-    except typer.TyperException as error:
-        sys.exit(usage.report(error))
-    except BrokenPipeError:
-        sys.exit(usage.close_output())
-    except EXPECTED as error:
-        print(f"error: {printable_lines(str(error))}", file=sys.stderr)
-        sys.exit(1)
-    except MemoryError:
-        print("error: Memory must suffice for the command, not run out: raise its limit (ulimit -v), or take a "
-              "smaller model", file=sys.stderr)
-        sys.exit(1)
-    except Interrupted as error:
-        print(f"ended by {error}", file=sys.stderr)
-        sys.exit(128 + error.signal)
-    except EndedError as error:
-        print(f"ended by {error.signal.name}", file=sys.stderr)
-        raise
+    usage.run(app)
 
 
 if __name__ == "__main__":

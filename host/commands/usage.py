@@ -8,8 +8,23 @@ from collections.abc import Sequence
 import typer
 
 from hdl.choices import choice_error
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
+from host.jobs.job import JobError
+from host.output import claims
+from host.plain_text import printable_lines, tolerate
+from host.pytorch.launch import LaunchError
+from host.sweep.jobs import SweepError
+from host.training.experiment import Interrupted
+from host.training.record import TrainingError
+from sim.verilated import cache_folder, toolchain
+from sim.verilated.processes import EndedError, ended_by_signals
 
-__all__ = ["close_output", "report"]
+__all__ = ["EXPECTED", "close_output", "report", "run"]
+
+#: What the user can mend, and no fault of the program: shown as a message, without a traceback.
+EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, JobError, LaunchError,
+            toolchain.ToolError)
 
 #: Exit code of a command line that is wrong.
 _WRONG = 2
@@ -53,3 +68,32 @@ def close_output() -> int:
         except (OSError, ValueError, AttributeError):  # not a file, or closed
             continue
     return 1
+
+
+def run(app: typer.Typer) -> None:
+    """Run the command that the command line names, with messages in place of tracebacks, and end the process."""
+    if sys.stdout is None:  # files would take its number
+        print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
+        sys.exit(1)
+    tolerate(sys.stdout, sys.stderr)
+    try:
+        cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
+        with ended_by_signals(), claims():
+            sys.exit(app(standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        sys.exit(report(error))
+    except BrokenPipeError:
+        sys.exit(close_output())
+    except EXPECTED as error:
+        print(f"error: {printable_lines(str(error))}", file=sys.stderr)
+        sys.exit(1)
+    except MemoryError:
+        print("error: Memory must suffice for the command, not run out: raise its limit (ulimit -v), or take a "
+              "smaller model", file=sys.stderr)
+        sys.exit(1)
+    except Interrupted as error:
+        print(f"ended by {error}", file=sys.stderr)
+        sys.exit(128 + error.signal)
+    except EndedError as error:
+        print(f"ended by {error.signal.name}", file=sys.stderr)
+        raise

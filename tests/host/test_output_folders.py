@@ -15,6 +15,7 @@ import typer
 
 from host import cli, output
 from host.commands import launch
+from sim.json_files import sealed
 
 #: Arguments without which a command ends before it takes its folder, or takes long.
 _NEEDED = {"launch": ("script.py",), "estimate": ("--targets", "4 MACs", "--lengths", 256)}
@@ -98,7 +99,7 @@ def test_memory_continues(run, folder, monkeypatch):
     monkeypatch.setattr(memory.Results, "complete", lambda self: iter(()))
     monkeypatch.setattr(output, "_put_away", lambda folder, files, keep: sys.exit(f"{files} {keep}"))
     for source, kept in ((memory._digest(), "('memory.json',)"), ("another", "()")):
-        (folder / "memory.json").write_text(json.dumps({"source": source, "parts": {"checks": {}}}))
+        (folder / "memory.json").write_text(json.dumps(sealed({"source": source, "parts": {"checks": {}}})))
         code, _, _ = run("memory", "--output", folder)
         assert code == f"('memory.json',) {kept}"
 
