@@ -146,7 +146,11 @@ class Reduction:
             self._kept[parameter] = job, first
             first += parameter.numel()
 
-    def _made(self) -> Made:
+    def _made(self) -> Made | None:
+        """Passes up to here; None under ``join()``, where a rank without inputs takes part in the sums of others."""
+        module = self._module()
+        if module is not None and module._join_config.enable:
+            return None
         return Made(forward=self.passes.forward, backward=self.passes.backward)
 
 

@@ -27,7 +27,7 @@ class TestCandidates:
         ({"scheme": "best"}, "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
         ({"rounding": "up"}, "Rounding must be one of nearest, truncate, not 'up'"),
         ({"extrema": "few"}, "Extrema must be one of weights, zero, aligned, not 'few'"),
-        ({"calibration": "max"}, "Calibration must be one of minmax, percentile, not 'max'"),
+        ({"calibration": "max"}, "Calibration must be one of minmax, percentile, not 'max': did you mean minmax?"),
         ({"bits": 6}, "Bits must be 4 or 8, not 6"),
     ])
     def test_errors(self, changes, message):
