@@ -15,6 +15,8 @@ this one; in a clone they stand beside it. They are imported when a name is used
 import importlib
 from typing import TYPE_CHECKING
 
+from gradring import names as names  # before all others
+
 if TYPE_CHECKING:
     from hdl.config import NodeConfig
     from host.driver.diagnosis import RingError

@@ -29,7 +29,7 @@ from host.commands.info import show_version
 from host.commands.others import add_commands
 from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
 from host.commands.run_files import FILES, advice, identity_of, space
-from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused
+from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused, show_moments_note
 from host.commands.topology_options import (
     DisableOption,
     EnableOption,
@@ -123,7 +123,8 @@ def train_command(
         show_default=False)] = None,
     clip: Annotated[float | None, typer.Option(
         help="Largest magnitude of an element of the mean gradient. [default: none]", show_default=False)] = None,
-    moments: Annotated[Moments, typer.Option(help="Format of momentum and moments on the nodes.")] = Moments.FP32,
+    moments: Annotated[Moments, typer.Option(
+        help="Format of momentum and moments; second moments of bf16 do not decay with adam's b2.")] = Moments.FP32,
     weights: Annotated[str, typer.Option(
         help=f"Codec of new weights, whose fp32 masters their owners keep: {', '.join(WEIGHT_CODECS)}.")
     ] = NodeConfig.weight_codec,
@@ -225,7 +226,6 @@ def train_command(
         event_files.needed()
     if chakra is not None:
         chakra_files.needed()
-
     given = given_options(context)
     for name, special in (("straggler", late_options), ("jobs", job_options)):
         if special.asked(context.params, given):
@@ -288,6 +288,7 @@ def train_command(
     count = threads_of(threads, nodes, others)
     with Progress(console) as progress:
         progress.stage("data")
+        show_moments_note(config, progress.say)
         task: Workload
         if text:
             task = CharacterModel(topics(context=TransformerConfig.context))

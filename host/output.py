@@ -25,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sim import json_files
+
 __all__ = ["PREVIOUS", "OutputError", "claim", "claims", "prepare", "release", "replacing", "write_bytes",
            "write_json"]
 
@@ -299,5 +301,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`."""
-    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`.
+
+    Numbers that are not finite are null, and noted: see :func:`sim.json_files.finite`.
+    """
+    write_bytes(path, (json.dumps(json_files.finite(value), indent=2, allow_nan=False) + "\n").encode())

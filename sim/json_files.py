@@ -3,6 +3,8 @@
 Every damage is a ``ValueError`` with a line that names the file. The text must be UTF-8; no object has a key twice;
 numbers are finite, and integers have at most 128 bits; values are nested at most :data:`DEPTH` deep.
 
+JSON has no infinite numbers: :func:`finite` makes a value of any program one that can be written.
+
 A program that keeps values for itself seals them (:func:`sealed`): the SHA-256 digest of the value is in the file, so
 that what was changed by hand or damaged is not used.
 """
@@ -15,14 +17,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DEPTH", "LARGEST", "parse", "parse_product", "read", "read_product", "read_sealed", "sealed"]
+__all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product", "read", "read_product",
+           "read_sealed", "sealed"]
 
 #: Bytes of a text, since its values take up to 25 times the memory; and depth of its values.
 LARGEST, DEPTH = 1 << 24, 64
 #: Largest magnitude of an integer: generators of random numbers have states of 128 bits.
 _MOST = 1 << 128
-#: Key of the digest of a sealed value.
-_SEAL = "sha256"
+#: Key of the digest of a sealed value, and of the numbers of a value that are not finite.
+_SEAL, NOT_FINITE = "sha256", "not_finite"
 
 
 def _integer(text: str) -> int:
@@ -118,14 +121,37 @@ def read_product(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
+def finite(value: Any) -> Any:
+    """A value that can be written: null in place of each number that is infinite or none.
+
+    An object that has such numbers gets the member ``not_finite``, with the number of each by its path:
+    ``{"rows[3].loss": "nan"}``.
+    """
+    numbers: dict[str, str] = {}
+    made = _finite(value, "", numbers)
+    return {**made, NOT_FINITE: numbers} if numbers and isinstance(made, dict) else made
+
+
+def _finite(value: Any, path: str, numbers: dict[str, str]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        numbers[path] = str(float(value))
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item, f"{path}.{key}" if path else str(key), numbers) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item, f"{path}[{number}]", numbers) for number, item in enumerate(value)]
+    return value
+
+
 def _digest(value: Mapping[str, Any]) -> str:
     text = json.dumps({name: part for name, part in value.items() if name != _SEAL}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A value with its digest, as :func:`read_sealed` reads it again."""
-    return {**value, _SEAL: _digest(json.loads(json.dumps(value, allow_nan=False)))}  # keys are texts in a file
+    """A value, as :func:`finite` has it, with its digest, as :func:`read_sealed` reads it again."""
+    written = finite(value)
+    return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # keys are texts in a file
 
 
 def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:

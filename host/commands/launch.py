@@ -60,7 +60,8 @@ def launch_command(
         help="Part of the elements of gradients that nodes send, on average: the largest ones; the others wait. "
              "[default: all that are not zero]", show_default=False)] = None,
     bf16_moments: Annotated[bool, typer.Option(
-        "--bf16-moments", help="Nodes store momentum and moments as bfloat16.")] = False,
+        "--bf16-moments", help="Nodes store momentum and moments as bfloat16. A second moment does not decay then "
+                                  "with a b2 above 0.996, such as PyTorch's 0.999.")] = False,
     timeout: Annotated[float, typer.Option(
         help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.")
     ] = Patience.timeout,

@@ -92,6 +92,11 @@ def quantize_command(
                              f"leave it out")
         if onnx:
             quantize.check_onnx()  # before anything is built
+        layers = None
+        if trained is not None:
+            layers = quantize.layers_of(trained, data)
+            chosen = candidates(len(layers), calibration=config.calibration, percentile=percentile)
+            quantize.check_layers(layers, data, chosen)
         claim(output, files=_FILES, keep=() if trained is None else ("weights.npz",))
         cells = CellCount(UNITS if synth else ())
         stack.callback(cells.close)
@@ -114,9 +119,10 @@ def quantize_command(
                 weights_files.save(trained, path)
                 seconds["train"] = time.perf_counter() - begun
             begun = time.perf_counter()
-            layers = quantize.layers_of(trained, data)
+            if layers is None:
+                layers = quantize.layers_of(trained, data)
+                chosen = candidates(len(layers), calibration=config.calibration, percentile=percentile)
             exported, agreement = quantize.export(layers, data, config, output, onnx=onnx)
-            chosen = candidates(len(layers), calibration=config.calibration, percentile=percentile)
             progress.stage("quantize", len(chosen))
             result = quantize.collect(
                 layers, data, session.ring, chosen, lut4=lut4 if synth else lambda unit: None,

@@ -10,12 +10,12 @@ import typer
 from hdl.board import BOARDS
 from hdl.compute.operands import OPERANDS
 from hdl.config import FP32
-from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName
+from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, moments_note
 from host.training.record import HOST, NODE, TrainingConfig
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-__all__ = ["COUNT", "SEEDS", "ComputeFormat", "check_range", "compared", "refuse_unused"]
+__all__ = ["COUNT", "SEEDS", "ComputeFormat", "check_range", "compared", "refuse_unused", "show_moments_note"]
 
 ComputeFormat = Annotated[str, typer.Option(
     help=f"Format that factors of matrix products are rounded to, on the host or on nodes: {', '.join(OPERANDS)}.")]
@@ -116,3 +116,9 @@ def compared(config: TrainingConfig, name: OptimizerName, *, text: bool,
         raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
     return dataclasses.replace(
         config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
+
+
+def show_moments_note(config: TrainingConfig, say: Callable[[str], None]) -> None:
+    """Say it if the nodes' format of the optimizer's state keeps it from decaying."""
+    if (note := moments_note([config.optimizer], packed_state=config.packed_state)) is not None:
+        say(note)

@@ -10,6 +10,7 @@ Example
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
@@ -28,14 +29,18 @@ from host.jobs.checks import (
     groups_of,
 )
 from host.jobs.job import Job
-from host.training.optimizers import Optimizer
+from host.training.optimizers import Optimizer, moments_note
 from host.transports.session import LATENCY, LONGEST, open_session
 from sim.verilated.native import Arithmetic
 
-__all__ = ["LARGEST", "node_for", "simulate"]
+__all__ = ["LARGEST", "MomentsWarning", "node_for", "simulate"]
 
 LARGEST = 1 << 17
 """Elements of the longest vector for which nodes get memories of their own size; longer ones are cut into parts."""
+
+
+class MomentsWarning(UserWarning):
+    """Moments that nodes store as bfloat16 do not decay."""
 
 
 _NODE: dict[str, Argument] = {
@@ -113,7 +118,8 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     density : float, optional
         Part of the elements that nodes send.
     packed_state : bool
-        Whether nodes store the optimizer's state as bfloat16.
+        Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
+        0.996, such as the default, and :class:`MomentsWarning` is given.
     node : NodeConfig, optional
         Nodes to simulate; by default those of :func:`node_for`.
     part : int, optional
@@ -156,6 +162,8 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         raise ValueError("Codecs must be left out with a node, which has its own")
     check_job(node, lengths, nodes=nodes, optimizers=optimizers, packed_state=packed_state, density=density,
               part=part)
+    if (note := moments_note(optimizers, packed_state=packed_state)) is not None:
+        warnings.warn(note, MomentsWarning, stacklevel=3)  # the caller's line, outside of the checks of arguments
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(open_session(
             node, nodes=nodes, threads=threads, arithmetic=arithmetic, host_port=host_port, latency=link_latency,

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from host.jobs.figures import Figures
 from host.jobs.job import Job
-from host.jobs.simulate import simulate
+from host.jobs.simulate import MomentsWarning, simulate
 from host.pytorch.messages import AllReduce, Open, Request, Save, Step
+from host.training.optimizers import moments_note
 from host.transports.session import LATENCY
 from sim.verilated.native import Arithmetic
 
@@ -65,6 +67,8 @@ class Jobs:
         Context in which simulations are open.
     announce : callable
         Called with the name of each stage of a build.
+    say : callable
+        Called with a line about a job, once for each such line.
 
     Members
     -------
@@ -77,8 +81,10 @@ class Jobs:
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
-                 announce: Callable[[str], None] = lambda stage: None) -> None:
-        self._options, self._stack, self._announce = options, stack, announce
+                 announce: Callable[[str], None] = lambda stage: None,
+                 say: Callable[[str], None] = lambda text: None) -> None:
+        self._options, self._stack, self._announce, self._say = options, stack, announce, say
+        self._notes: set[str] = set()
         self._jobs: list[Job] = []
         self.operations: list[Operation] = []
         self.build_seconds = 0.0
@@ -119,10 +125,16 @@ class Jobs:
         shape = {field.name: getattr(self._options, field.name) for field in dataclasses.fields(self._options)}
         if not request.optimizers or not request.optimizers[0].planes:
             shape["packed_state"] = False
+        note = moments_note(request.optimizers, packed_state=shape["packed_state"])
+        if note is not None and note not in self._notes:
+            self._notes.add(note)
+            self._say(note)
         begun = time.monotonic()
-        self._jobs.append(self._stack.enter_context(simulate(
-            length=list(request.lengths), optimizer=list(request.optimizers) or None, announce=self._announce,
-            **shape)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MomentsWarning)  # it was said
+            self._jobs.append(self._stack.enter_context(simulate(
+                length=list(request.lengths), optimizer=list(request.optimizers) or None, announce=self._announce,
+                **shape)))
         self.build_seconds += time.monotonic() - begun
         self._announce("run")
         return len(self._jobs) - 1

@@ -24,6 +24,10 @@ __all__ = ["MODULE", "LaunchError", "Launched", "launch"]
 
 MODULE = "host.pytorch.rank"
 
+#: Program of a clone that runs a module whatever is on PYTHONPATH; a wheel's modules have no names that others have.
+_NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
+_STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
+
 #: Seconds between looks at the ranks' processes, and those that ranks have to end by themselves, and by SIGTERM:
 #: together less than the two seconds within which ranks end after one has failed.
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
@@ -69,7 +73,7 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
                            KEEPS: "1" if keeps else "0", REPLACE: "1" if replace else "0", STORE: str(store.fileno())}
             environment.setdefault("OMP_NUM_THREADS", "1")
             for rank in range(options.nodes):
-                ranks.append(subprocess.Popen([sys.executable, "-P", "-m", MODULE, *script],
+                ranks.append(subprocess.Popen([sys.executable, "-P", *_STARTER, MODULE, *script],
                                               env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                                               pass_fds=[] if rank else [store.fileno()]))
         yield ranks
@@ -104,7 +108,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
     announce : callable
         Called with the name of each stage of a build as it begins.
     say : callable
-        Called with a line about a rank that is slow.
+        Called with a line about a rank that is slow, or a job.
 
     Raises
     ------
@@ -113,7 +117,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
-        jobs = Jobs(options, stack, announce)
+        jobs = Jobs(options, stack, announce, say)
         ranks: list[subprocess.Popen[bytes]] = []
         watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
                               end=lambda: _end(ranks, _GRACE), look=_LOOK)

@@ -43,8 +43,8 @@ from host.training.workloads import WorkloadName
 from host.versions import program
 from sim.verilated.toolchain import BUILD
 
-__all__ = ["INPUT_SCALE", "check_onnx", "collect", "export", "find_weights", "layers_of", "measure", "on_ring",
-           "write"]
+__all__ = ["INPUT_SCALE", "check_layers", "check_onnx", "collect", "export", "find_weights", "layers_of", "measure",
+           "on_ring", "write"]
 
 Row = dict[str, Any]
 
@@ -85,6 +85,39 @@ def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
                          f"not {weights.parameters.size:,}")
     model = perceptron(data.train_x.shape[1], weights.hidden, data.classes)
     return float_layers(model, weights.parameters)
+
+
+def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
+    """Check that layers have finite scores and can be quantised by all candidates, before anything is built.
+
+    Parameters
+    ----------
+    layers : sequence of FloatLayer
+    data : Dataset
+    chosen : sequence of Candidate
+
+    Raises
+    ------
+    ValueError
+        Scores of an image are beyond the range of binary32, or a layer cannot be quantised.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        for network in (layers, skewed(layers)):
+            for images in (data.train_x, data.test_x):
+                for number, values in enumerate(activations(network, images)):
+                    if not np.isfinite(values).all():
+                        raise ValueError(f"Layer {number} of {len(layers)} must have finite outputs, not ones beyond "
+                                         f"the range of binary32: take other weights, or train with --train")
+        for candidate in chosen:
+            _quantized(candidate, layers, data)
+
+
+def _quantized(candidate: Candidate, layers: Sequence[FloatLayer],
+               data: Dataset) -> tuple[Sequence[FloatLayer], QuantizedNetwork]:
+    """The layers that a candidate takes, and their integer network."""
+    if candidate.network == SKEWED:
+        layers = skewed(layers)
+    return layers, quantize(layers, data.train_x, candidate.config, input_scale=INPUT_SCALE)
 
 
 def check_onnx() -> None:
@@ -154,9 +187,7 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
         Ring whose nodes can infer; without one, scores are the golden model's.
     """
     config = candidate.config
-    if candidate.network == SKEWED:
-        layers = skewed(layers)
-    network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
+    layers, network = _quantized(candidate, layers, data)
     exact = activations(layers, data.test_x)[-1]
     cycles = None
     if not config.scheme.integer:

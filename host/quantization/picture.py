@@ -81,7 +81,7 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
     for number, label in enumerate(labels):
         found = [row for row in rows if row["label"] == label]
         places = [scales.index(row["scale"]) + (number - (len(labels) - 1) / 2) * 0.2 for row in found]
-        values = [row["scores_db"] or 0.0 for row in found]
+        values = list(map(_decibels, found))
         axes.bar(places, values, width=0.18, color=_COLORS[label])
         for place, value, row in zip(places, values, found, strict=True):
             axes.annotate(f"{value:.1f} dB\n{row['accuracy']:.2%}", (place, value), xytext=(0, 3),
@@ -89,9 +89,15 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
                           fontweight="bold")
             axes.text(place, 0.6, label, rotation=90, ha="center", va="bottom", color="white", fontsize=9)
     axes.set_xticks(range(len(scales)), [f"scale per {scale}" for scale in scales])
-    axes.set_ylim(0, 1.25 * max((row["scores_db"] or 0.0) for row in rows))
+    axes.set_ylim(0, 1.25 * max(map(_decibels, rows)))
     axes.set_ylabel("dB (below: test accuracy)")
     axes.grid(False, axis="x")
+
+
+def _decibels(row: dict[str, Any]) -> float:
+    """Quality of a row's scores, as its bar has it: none where they are exact, or too large to be squared."""
+    value = row["scores_db"]
+    return 0.0 if value is None or not np.isfinite(value) else float(value)
 
 
 def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"from {work.__module__} import work; work({str(self._folder)!r})"],
+                [sys.executable, "-P", "-c", f"from {work.__module__} import work; work({str(self._folder)!r})"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True)
         self.job: Job | None = None
         self.stage = ""

@@ -18,6 +18,7 @@ import abc
 import dataclasses
 import enum
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,10 @@ import numpy as np
 from host.arguments import Argument, Flag, Items, Number, Optional, label
 from host.driver.optimizer_settings import Rule, Settings
 from host.training.scalars import power
+from sim.golden.conversion import from_bfloat16, to_bfloat16
 
-__all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create"]
+__all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create", "falls",
+           "moments_note"]
 
 
 #: The largest number of a node's registers.
@@ -85,6 +88,11 @@ class Optimizer(abc.ABC):
     @property
     def planes(self) -> int:
         return int(self.rule.planes)
+
+    @property
+    @abc.abstractmethod
+    def decays(self) -> dict[str, float]:
+        """Factors by which each step multiplies the state, by their names in a message."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
         """The scalars of one step.
@@ -148,6 +156,10 @@ class SGD(Optimizer):
         return "nesterov" if self.nesterov else self.rule.name.lower()
 
     @property
+    def decays(self) -> dict[str, float]:
+        return {"momentum": self.momentum} if self.momentum else {}
+
+    @property
     def rule(self) -> Rule:
         return Rule.MOMENTUM if self.momentum else Rule.SGD
 
@@ -191,6 +203,10 @@ class Adam(Optimizer):
         return str(self.rule.name).lower()
 
     @property
+    def decays(self) -> dict[str, float]:
+        return dict(zip(("b1", "b2"), self.betas, strict=True))
+
+    @property
     def rule(self) -> Rule:
         return Rule.ADAM
 
@@ -218,6 +234,36 @@ class AdamW(Adam):
 
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
         return {**super()._scalars(step, rate), "weight_factor": 1 - rate * self.weight_decay}
+
+
+def falls(decay: float) -> bool:
+    """Whether every bfloat16 number falls when it is multiplied by a factor in binary32 and rounded to bfloat16.
+
+    A number with significand s, from 1 to 2, has neighbours at a distance of 2^-7, and falls if s·(1 - decay) is more
+    than half of that, 2^-8; a tie falls if the number is odd. The smallest significand that can stay is 1 + 2^-7,
+    since the neighbour below 1 is at half the distance. So every number falls where 1 - decay is at least 1/258,
+    which is 2^-8 / (1 + 2^-7), and none does where it is below 2^-9. The function tries all 128 significands.
+    """
+    numbers = np.arange(128, 256, dtype=np.float32)
+    products = (numbers * np.float32(decay)).view(np.uint32)
+    return bool((from_bfloat16(to_bfloat16(products)).view(np.float32) < numbers).all())
+
+
+def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
+    """A line about state that does not decay as bfloat16; None if all of it does.
+
+    Parameters
+    ----------
+    optimizers : iterable of Optimizer
+    packed_state : bool
+        Whether nodes store state as bfloat16.
+    """
+    stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
+            if packed_state and decay < 1 and not falls(decay)}
+    if not stay:
+        return None
+    return (f"moments as bfloat16 stop decaying with {', '.join(stay)}: a step takes less than half of their last "
+            f"bit from them; store them as fp32, or take at most 0.996")
 
 
 class OptimizerName(enum.Enum):

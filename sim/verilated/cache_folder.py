@@ -6,6 +6,8 @@ are not in it (:data:`sim.verilated.toolchain.BUILD`).
 
 ``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless it is empty, so that a
 mistaken variable costs nobody's files; and one that other users may write is never used, since its libraries are run.
+
+A user without a home, as in some containers, has a private folder in the temporary folder in its stead.
 """
 
 import contextlib
@@ -13,6 +15,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -58,14 +61,22 @@ def root() -> Path:
     A relative path in ``GRADRING_CACHE`` counts from the folder in which it is first looked at, for all programs that
     this process starts as well.
 
+    A user without a home has a private folder in the temporary folder, which is ``XDG_CACHE_HOME`` then: tools that
+    this process starts have caches as well.
+
     Raises
     ------
     ToolError
-        ``GRADRING_CACHE`` begins with the home of a user who has none.
+        ``GRADRING_CACHE`` begins with the home of a user who has none; or there is no home, and no folder of this
+        user only can be made in its stead.
     """
     given = os.environ.get(VARIABLE)
     if not given:
-        return Path(platformdirs.user_cache_dir("gradring", appauthor=False))
+        path = _user_folder()
+        if path is None:
+            os.environ["XDG_CACHE_HOME"] = str(_private())
+            path = _user_folder()
+        return Path(os.environ["XDG_CACHE_HOME"], "gradring") if path is None else path
     try:
         path = Path(given).expanduser()
     except RuntimeError:
@@ -73,6 +84,37 @@ def root() -> Path:
     if not path.is_absolute() or str(path) != given:
         path = path.absolute()
         os.environ[VARIABLE] = str(path)
+    return path
+
+
+def _user_folder() -> Path | None:
+    """The user's cache folder, or None for a user without a home."""
+    try:
+        path = Path(platformdirs.user_cache_dir("gradring", appauthor=False))
+    except RuntimeError:
+        return None
+    return path if path.is_absolute() else None
+
+
+def _private() -> Path:
+    """Folder in the temporary folder that only this user can read and write; it is made if need be.
+
+    Raises
+    ------
+    ToolError
+        It cannot be made, or somebody else has made it.
+    """
+    path = Path(tempfile.gettempdir(), f"gradring-{os.geteuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        status = path.lstat()
+    except OSError as error:
+        raise ToolError(f"Home folder must be known for the cache, and {path} cannot be made in its stead: "
+                        f"{error.strerror}; set {VARIABLE} to a folder") from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise ToolError(f"Home folder must be known for the cache, and {path} must be a folder of this user only in "
+                        f"its stead: set {VARIABLE} to a folder")
     return path
 
 

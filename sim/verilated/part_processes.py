@@ -42,7 +42,7 @@ class LocalProcesses(Processes):
             with theirs:
                 self._channels.append(Connection(ours.detach()))
                 command = f"from {serve_here.__module__} import serve_here; serve_here({theirs.fileno()}, {process})"
-                self._started.append(subprocess.Popen([sys.executable, "-c", command], env=environment,
+                self._started.append(subprocess.Popen([sys.executable, "-P", "-c", command], env=environment,
                                                       stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), memory)))
             self._channels[-1].send((setup, memory))
         return SharedExchange(memory, 0, self.number)

@@ -1,15 +1,22 @@
+import ast
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import threading
 import time
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from host import output
+from sim import json_files
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_prepare_makes_folders(tmp_path):
@@ -68,6 +75,21 @@ class TestReplacing:
         output.write_json(path, {"a": [2, 0.1]})
         assert json.loads(path.read_text()) == {"a": [2, 0.1]}
         assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
+
+    def test_json_of_any_number(self, tmp_path):
+        """Numbers that JSON does not have are null, and an object names them; whatever they are in."""
+        path = tmp_path / "report.json"
+        value = {"rows": [{"loss": np.float64("nan"), "cycles": 3}, (1.5, -math.inf)], "rate": np.float32(0.5).item(),
+                 "per": {"a": {"b": math.inf}}, 3: math.inf}
+        output.write_json(path, value)
+        assert json_files.read(path) == {
+            "rows": [{"loss": None, "cycles": 3}, [1.5, None]], "rate": 0.5, "per": {"a": {"b": None}}, "3": None,
+            "not_finite": {"rows[0].loss": "nan", "rows[1][1]": "-inf", "per.a.b": "inf", "3": "inf"}}
+        output.write_json(path, json_files.sealed(value))
+        assert json_files.read_sealed(path)["not_finite"]["per.a.b"] == "inf"
+        output.write_json(path, [math.nan])
+        assert json_files.read(path) == [None]
+        assert json_files.finite({"a": [1, "nan", None]}) == {"a": [1, "nan", None]}
 
     def test_error_in_the_block(self, tmp_path):
         path = tmp_path / "kept"
@@ -246,3 +268,16 @@ class TestClaim:
             output._lock(tmp_path)
         assert len(calls) == 2
         assert (tmp_path / ".run.lock").exists()
+
+
+def test_all_json_is_legal():
+    """Whatever is written as JSON goes through the one writer, or has numbers of the program's own making."""
+    found = set()
+    for path in (ROOT / "host").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dump", "json.dumps"):
+                found.add(path.relative_to(ROOT / "host").as_posix())
+    # Digests of configurations and networks, texts of refusals, and what processes send each other.
+    assert found == {"output.py", "checkpoints/manifest.py", "memory/profile.py", "relay/edits.py", "relay/plan.py",
+                     "sockets/format.py", "sweep/jobs.py", "sweep/local.py", "sweep/worker.py",
+                     "training/checkpoint.py"}

@@ -16,7 +16,7 @@ class Sums:
 
     cycles = 0
 
-    def __init__(self, options, stack, announce):
+    def __init__(self, options, stack, announce, say):
         pass
 
     def answer(self, requests):

@@ -1,9 +1,11 @@
 """Arguments of the library: all are checked where a function is called, by type and range, and numpy's are taken."""
 
+import contextlib
 import fractions
 import gc
 import inspect
 import math
+import operator
 import re
 import subprocess
 import sys
@@ -15,6 +17,9 @@ import gradring
 from host import arguments
 from host.arguments import Choice, Integer, Items, Number, Optional, checked
 from host.jobs import simulate as module
+from host.jobs.simulate import MomentsWarning
+from host.pytorch.jobs import Jobs, Options
+from host.pytorch.messages import Open
 from host.transports.backdoor import PortTime
 from host.transports.session import TransportName
 
@@ -106,7 +111,7 @@ FREE = {"announce", "say"}
 
 def parameters():
     for name in CALLS:
-        signature = inspect.signature(eval(name, vars(gradring)))
+        signature = inspect.signature(operator.attrgetter(name)(gradring))
         for parameter in signature.parameters:
             if parameter != "self":
                 yield pytest.param(name, parameter, id=f"{name}-{parameter}")
@@ -233,6 +238,23 @@ def test_end_of_process(child):
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
     assert "Error" not in ended.stderr
     assert "Warning" not in ended.stderr
+
+
+def test_moments_that_stay(opening):
+    """A warning, at the caller's line, names the factor with which bfloat16 moments do not decay."""
+    with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
+        job(optimizer=gradring.Adam(), packed_state=True).close()
+    assert caught[0].filename == __file__
+    # A launched script's jobs say it once, in place of warnings.
+    said = []
+    with contextlib.ExitStack() as stack:
+        jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)
+        for optimizer in (gradring.Adam(), gradring.Adam(), gradring.SGD(0.1)):
+            with contextlib.suppress(AskedError):  # of the elapsed time of nodes
+                jobs.answer([Open(lengths=(64,), optimizers=(optimizer,))])
+    assert said == [str(caught[0].message)]
+    job(optimizer=gradring.Adam()).close()
+    job(optimizer=gradring.Adam(betas=(0.9, 0.99)), packed_state=True).close()
 
 
 # The checks themselves.

@@ -173,7 +173,7 @@ def test_density():
 
 def test_moments():
     """bfloat16 state keeps its bits as parts take turns."""
-    with simulate(nodes=3, length=500, optimizer=Adam(0.01), packed_state=True, part=160) as job:
+    with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=160) as job:
         for step in range(3):
             job.step(gradients(40 + step, 3, 500))
         for plane in (0, 1):

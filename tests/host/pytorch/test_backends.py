@@ -1,9 +1,11 @@
 """Scripts that name a backend, and every collective of PyTorch, on a simulated ring."""
 
 import json
+import os
 
 import pytest
 
+from gradring import names
 from tests.host.pytorch.commands import SCRIPTS, launch
 
 pytest.importorskip("torch")
@@ -40,12 +42,19 @@ def test_gloo_by_name(tmp_path):
     assert "init_process_group" not in printed
 
 
-def test_replaced(tmp_path):
-    """A framework's fixed backend means the ring; a group of some ranks as well."""
-    printed, errors = launch("-n", 1, "--replace", "gloo", "--require-ring", "--output", tmp_path,
-                             SCRIPTS / "by_name.py", "cpu:gloo")
+def test_replaced(tmp_path, monkeypatch):
+    """A framework's fixed backend means the ring; a group of some ranks as well. The script has modules of its own
+    with the names of the clone's packages, beside it and on the path."""
+    for name in names.PACKAGES:
+        (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    script = tmp_path / "script.py"
+    script.write_text("import sim, hdl, host, boards\nassert {sim.WHO, hdl.WHO, host.WHO, boards.WHO} == {'script'}\n"
+                      + (SCRIPTS / "by_name.py").read_text())
+    printed, errors = launch("-n", 1, "--replace", "gloo", "--require-ring", "--output", tmp_path / "report", script,
+                             "cpu:gloo")
     assert "by name" not in printed + errors
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (report["backends"], report["operations"], report["elements"]) == (["gradring"], 1, 105)
 
 

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import re
 import sys
@@ -168,6 +169,54 @@ def few(monkeypatch):
                                                                   one.label == "iaq-min")]
     monkeypatch.setattr(candidates_module, "candidates", lambda layers, **options: chosen)
     return chosen
+
+
+def scaled(layers, factor):
+    """Layers with larger weights, the network of which is otherwise the same."""
+    return [dataclasses.replace(layer, weights=np.float32(factor) * layer.weights) for layer in layers]
+
+
+class TestLargeWeights:
+    """Weights that are finite, with scores that are not."""
+
+    def test_refused(self):
+        data, layers = trained()
+        chosen = candidates(2)
+        for factor in (1, 1e17, 1e18):
+            quantize.check_layers(scaled(layers, factor), data, chosen)
+        for factor in (2e18, 1e30):
+            with pytest.raises(ValueError, match=r"^Layer 2 of 2 must have finite outputs, not ones beyond the range "
+                                                 r"of binary32: take other weights, or train with --train$"):
+                quantize.check_layers(scaled(layers, factor), data, chosen)
+        with pytest.raises(ValueError, match=r"^Layer 1 of 2: Sum of an output must be between "):
+            quantize.check_layers(scaled(layers, 1e-20), data, chosen)
+
+    def test_before_anything_is_built(self, run, monkeypatch, tmp_path):
+        """The command ends with a line at once, and leaves what was in the folder."""
+        monkeypatch.setattr(command, "open_session", None)
+        _, layers = trained()
+        parameters = np.concatenate([part.ravel() for layer in scaled(layers, 1e30)
+                                     for part in (layer.weights, layer.biases)])
+        weights.save(weights.TrainedWeights(workload=WorkloadName.DIGITS, hidden=(64,), seed=0,
+                                            parameters=parameters), tmp_path / "given.npz")
+        (tmp_path / "report.json").write_text("of the run before")
+        code, out, err = run("--weights", tmp_path / "given.npz", "--output", tmp_path)
+        assert (code, out) == (1, "")
+        assert err == ("error: Layer 2 of 2 must have finite outputs, not ones beyond the range of binary32: take "
+                       "other weights, or train with --train\n")
+        assert (tmp_path / "report.json").read_text() == "of the run before"
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+    def test_report(self, report, value, tmp_path):
+        """A quality that is no number is null in the report, and has no bar."""
+        rows = [{**row, "scores_db": value if row["network"] == "skewed" and row["scheme"] == "symmetric" else
+                 row["scores_db"]} for row in report["rows"]]
+        quantize.write({**report, "rows": rows}, tmp_path)
+        found = json.loads((tmp_path / "report.json").read_text())
+        assert {row["scores_db"] for row in found["rows"] if row["network"] == "skewed" and
+                row["scheme"] == "symmetric"} == {None}
+        assert ("not_finite" in found) is (value is not None)
+        assert (tmp_path / "report.png").stat().st_size > 10_000
 
 
 class TestCommand:

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 from hdl.control.registers import REGISTERS, Access, Kind
+from host.commands.run_options import show_moments_note
 from host.driver.optimizer_settings import Rule, Settings
-from host.training.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
+from host.training.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create, falls, moments_note
+from host.training.record import TrainingConfig
+from sim.golden import moments
 from sim.golden import optimizer as golden
 
 
@@ -163,3 +166,33 @@ class TestCreate:
     def test_no_momentum(self, name):
         with pytest.raises(ValueError, match=rf"^Momentum of optimizer {name.value} must not be zero: take sgd$"):
             create(name, momentum=0.0)
+
+
+class TestMoments:
+    @pytest.mark.parametrize(("decay", "expected"), [
+        (0.0, True), (0.9, True), (0.99, True), (0.996, True), (1 - 1 / 258, True), (1 - 1 / 258 + 1e-6, False),
+        (0.998, False), (1 - 2**-9, False), (0.999, False)])
+    def test_falls(self, decay, expected):
+        """The condition is that of numbers as nodes store them: after many steps all have fallen, or some stay."""
+        assert falls(decay) is expected
+        values = np.arange(128, 256, dtype=np.float32)
+        for _ in range(400):
+            values = moments.unpack(moments.pack((values * np.float32(decay)).view(np.uint32)), 128).view(np.float32)
+        assert (values.max() < 129) == expected
+        if 1 - decay <= 2**-9:
+            np.testing.assert_array_equal(values, np.arange(128, 256))  # and the largest should be 171 with 0.999
+
+    def test_note(self):
+        text = ("moments as bfloat16 stop decaying with b2 = 0.999, momentum = 0.998: a step takes less than half of "
+                "their last bit from them; store them as fp32, or take at most 0.996")
+        optimizers = [Adam(), AdamW(), SGD(1, momentum=0.998), SGD(1, momentum=1), SGD(1)]
+        assert moments_note(optimizers, packed_state=True) == text
+        assert moments_note(optimizers, packed_state=False) is None
+        assert moments_note([Adam(betas=(0.9, 0.996)), SGD(1, momentum=0.9)], packed_state=True) is None
+
+    def test_commands(self):
+        """A run begins with the line."""
+        said = []
+        show_moments_note(TrainingConfig(optimizer=Adam(), packed_state=True), said.append)
+        show_moments_note(TrainingConfig(optimizer=Adam()), said.append)
+        assert said == [moments_note([Adam()], packed_state=True)]

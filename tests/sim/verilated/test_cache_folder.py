@@ -5,9 +5,11 @@ import ctypes
 import errno
 import os
 import platform
+import pwd
 import shutil
 import stat
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -46,6 +48,19 @@ def write(fresh):
     (fresh / "product").write_text("product")
 
 
+def nobody(monkeypatch, home):
+    """Take the user's home away."""
+    def unknown(*arguments):
+        raise KeyError
+
+    for name in ("HOME", "XDG_CACHE_HOME", cache_folder.VARIABLE):
+        monkeypatch.setenv(name, "")  # which comes back after the test, whatever the test sets
+        monkeypatch.delenv(name)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
 class TestRoot:
     def test_default(self, monkeypatch):
         """Never where the program is installed, nor where it is started."""
@@ -77,6 +92,43 @@ class TestRoot:
         assert cache_folder.root() == tmp_path / "builds"
         monkeypatch.setenv(cache_folder.VARIABLE, "~nobody-of-that-name/builds")
         with pytest.raises(ToolError, match=r"^GRADRING_CACHE must be a folder, not '~nobody.*no such user$"):
+            cache_folder.root()
+
+    @pytest.mark.parametrize("home", [None, "relative"])
+    def test_no_home(self, home, monkeypatch, tmp_path):
+        """A user without a home has a private folder, for the tools that are started as well."""
+        nobody(monkeypatch, home)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        assert cache_folder.checked() is None
+        private = tmp_path / f"gradring-{os.geteuid()}"
+        assert cache_folder.root() == cache_folder.root() == private / "gradring"
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert platformdirs.user_cache_dir("YoWASP", appauthor=False) == str(private / "YoWASP")
+        path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), write)
+        assert path.is_relative_to(private)
+        assert cache_content.entries()
+
+    @pytest.mark.parametrize("kind", ["file", "link", "mode", "owner", "none"])
+    def test_no_home_and_no_private_folder(self, kind, monkeypatch, tmp_path):
+        """What somebody else has put in the temporary folder is not used."""
+        nobody(monkeypatch, None)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        private = tmp_path / f"gradring-{os.geteuid()}"
+        if kind == "file":
+            private.write_text("")
+        elif kind == "link":
+            (tmp_path / "other").mkdir(mode=0o700)
+            private.symlink_to(tmp_path / "other")
+        elif kind == "none":
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+        else:
+            private.mkdir(mode=0o700)
+            private.chmod(0o750 if kind == "mode" else 0o700)
+        if kind == "owner":
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+            (tmp_path / "gradring-12345").mkdir(mode=0o700)
+        with pytest.raises(ToolError, match=r"^Home folder must be known for the cache, and [^\n]* in its stead[^\n]*"
+                                            r" set GRADRING_CACHE to a folder$"):
             cache_folder.root()
 
     def test_backups_leave_it_out(self, folder):

@@ -1,0 +1,128 @@
+"""Names of a clone's packages: hdl, sim, host and boards are its own, whatever files a script has with these names.
+
+The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
+Importing this module, which the package does first, puts a finder before all others, so that the code of gradring
+always imports the clone's. A script that imports a module of its own by one of these names has that one; it is loaded
+as ``_gradring_script.sim``. ``importlib.import_module`` and ``python -m`` take the clone's. In an installed wheel the
+packages are within gradring, and nothing is done.
+
+``python -P names.py MODULE ARGUMENTS`` runs a module of the clone as ``python -m`` does, from any folder.
+"""
+
+import builtins
+import importlib
+import importlib.machinery
+import importlib.util
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["PACKAGES", "install"]
+
+PACKAGES = ("hdl", "sim", "host", "boards")
+
+#: Package of a script's own modules with these names.
+_SCRIPT = "_gradring_script"
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+#: Folders with the code of the clone.
+_FOLDERS = tuple(f"{_ROOT / name}/" for name in (*PACKAGES, "gradring"))
+
+_builtin_import = builtins.__import__
+
+
+class _Finder:
+    """Finder of the clone's packages."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None,
+                  target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+        """Find one of the packages; their modules are found by their paths."""
+        return importlib.machinery.PathFinder.find_spec(name, [str(_ROOT)]) if name in PACKAGES else None
+
+
+def _search_path() -> list[str]:
+    """Entries of ``sys.path`` that come before the clone."""
+    entries = list(sys.path)
+    for number, entry in enumerate(entries):
+        if Path(entry).resolve() == _ROOT:
+            return entries[:number]
+    return entries
+
+
+def _hides(name: str) -> bool:
+    """Whether a script has a module of that name, by itself or on its path."""
+    package = sys.modules.setdefault(_SCRIPT, ModuleType(_SCRIPT))
+    package.__path__ = _search_path()
+    if f"{_SCRIPT}.{name}" in sys.modules:
+        return True
+    spec = importlib.machinery.PathFinder.find_spec(name, package.__path__)
+    return spec is not None and spec.loader is not None  # a folder without a file is no module of that name
+
+
+def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
+    """Import as Python does, but a script's own module where a script imports one of the names."""
+    caller = globals or {}
+    package = str(caller.get("__package__") or "")
+    wanted = name
+    if level and package.partition(".")[0] in PACKAGES:  # of a module that was loaded before the clone
+        wanted = importlib.util.resolve_name("." * level + name, package)
+    elif level:
+        return _builtin_import(name, globals, locals, fromlist, level)
+    top = wanted.partition(".")[0]
+    own = not caller or str(caller.get("__file__")).startswith(_FOLDERS)  # runpy and importlib name no caller
+    if top not in PACKAGES or own or not _hides(top):
+        return _builtin_import(name, globals, locals, fromlist, level)
+    module = importlib.import_module(f"{_SCRIPT}.{wanted}")
+    for part in fromlist or ():
+        if hasattr(module, "__path__") and not hasattr(module, part) and part != "*":
+            _import_part(f"{_SCRIPT}.{wanted}.{part}")
+    return module if fromlist else sys.modules[f"{_SCRIPT}.{top}"]
+
+
+def _import_part(name: str) -> None:
+    """Import a module if there is one of that name."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+
+
+def _is_own(module: ModuleType) -> bool:
+    """Whether a module is the clone's."""
+    files = [getattr(module, "__file__", None) or "", *(f"{path}/" for path in getattr(module, "__path__", ()))]
+    return any(file.startswith(_FOLDERS) for file in files)
+
+
+def install(*, always: bool = False) -> None:
+    """Make the names those of the clone, for the code of gradring, in this process.
+
+    Parameters
+    ----------
+    always : bool
+        Whether imports are looked at even if no module hides a name yet, since the script's folder is not known.
+    """
+    if (Path(__file__).parent / PACKAGES[0]).is_dir():  # a wheel
+        return
+    if not any(finder is _Finder for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    # Modules that a script has imported first stay its own.
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] in PACKAGES and not _is_own(module):
+            sys.modules[f"{_SCRIPT}.{name}"] = sys.modules.pop(name)
+    if always or any(map(_hides, PACKAGES)):
+        builtins.__import__ = _import  # type: ignore[assignment]
+
+
+install()
+
+if __name__ == "__main__":
+    install(always=True)
+    sys.argv[:] = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
