@@ -16,20 +16,12 @@ from rich.console import Console
 from rich.progress import Task, TextColumn
 from rich.text import Text
 
-__all__ = ["PlainColumn", "PlainConsole", "plain", "printable", "printable_lines", "tolerate"]
+from host.printable import printable, printable_lines
+
+__all__ = ["PlainColumn", "PlainConsole", "plain", "tolerate"]
 
 _PLAIN = {"·": "|", "…": "..", "→": "->", "\N{MULTIPLICATION SIGN}": "x", "≥": ">=", "≤": "<=", "²": "^2", "␣": "_",
           "\N{MINUS SIGN}": "-", "\N{EN DASH}": "-"}
-
-
-def printable(text: str) -> str:
-    """Escape the characters of a text that are not printable, new lines among them."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def printable_lines(text: str) -> str:
-    """Escape the characters of a text that are not printable, but for new lines."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def plain(text: str, encoding: str) -> str:

@@ -19,7 +19,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from host.commands import stage_times
-from host.plain_text import PlainColumn, PlainConsole, printable
+from host.plain_text import PlainColumn, PlainConsole
+from host.printable import printable
 from host.training.record import Training
 from host.training.workloads import CharacterModel, Workload
 from host.transports.session import TransportName

@@ -12,7 +12,8 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.output import claims
-from host.plain_text import printable_lines, tolerate
+from host.plain_text import tolerate
+from host.printable import printable_lines
 from host.pytorch.launch import LaunchError
 from host.sweep.jobs import SweepError
 from host.training.experiment import Interrupted

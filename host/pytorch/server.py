@@ -15,10 +15,11 @@ from typing import Any
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
+from host.printable import printable
 from host.pytorch.jobs import Jobs
 from host.pytorch.messages import MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
 from host.pytorch.watch import WatchedJobs
-from host.sockets.connections import Ended, Limits, Peer, Server, printable
+from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
 

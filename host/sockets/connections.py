@@ -19,7 +19,7 @@ from typing import Any
 
 from host.sockets.format import MessageError, Registry, length_of
 
-__all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Server", "printable"]
+__all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Server"]
 
 #: Largest length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
@@ -29,11 +29,6 @@ _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
 """Most bytes of the path of a socket, on any system."""
-
-
-def printable(text: str) -> str:
-    """A text in one line that moves no cursor and changes no color: other characters are escaped."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ import pytest
 from rich.progress import Progress as Bars
 
 from host.commands.console import Progress, new_table, shown
-from host.plain_text import PlainColumn, PlainConsole, printable, printable_lines
+from host.plain_text import PlainColumn, PlainConsole
+from host.printable import printable, printable_lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +51,7 @@ def test_text(name):
 
 def test_printable():
     assert printable("a\nb") == r"a\nb"
+    assert printable("a\x1b[31mb\r\n\u202e\u00e9 c") == "a\\x1b[31mb\\r\\n\\u202e\u00e9 c"
     assert printable_lines("a\n\tb") == "a\n\\tb"
 
 

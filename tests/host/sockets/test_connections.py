@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from host.pytorch.messages import MESSAGES, AllReduce, Answer, Listen
-from host.sockets.connections import MAX_PATH, Client, Ended, Limits, Server, printable
+from host.sockets.connections import MAX_PATH, Client, Ended, Limits, Server
 from host.sockets.format import MessageError
 
 LIMITS = Limits(unknown=3, first_seconds=0.3, first_bytes=200, seconds=0.3, message_bytes=5_000_000)
@@ -182,7 +182,3 @@ def test_long_path(tmp_path):
     path = tmp_path / ("x" * MAX_PATH)
     with pytest.raises(OSError, match=rf"Path of a socket must have at most {MAX_PATH} bytes, not \d+: {path}$"):
         Server(path, MESSAGES)
-
-
-def test_printable():
-    assert printable("a\x1b[31mb\r\n\u202e\u00e9 c") == "a\\x1b[31mb\\r\\n\\u202e\u00e9 c"
