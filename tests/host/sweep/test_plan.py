@@ -32,7 +32,8 @@ def gradients(monkeypatch):
 class TestConfig:
     @pytest.mark.parametrize(("options", "message"), [
         ({"formats": ("mx9", "mx5")},
-         rf"Format must be one of {', '.join(WEIGHT_CODECS)}.*, zero_value.*, not 'mx5'"),
+         rf"Format must be one of {', '.join(WEIGHT_CODECS)}.*, zero_value.*, not 'mx5': did "
+         r"you mean mx9 or mx6 or mx4\?"),
         ({"formats": ()}, "Formats must be at least one, not none"),
         ({"nodes": (4, 1)}, "Ring to compare formats on must have between 2 and 16 nodes, not 1"),
         ({"nodes": (17,)}, "Ring to compare formats on must have between 2 and 16 nodes, not 17"),

@@ -27,7 +27,8 @@ DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"compute_formats": ("mx9", "fp16")}, rf"Compute format must be one of {', '.join(OPERANDS)}, not 'fp16'"),
+    ({"compute_formats": ("mx9", "fp16")},
+     rf"Compute format must be one of {', '.join(OPERANDS)}, not 'fp16': did you mean bf16\?"),
     ({"compute_formats": ()}, "Compute formats must be at least one, not none"),
     ({"compute_formats": ("mx9",), "workloads": (TEXT,)},
      "Compute formats are for workload digits, which must be among the workloads"),
