@@ -25,7 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from host.pytorch import ownership, passes, scaling
 from host.pytorch.client import client
-from host.pytorch.messages import RING, AllReduce, Made, Open
+from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
 from host.pytorch.passes import OTHERS, Passes
 
 __all__ = ["Reduction", "attach", "install", "local_gradients", "passes_of", "reduce_bucket"]
@@ -38,6 +38,9 @@ _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictio
 
 #: Reduction of each parameter, as a weak reference.
 _of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+
+#: Job that keeps back parts of a parameter's gradients, and the first of its elements there.
+_kept: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
 def _done(values: torch.Tensor) -> Future[torch.Tensor]:
@@ -73,7 +76,6 @@ class Reduction:
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
-        self._kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # job and first element of each parameter
         self.passes = Passes()
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
@@ -81,16 +83,16 @@ class Reduction:
         """Average the gradients of a bucket, but leave those local that optimizers on the nodes sum."""
         if not bucket.index():
             self.passes.backward += 1
-        if self.script is not None:
-            state, hook = self.script
-            average: Future[torch.Tensor] = hook(state, bucket)
-            return average
         parameters, buffer = bucket.parameters(), bucket.buffer()
         owned = [ownership.is_owned(parameter) for parameter in parameters]
         ring = self._group.name() == RING
         if any(owned) and not ring:
             raise ValueError(f"Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in "
                              f"one of a process group of {self._group.size()}: take an optimizer of torch.optim")
+        if self.script is not None:
+            state, hook = self.script
+            average: Future[torch.Tensor] = hook(state, bucket)
+            return average
         if not ring or buffer.dtype != torch.float32 or buffer.device.type != "cpu":
             # As DDP without a hook does it.
             buffer.mul_(1 / self._group.size())
@@ -118,7 +120,7 @@ class Reduction:
         jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements of a vector, by the elements of these values
         start = 0
         for parameter in parameters:
-            job, first = self._kept[parameter]
+            job, first = _kept[parameter]
             here, there = jobs.setdefault(job, ([], []))
             here.append(np.arange(start, start + parameter.numel()))
             there.append(np.arange(first, first + parameter.numel()))
@@ -133,18 +135,25 @@ class Reduction:
 
     def _make_room(self, parameters: Sequence[torch.Tensor]) -> None:
         """Begin a job that keeps back parts of gradients of parameters that are summed for the first time."""
-        if all(parameter in self._kept for parameter in parameters):
+        if all(parameter in _kept for parameter in parameters):
             return
         summed = {id(parameter) for parameter in parameters}
         module = self._module()
         new = [parameter for parameter in (module.module.parameters() if module is not None else parameters)
-               if parameter not in self._kept and parameter.dtype == torch.float32
+               if parameter not in _kept and parameter.dtype == torch.float32
                and (id(parameter) in summed or (parameter.requires_grad and not ownership.is_owned(parameter)))]
         job = int(client().ask(Open(lengths=(sum(parameter.numel() for parameter in new),), made=self._made())))
         first = 0
         for parameter in new:
-            self._kept[parameter] = job, first
+            _kept[parameter] = job, first
             first += parameter.numel()
+
+    def meet(self) -> None:
+        """Wait for all ranks before a forward pass that brings buffers over gloo."""
+        module = self._module()
+        if (module is not None and self._group.name() == RING and module.will_sync_module_buffers()
+                and not module._join_config.enable):
+            client().ask(Buffers(made=self._made()))
 
     def _made(self) -> Made | None:
         """Passes up to here; None under ``join()``, where a rank without inputs takes part in the sums of others."""
@@ -165,10 +174,22 @@ def passes_of(parameter: torch.Tensor) -> Passes:
     return OTHERS if reduction is None else reduction.passes
 
 
+def _check_join(module: Any) -> None:
+    """Raise ``ValueError`` for ranks with unequal numbers of inputs, if their means could not be formed."""
+    if any(ownership.is_owned(parameter) for parameter in module.module.parameters()):
+        raise ValueError("join() must have optimizers of torch.optim, not those of gradring.torch: a rank without "
+                         "inputs does no step")
+    if not module._divide_by_initial_world_size:
+        raise ValueError("join() must have divide_by_initial_world_size=True, not False: means are of all ranks")
+
+
 def _count(module: Any, arguments: Any) -> None:
-    """Count a forward pass whose backward pass sums gradients."""
+    """Count a forward pass whose backward pass sums gradients, and meet the other ranks if it brings buffers."""
+    if module._join_config.enable:
+        _check_join(module)
     if torch.is_grad_enabled() and module.require_backward_grad_sync:
         _reductions[module].passes.forward += 1
+        _reductions[module].meet()
 
 
 def attach(module: Any, *, keeps: bool) -> None:

@@ -14,7 +14,7 @@ from hdl.config import NodeConfig
 from host.jobs.figures import Figures
 from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
-from host.pytorch.messages import AllReduce, Open, Request, Save, Step
+from host.pytorch.messages import AllReduce, Buffers, Open, Request, Save, Step
 from host.training.optimizers import moments_note
 from host.transports.session import LATENCY
 from sim.verilated.native import Arithmetic
@@ -108,6 +108,8 @@ class Jobs:
         """
         first = requests[0]
         result: Any
+        if isinstance(first, Buffers):
+            return None
         if isinstance(first, Open):
             result = self._open(first)
         elif isinstance(first, AllReduce):

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from host.sockets.format import Dimensions, Registry, Within
 from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Failed", "Hello",
-           "Leave", "Listen", "Open", "Request", "Save", "Step", "Vector"]
+__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Buffers", "Failed",
+           "Hello", "Leave", "Listen", "Made", "Open", "Request", "Save", "Step", "Vector"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -131,17 +131,32 @@ class AllReduce(Request):
         Job that keeps back what a codec or a density does not send.
     places : array of int, optional
         Places of the values in that job's vector.
+    group : int
+        Number of the process group of all ranks, in the order in which the rank has made them.
     """
 
     values: Annotated[Vector, Dimensions(1)]
     job: _Count | None = None
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
+    group: _Count = 0
 
     @property
     def title(self) -> str:
         where = "" if self.places is None or not self.places.size else (
             f" from place {int(self.places[0]):,} on of job {self.job}")
-        return f"a sum of {self.values.size:,} elements{where}"
+        return f"a sum of {self.values.size:,} elements{where}{f' in group {self.group}' if self.group else ''}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Buffers(Request):
+    """Begin of a forward pass in which the buffers of a module come from rank 0 over gloo.
+
+    All ranks must have come to it before the first one waits in gloo, where the cause of a skipped step is not known.
+    """
+
+    @property
+    def title(self) -> str:
+        return "the buffers of a module"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,5 +252,6 @@ class Answer:
     value: Any = None
 
 
-MESSAGES = Registry(Answer, Hello, Open, AllReduce, Step, Save, Failed, Listen, Leave, Made, SGD, Adam, AdamW)
+MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, SGD, Adam,
+                    AdamW)
 """All messages, and the classes of their fields."""

@@ -47,7 +47,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
     ----------
     params : iterable
         As those of ``torch.optim``: parameters, or groups of them. Frozen parameters, those without
-        ``requires_grad``, are left out.
+        ``requires_grad``, are left out, and must stay frozen.
     defaults : dict
         Options of a group that has none of its own.
     """
@@ -60,7 +60,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
+        self._frozen: list[torch.Tensor] = []
         for group in self.param_groups:
+            self._frozen += [parameter for parameter in group["params"] if not parameter.requires_grad]
             trained = [parameter.requires_grad for parameter in group["params"]]
             for key in ("params", "param_names"):  # names, if named_parameters() was given
                 if key in group:
@@ -91,6 +93,17 @@ class _NodeOptimizer(torch.optim.Optimizer):
         """Refuse copies, since the job on the nodes cannot have two optimizers."""
         raise TypeError(f"{type(self).__name__} on the nodes must be made again, not be copied or pickled: save "
                         f"state_dict(), and give it to load_state_dict()")
+
+    def _check_parameters(self) -> None:
+        """Raise ``ValueError`` if a step would leave out parameters that were frozen, or added, since the job has
+        one length."""
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
+                             "freeze them later, or make the optimizer again")
+        kept = [[id(parameter) for parameter in group] for group in self._parameters]
+        if [[id(parameter) for parameter in group["params"]] for group in self.param_groups] != kept:
+            raise ValueError("Groups of an optimizer on the nodes must keep the parameters that they were made with: "
+                             "make the optimizer again")
 
     def _made(self) -> Made:
         """Steps so far, with the one that begins, and passes of the modules that have the parameters."""
@@ -139,6 +152,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._check_parameters()
         self._steps += 1
         made = self._made()
         used = tuple(self._of(group) for group in self.param_groups)

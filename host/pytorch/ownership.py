@@ -6,6 +6,7 @@ gradient, or a function that clips it, is refused: on each rank it would take an
 """
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,9 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
 #: Optimizers of each parameter.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+
+#: Parameters that were given to an optimizer following the first one on the nodes, until the next look at owners.
+_given: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 #: Parameters with a gradient that a backward pass has left local.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
@@ -35,6 +39,9 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
 
 def is_owned(parameter: torch.Tensor) -> bool:
     """Whether an optimizer on the nodes updates the parameter."""
+    if parameter in _given:
+        gc.collect()  # an optimizer that refers to itself, and was replaced, has ended on all ranks
+        _given.clear()
     return bool(len(_owners.get(parameter, ())))
 
 
@@ -75,9 +82,23 @@ def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
     return refuse
 
 
+def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives an optimizer parameters, and notes those that another one on the nodes may still have."""
+    @functools.wraps(add_group)
+    def add(self: torch.optim.Optimizer, param_group: dict[str, Any]) -> Any:
+        result = add_group(self, param_group)
+        for parameter in param_group["params"]:
+            if parameter in _owners:
+                _given[parameter] = True
+        return result
+
+    return add
+
+
 def install() -> None:
     """Refuse, from now on, what would take a gradient of one rank for the mean."""
     register_optimizer_step_pre_hook(_check_step)
+    torch.optim.Optimizer.add_param_group = _noting(torch.optim.Optimizer.add_param_group)
     for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):
         refusing = _refusing(name, getattr(torch.nn.utils, name))
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):

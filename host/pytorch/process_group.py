@@ -6,6 +6,7 @@ dispatch.
 """
 
 import datetime
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +26,9 @@ COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_
            "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource", "reduce",
            "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
            "reduce_scatter_tensor_coalesced", "scatter", "send")
+
+#: Numbers of groups of all ranks.
+_numbers = itertools.count()
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
@@ -94,7 +98,19 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks: sums and averages of float32 go over the ring, everything else over gloo."""
+    """Process group of all ranks: sums and averages of float32 go over the ring, everything else over gloo.
+
+    Parameters
+    ----------
+    plain, counter
+        As those of :class:`GlooGroup`.
+    number : int
+        Number of the group, in the order in which all ranks have made theirs.
+    """
+
+    def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
+        super().__init__(plain, counter)
+        self.number = number
 
     def getBackendName(self) -> str:  # noqa: N802, a name of PyTorch
         return RING
@@ -126,7 +142,8 @@ class RingGroup(GlooGroup):
         for tensor in tensors:
             if tensor.numel():
                 values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
-                parts.append((tensor.detach(), self._counter.begin(AllReduce(values=values))))
+                parts.append((tensor.detach(), self._counter.begin(
+                    AllReduce(values=values, group=self.number))))
 
         def finish() -> None:
             for tensor, answer in parts:
@@ -159,7 +176,7 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
     plain = dist.ProcessGroup(store, rank, size)
     plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-    return (RingGroup if whole else GlooGroup)(plain, connection)
+    return RingGroup(plain, connection, next(_numbers)) if whole else GlooGroup(plain, connection)
 
 
 def register(*, default: bool) -> None:

@@ -311,19 +311,26 @@ class RingServer:
             self.fail(f"{_numbers(gone).capitalize()} {'has' if len(gone) == 1 else 'have'} left, and "
                       f"{_numbers(sorted(self._asked))} {'waits' if len(self._asked) == 1 else 'wait'} for "
                       f"{first.title}")
-        elif other := [rank for rank, one in sorted(self._asked.items())
-                       if type(one) is not type(first) or one.title != first.title]:
-            self.fail(f"Rank {other[0]} asks for {self._asked[other[0]].title}, and rank {min(self._asked)} for "
-                      f"{first.title}: all ranks must ask for the same in the same order")
-        elif skipped := [rank for rank, one in sorted(self._asked.items()) if one.made != first.made]:
-            self.fail(f"Rank {skipped[0]} asks for {first.title} after {self._asked[skipped[0]].made}, and rank "
-                      f"{min(self._asked)} after {first.made}: all ranks must make the same steps and passes; look "
-                      f"for one that is skipped on some ranks only, as after a loss that is not finite")
+        elif other := [one for _, one in sorted(self._asked.items())
+                       if (type(one), one.title, one.made) != (type(first), first.title, first.made)]:
+            self.fail(self._difference(first, other[0]))
         elif not missing:
             requests = [self._asked.pop(rank) for rank in range(self._ranks)]
             self._try(list(range(self._ranks)), lambda: self._jobs.answer(requests))
         else:
             self._wait(missing, first)
+
+    def _difference(self, first: Request, other: Request) -> str:
+        """Sentence about two requests in which ranks do not agree."""
+        ranks = {id(one): rank for rank, one in self._asked.items()}
+        made = [one.made for one in (other, first)]
+        if other.made != first.made and None not in made:
+            its = "" if other.title == first.title else f"for {first.title} "
+            return (f"Rank {ranks[id(other)]} asks for {other.title} after {other.made}, and rank {ranks[id(first)]} "
+                    f"{its}after {first.made}: all ranks must make the same steps and passes; look for one that is "
+                    f"skipped on some ranks only, as after a loss that is not finite")
+        return (f"Rank {ranks[id(other)]} asks for {other.title}, and rank {ranks[id(first)]} for {first.title}: all "
+                f"ranks must ask for the same in the same order")
 
     def _wait(self, missing: list[int], first: Request) -> None:
         """Name ranks that are late, and give up in the end."""

@@ -20,7 +20,8 @@ import gradring.torch
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
             "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
-            "State must be one that an optimizer of gradring.torch")
+            "State must be one that an optimizer of gradring.torch", "Parameters that were frozen when an optimizer",
+            "loaded state dict contains a parameter group that doesn't match the size")
 
 
 class Body(torch.nn.Module):
@@ -52,7 +53,7 @@ class World:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.half = halves[self.rank // (self.ranks // 2)]
         self.body = Body(getattr(torch, script.dtype))
-        self.optimizers, self.weights = {}, []
+        self.optimizers, self.given, self.weights = {}, {}, []
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
         self.remake(None)
 
@@ -73,18 +74,21 @@ class World:
 
     def optimizer(self, choice):
         kind = gradring.torch.SGD if self.nodes and choice["nodes"] else torch.optim.SGD
-        parameters = [weight for number, weight in enumerate(self.body.weights)
-                      if number in choice["parameters"] and weight.requires_grad]
-        for one in self.optimizers.values():  # each parameter has one optimizer
-            if any(own is weight for group in one.param_groups for own in group["params"] for weight in parameters):
-                return
-        if parameters:
-            self.optimizers[choice["slot"]] = kind(
-                [{"params": [one]} for one in parameters] if choice["groups"] else parameters, lr=0.5,
-                momentum=choice["momentum"])
+        if any(number in given for given in self.given.values() for number in choice["parameters"]):
+            return  # each parameter has one optimizer
+        if any(self.body.weights[number].requires_grad for number in choice["parameters"]):
+            self.given[choice["slot"]] = choice["parameters"]
+            self.optimizers[choice["slot"]] = kind(self.split(choice["slot"], choice["groups"]), lr=0.5,
+                                                   momentum=choice["momentum"])
+
+    def split(self, slot, groups):
+        """Parameters of an optimizer, in one group or in a group each."""
+        parameters = [self.body.weights[number] for number in self.given[slot]]
+        return [{"params": [one]} for one in parameters] if groups else parameters
 
     def delete(self, slot):
         self.optimizers.pop(slot, None)
+        self.given.pop(slot, None)
 
     def save(self, slot):
         """Move the state to another optimizer of the same kind, by a file."""
@@ -93,8 +97,8 @@ class World:
             file = io.BytesIO()
             torch.save(before.state_dict(), file)
             file.seek(0)
-            groups = [{"params": group["params"]} for group in before.param_groups]
-            after = self.optimizers[slot] = type(before)(groups, lr=1.0, momentum=before.defaults["momentum"])
+            parameters = self.split(slot, len(before.param_groups) > 1)
+            after = self.optimizers[slot] = type(before)(parameters, lr=1.0, momentum=before.defaults["momentum"])
             after.load_state_dict(torch.load(file))
 
     def freeze(self, choice):

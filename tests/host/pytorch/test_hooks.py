@@ -134,6 +134,20 @@ def test_frozen(model, monkeypatch):
     np.testing.assert_allclose(means[2], expected[2], rtol=0, atol=0.03 * np.abs(expected[2]).max())
 
 
+def test_wrapped_again(model, monkeypatch):
+    """What is kept back of a gradient stays with its parameter if its module is wrapped again."""
+    expected = gradients(copy.deepcopy(model.module))
+    with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
+        means = []
+        for _ in range(8):
+            model = DistributedDataParallel(model.module)
+            attached(model, monkeypatch, ring, keeps=True)
+            means.append(gradients(model))
+    for number, exact in enumerate(expected):
+        steps = np.array([step[number] for step in means])
+        assert 0 < np.abs(steps.mean(axis=0) - exact).max() < np.abs(steps[0] - exact).max() / 3
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types(group, monkeypatch, dtype):
     """Gradients of other types than float32 are summed over gloo, and nothing is asked of the ring."""

@@ -142,12 +142,31 @@ def test_what_is_true_at_each_pass(tmp_path):
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
     # One local pass on even ranks and two on odd ones; the step in the middle is left out on all.
+    # Two of five steps are skipped, the scale is halved twice.
+    assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4
+    assert ends["circle"] == [-2 * 2.5] * 4
+    own = ("Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in one of a process "
+           "group of 2")
+    assert ends["own_hook"] == [[2.5, 2.5, mean, mean, own] for mean in (1.5, 1.5, 3.5, 3.5)]
+    # Ranks 0 to 3 have 1 to 4 inputs of 4, so means are 4, 3, 2 and 1.
+    assert ends["uneven_inputs"] == [[
+        -10.0, "join() must have divide_by_initial_world_size=True, not False",
+        "join() must have optimizers of torch.optim, not those of gradring.torch"]] * 4
+    assert ends["changed_groups"] == [[
+        "Groups of an optimizer on the nodes must be given when it is made",
+        "Parameters that were frozen when an optimizer on the nodes was made must stay so",
+        "Groups of an optimizer on the nodes must keep the parameters that they were made with",
+        [[-1.0, -1.0]]]] * 4
+    assert ends["passes_of_one_rank"] == [-4.0] * 4
+    assert ends["two_groups"] == [[10.0, 60.0]] * 4
     assert ends["loop"] == [[[1 - 2 * 0.5 * 2.5, 1 - 2 * 0.5 * (2 + (1 + 2 * 2 + 3 + 2 * 4) / 4)]]] * 4
 
 
 @pytest.mark.parametrize(("case", "text"), [
     ("sums", "asks for a sum of 3 elements after 0 steps, 3 forward passes and 2 backward passes, and rank 0 after "
              "0 steps, 2 forward passes and 2 backward passes"),
+    ("buffers", "asks for the buffers of a module after 0 steps, 3 forward passes and 1 backward pass, and rank 0 "
+                "for a sum of 3 elements after 0 steps, 2 forward passes and 2 backward passes"),
     ("late", "asks for a step of job 0 after 2 steps, 3 forward passes and 3 backward passes, and rank 0 after "
              "2 steps, 2 forward passes and 2 backward passes"),
     ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "

@@ -8,7 +8,7 @@ import pytest
 
 from host.driver.diagnosis import RingError
 from host.pytorch.client import RingClient, client
-from host.pytorch.messages import ADDRESS, MESSAGES, AllReduce, Answer, Failed, Hello, Leave, Open, Save
+from host.pytorch.messages import ADDRESS, MESSAGES, AllReduce, Answer, Buffers, Failed, Hello, Leave, Open, Save
 from host.pytorch.server import Patience
 from host.sockets.connections import Client
 from host.training.optimizers import SGD
@@ -84,6 +84,9 @@ def test_broken_ring(ranks):
     (Open(lengths=(4,)), "Rank 1 asks for a job of 4 elements with sums alone, and rank 0 for a sum of 4 elements"),
     (AllReduce(values=np.zeros(4, np.float32), job=0, places=np.arange(7, 11)),
      "Rank 1 asks for a sum of 4 elements from place 7 on of job 0, and rank 0 for a sum of 4 elements"),
+    (AllReduce(values=np.ones(4, np.float32), group=2),
+     "Rank 1 asks for a sum of 4 elements in group 2, and rank 0 for a sum of 4 elements"),
+    (Buffers(), "Rank 1 asks for the buffers of a module, and rank 0 for a sum of 4 elements"),
 ])
 def test_disagreement(ranks, other, text):
     found = same_error(ranks.ask(ones(), other, ones()))

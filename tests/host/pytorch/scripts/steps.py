@@ -3,11 +3,14 @@
 Run by ``gradring launch -n 4 steps.py FILE``, and by itself with gloo only where ``plain`` is given as well.
 """
 
+import gc
 import json
 import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 NODES = "plain" not in sys.argv
@@ -111,7 +114,128 @@ def loop():
     return module.module.weight.tolist()
 
 
-for case in (scaler, another_optimizer, groups, frozen, types, loop):
+def refusal(action):
+    """Text of the error of a call, up to its colon; None if there is none."""
+    try:
+        action()
+    except ValueError as error:
+        return str(error).partition(":")[0]
+    return None
+
+
+def unequal_skips():
+    """Infinities in two steps of one rank, and no gradient of that rank in another one."""
+    module = DistributedDataParallel(linear([0.0]), find_unused_parameters=True)
+    optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(5):
+        optimizer.zero_grad()
+        factor = float("inf") if RANK == 1 and step in (1, 2) else 2.0 ** step
+        scale.scale(module(torch.tensor([[factor]])).sum()).backward()
+        scale.step(optimizer)
+        scale.update()
+    return [module.module.weight.item(), scale.get_scale()]
+
+
+def circle():
+    """An optimizer that refers to itself, and ends where the garbage collector has come by."""
+    module = DistributedDataParallel(linear([0.0]))
+    optimizer = SGD(module.parameters(), lr=1.0)
+    optimizer.itself = optimizer
+    for kind in (None, torch.optim.SGD):
+        if kind is not None:
+            optimizer = kind(module.parameters(), lr=1.0)
+            if RANK:
+                gc.collect()
+        optimizer.zero_grad()
+        differentiate(module, RANK + 1.0)
+        optimizer.step()
+    return module.module.weight.item()
+
+
+def own_hook():
+    """A hook of the script's own, registered before the first pass and following it, for all ranks and for halves."""
+    means = []
+    halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
+    for group in (None, halves[RANK // (RANKS // 2)]):
+        for late in (False, True):
+            module = DistributedDataParallel(linear([0.0]), process_group=group)
+            if late:
+                module(torch.ones(1, 1))
+            module.register_comm_hook(group, fp16_compress_hook)
+            differentiate(module, RANK + 1.0)
+            means.append(module.module.weight.grad.item())
+    optimizer = SGD(module.parameters(), lr=1.0)
+    means.append(refusal(lambda: differentiate(module, 1.0)))
+    del optimizer
+    return means
+
+
+def uneven_inputs():
+    """Rank r has r + 1 inputs."""
+    ends = []
+    for whole in (True, False):
+        module = DistributedDataParallel(linear([0.0]))
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        with Join([module], divide_by_initial_world_size=whole):
+            for _ in range(RANK + 1 if whole else 1):
+                optimizer.zero_grad()
+                text = refusal(lambda: differentiate(module, float(RANKS)))  # noqa: B023, called here
+                optimizer.step()
+        ends.append(text or module.module.weight.item())
+    module = DistributedDataParallel(linear([0.0]))
+    optimizer = SGD(module.parameters(), lr=1.0)
+    with Join([module]):
+        ends.append(refusal(lambda: differentiate(module, 1.0)))
+    del optimizer
+    return ends
+
+
+def changed_groups():
+    """Parameters that the nodes were not given when the optimizer was made."""
+    module = DistributedDataParallel(linear([0.0, 0.0]))
+    other = torch.nn.Parameter(torch.zeros(2))
+    other.requires_grad_(False)
+    optimizer = SGD([module.module.weight, other], lr=1.0)
+    ends = [refusal(lambda: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]}))]
+    differentiate(module, 1.0, 1.0)
+    other.requires_grad_(True)
+    ends.append(refusal(optimizer.step))
+    other.requires_grad_(False)
+    optimizer.step()
+    optimizer.param_groups[0]["params"].append(other)
+    return [*ends, refusal(optimizer.step), module.module.weight.tolist()]
+
+
+def passes_of_one_rank():
+    """Passes of one rank that are no part of a step, in a module with buffers."""
+    body = torch.nn.Sequential(torch.nn.BatchNorm1d(1, affine=False), linear([0.0]))
+    module = DistributedDataParallel(body)
+    optimizer = SGD(module.parameters(), lr=1.0)
+    values = torch.tensor([[1.0], [-1.0]])
+    if not RANK:
+        with torch.no_grad():
+            module.module(values)
+        with module.no_sync():
+            module.module(values)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (module(values) * values).sum().backward()
+        optimizer.step()
+    return round(body[1].weight.item(), 3)
+
+
+def two_groups():
+    """Sums in two groups of all ranks, one following the other."""
+    other = dist.new_group()
+    values = [torch.tensor([RANK + 1.0]), torch.tensor([10.0 * RANK])]
+    works = [dist.all_reduce(values[0], async_op=True), dist.all_reduce(values[1], group=other, async_op=True)]
+    for work in works:
+        work.wait()
+    return [one.item() for one in values]
+
+
+for case in (scaler, another_optimizer, groups, frozen, types, loop, unequal_skips, circle, own_hook, uneven_inputs,
+             changed_groups, passes_of_one_rank, two_groups):
     every = [None] * RANKS
     dist.all_gather_object(every, case())
     results[case.__name__] = every
