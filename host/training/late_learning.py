@@ -23,7 +23,7 @@ from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset, digits
 from host.models.layers import Array
 from host.models.widths import widths
-from host.output import write_json
+from host.output import claim, write_json
 from host.program.estimate import Collective, Costs
 from host.program.schedules import layers_of
 from host.training.golden_steps import golden_settings, no_masks, percentages
@@ -374,6 +374,7 @@ def main(arguments: Sequence[str]) -> int:
     add_options(parser, seeds=5)
     parser.add_argument("--output", type=Path, default=Path("build/late"), help="folder of late.json [build/late]")
     options = parser.parse_args(arguments)
+    claim(options.output, files=("late.json",))
     data = digits()
     results: dict[tuple[float, Late], list[Outcome]] = {}
     runs: list[dict[str, Any]] = []

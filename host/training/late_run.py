@@ -23,7 +23,7 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.models.digits import Dataset, digits
 from host.models.layers import Array
-from host.output import write_json
+from host.output import claim, write_json
 from host.program.feeding import TraceReader
 from host.program.rounds import UPDATE, Closing, RoundFeeder, RoundProgram
 from host.topology.grid import Kind, Part, Shape
@@ -411,6 +411,7 @@ def main(arguments: Sequence[str]) -> int:
     add_options(parser, seeds=1)
     parser.add_argument("--output", type=Path, default=Path("build/late-run"), help="folder of late.json")
     options = parser.parse_args(arguments)
+    claim(options.output, files=("late.json",))
     data = digits()
     results: dict[tuple[float, Late], list[Outcome]] = {}
     runs: list[dict[str, Any]] = []
