@@ -90,7 +90,9 @@ def test_broken_ring(ranks):
 ])
 def test_disagreement(ranks, other, text):
     found = same_error(ranks.ask(ones(), other, ones()))
-    assert found == f"{text}: all ranks must ask for the same in the same order"
+    order = "all ranks must ask for the same in the same order"
+    # Ranks 1 and 2 may be the first ones.
+    assert found in (f"{text}: {order}", f"Rank 2 asks for {ones().title}, and rank 1 for {other.title}: {order}")
 
 
 def test_rank_that_leaves(ranks):
