@@ -250,8 +250,8 @@ def test_nodes_without_formats():
     ring = Ring([Device(None, config) for config in (WORKER, SERVER)])
     many = Structure((64, *(4,) * 64, 10), ("raw",) * 65, 1, 0.1, MICROBATCH, dataclasses.replace(
         worker_of(WORKER), activation_words=1 << 16, far_words=1 << 20))
-    with pytest.raises(ValueError, match=r"^Units must be at most 64, those of the server's table of counts, not "
-                                         r"65$"):
+    with pytest.raises(ValueError, match=r"^Units must be at most 64, the entries of the server's table of "
+                                         r"counts, not 65$"):
         NodeRun(ring, digits, many, optimizer=SGD(0.01)).step()
 
 
