@@ -19,12 +19,15 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from host.printable import one_line
+from sim.bounded_files import read_bytes
+
 __all__ = ["Kind", "read_arrays", "read_header"]
 
 #: Arrays of a file, bytes of its directory, and bytes of an array's header.
-_MOST_ARRAYS, _MOST_DIRECTORY, _MOST_HEADER = 4096, 1 << 20, 1024
+_MAX_ARRAYS, _MAX_DIRECTORY, _MAX_HEADER = 4096, 1 << 20, 1024
 #: Characters of a text.
-_MOST_CHARACTERS = 256
+_MAX_CHARACTERS = 256
 #: Fields at the end of a zip file, which has no comment, and signature in front of them in a file of more than 4 GB.
 _END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
 _HEADER = re.compile(
@@ -57,14 +60,14 @@ class Kind:
         expected = np.dtype(self.dtype)
         if dtype.kind != expected.kind or (dtype.kind != "U" and dtype != expected):
             raise _KindError(f"Array {name} must be of type {expected.name}, not {dtype.name}")
-        if dtype.itemsize > 4 * _MOST_CHARACTERS:
-            raise _KindError(f"Array {name} must have at most {_MOST_CHARACTERS} characters")
+        if dtype.itemsize > 4 * _MAX_CHARACTERS:
+            raise _KindError(f"Array {name} must have at most {_MAX_CHARACTERS} characters")
         if len(shape) != self.dimensions:
             dimensions = ("one number or text", "a vector", "a matrix")[self.dimensions]
             raise _KindError(f"Array {name} must be {dimensions}, not of shape {shape!r}")
 
 
-def read_arrays(path: Path, expected: Mapping[str, Kind], *, most: int) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an npz file, by name.
 
     Parameters
@@ -72,7 +75,7 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, most: int) -> dict[
     path : Path
     expected : mapping of str to Kind
         Arrays that the file may have, by regular expressions of their names.
-    most : int
+    largest : int
         Bytes that the file, and all arrays together, may take.
 
     Raises
@@ -82,14 +85,13 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, most: int) -> dict[
     OSError
         The file cannot be read.
     """
-    with path.open("rb") as file:
-        data = file.read(most + 1)
-    with _damages(path, "an npz file, not a damaged one or another"):
-        _check_end(data, most)
+    with _damages(path):
+        data = read_bytes(path, largest=largest)
+        _check_end(data)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
-            if len(members) > _MOST_ARRAYS:
-                raise ValueError(f"it must have at most {_MOST_ARRAYS} arrays")
+            if len(members) > _MAX_ARRAYS:
+                raise ValueError(f"it must have at most {_MAX_ARRAYS} arrays")
             arrays: dict[str, npt.NDArray[Any]] = {}
             for member in members:
                 name = member.filename.removesuffix(".npy")
@@ -97,37 +99,34 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, most: int) -> dict[
                     raise ValueError(f"it must have arrays of different names, not {member.filename[:40]!r}")
                 kind = next((kind for pattern, kind in expected.items() if re.fullmatch(pattern, name)), None)
                 if kind is None:
-                    raise _KindError(f"Arrays must be those that gradring writes, without {name[:40]}")
-                most -= member.file_size
-                if most < 0:
+                    raise _KindError(f"Arrays must have names that gradring writes, not {name[:40]}")
+                largest -= member.file_size
+                if largest < 0:
                     raise ValueError("its arrays must be smaller")
                 arrays[name] = _array(archive, member, name, kind)
     return arrays
 
 
 @contextlib.contextmanager
-def _damages(path: Path, what: str) -> Iterator[None]:
+def _damages(path: Path) -> Iterator[None]:
     """Turn every error of a damaged file into a line."""
     try:
         yield
     except _KindError as error:
         raise ValueError(f"{path}: {error}") from None
     except _DAMAGES as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} must be {what}: {reason}") from None
+        raise ValueError(f"{path} must be an npz file, not a damaged one or another: {one_line(error)}") from None
 
 
-def _check_end(data: bytes, most: int) -> None:
-    """Raise ``ValueError`` for a file that is too large, or that declares a directory which is."""
-    if len(data) > most:
-        raise ValueError(f"it must have at most {most:,} bytes")
+def _check_end(data: bytes) -> None:
+    """Raise ``ValueError`` for a file without the end of a zip file, or with a directory that is too large."""
     if len(data) < _END.size:
         raise ValueError("it must be a zip file")
     signature, *_, entries, directory, offset, comment = _END.unpack(data[-_END.size:])
     if signature != b"PK\5\6" or comment:
         raise ValueError("it must be a zip file, whole and without a comment")
-    if entries > _MOST_ARRAYS or directory > _MOST_DIRECTORY or data[-_END.size - 20:-_END.size - 16] == _END_64:
-        raise ValueError(f"it must have at most {_MOST_ARRAYS:,} arrays, in {_MOST_DIRECTORY:,} bytes of directory")
+    if entries > _MAX_ARRAYS or directory > _MAX_DIRECTORY or data[-_END.size - 20:-_END.size - 16] == _END_64:
+        raise ValueError(f"it must have at most {_MAX_ARRAYS:,} arrays, in {_MAX_DIRECTORY:,} bytes of directory")
     if offset + directory != len(data) - _END.size:
         raise ValueError("its directory must be at the end")
 
@@ -148,7 +147,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
     """
     magic = file.read(10)
     length = int.from_bytes(magic[8:], "little")
-    if magic[:8] != b"\x93NUMPY\1\0" or length > _MOST_HEADER:
+    if magic[:8] != b"\x93NUMPY\1\0" or length > _MAX_HEADER:
         raise ValueError(f"array {name} must be an npy file of version 1.0")
     match = _HEADER.fullmatch(file.read(length))
     if match is None:
@@ -156,7 +155,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
     try:
         dtype = np.dtype(match[1].decode())
     except TypeError:
-        raise ValueError(f"array {name} must have a type that there is") from None
+        raise ValueError(f"array {name} must have a type of numpy") from None
     shape = tuple(int(size) for size in match[3].split(b",") if size.strip())
     return dtype, shape, match[2] == b"True", len(magic) + length
 
@@ -179,7 +178,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, kind: K
             raise ValueError(f"array {name} must have the size of its shape, {size:,} bytes")
     array = content.view(dtype).reshape(shape, order="F" if fortran else "C")
     if dtype.kind == "U" and not array.item().isprintable():
-        raise ValueError(f"array {name} must be a text of letters")
+        raise ValueError(f"array {name} must be a printable text")
     if dtype.kind == "b" and content.max(initial=0) > 1:
-        raise ValueError(f"array {name} must be of truths")
+        raise ValueError(f"array {name} must have truth values, 0 or 1")
     return array

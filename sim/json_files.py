@@ -3,7 +3,7 @@
 Every damage is a ``ValueError`` with a line that names the file. The text must be UTF-8; no object has a key twice;
 numbers are finite, and integers have at most 128 bits; values are nested at most :data:`DEPTH` deep.
 
-JSON has no infinite numbers: :func:`finite` makes a value of any program one that can be written.
+JSON has no infinite numbers and no NaN: :func:`finite` replaces them, so that any value can be written.
 
 A program that keeps values for itself seals them (:func:`sealed`): the SHA-256 digest of the value is in the file, so
 that what was changed by hand or damaged is not used.
@@ -17,20 +17,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sim import bounded_files
+
 __all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product", "read", "read_product",
            "read_sealed", "sealed"]
 
 #: Bytes of a text, since its values take up to 25 times the memory; and depth of its values.
 LARGEST, DEPTH = 1 << 24, 64
 #: Largest magnitude of an integer: generators of random numbers have states of 128 bits.
-_MOST = 1 << 128
+_MAX_INTEGER = 1 << 128
 #: Key of the digest of a sealed value, and of the numbers of a value that are not finite.
 _SEAL, NOT_FINITE = "sha256", "not_finite"
 
 
 def _integer(text: str) -> int:
-    value = int(text) if len(text) <= 40 else _MOST
-    if abs(value) >= _MOST:
+    value = int(text) if len(text) <= 40 else _MAX_INTEGER
+    if abs(value) >= _MAX_INTEGER:
         raise ValueError("an integer must have at most 128 bits")
     return value
 
@@ -103,10 +105,8 @@ def read(path: Path, *, largest: int = LARGEST) -> Any:
     OSError
         It cannot be read.
     """
-    with path.open("rb") as file:
-        data = file.read(largest + 1)
     try:
-        return parse(data, largest=largest)
+        return parse(bounded_files.read_bytes(path, largest=largest), largest=largest)
     except ValueError as error:
         raise ValueError(f"{path} must be JSON, not damaged or another file: {error}") from None
 
@@ -122,7 +122,7 @@ def read_product(path: Path) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """A value that can be written: null in place of each number that is infinite or none.
+    """Replace each number of a value that is infinite or NaN by null, so that it can be written as JSON.
 
     An object that has such numbers gets the member ``not_finite``, with the number of each by its path:
     ``{"rows[3].loss": "nan"}``.
@@ -155,7 +155,7 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:
-    """The value of a file that has :func:`sealed` values, without the digest.
+    """The value of a file with :func:`sealed` content, without the digest.
 
     Raises
     ------

@@ -28,6 +28,7 @@ from host.output import write_bytes
 from host.predict.costs import Format, Zeros
 from host.program.estimate import Collective
 from host.transports.session import open_session
+from sim.bounded_files import read_bytes
 from sim.verilated.native import Arithmetic
 
 __all__ = ["FILE", "FORMATS", "SMALL", "Point", "config_of", "gradients", "load", "measure"]
@@ -165,16 +166,14 @@ def load() -> dict[str, list[Point]]:
     OSError
         It cannot be read.
     """
-    with FILE.open("rb") as file:
-        data = file.read(_LARGEST + 1)
     try:
-        lines = data.decode("ascii").splitlines()
-    except UnicodeDecodeError:
+        lines = read_bytes(FILE, largest=_LARGEST).decode("ascii").splitlines()
+    except ValueError:
         lines = []
     heading, *rows = [line.split(",") for line in lines] or [[]]
     points: dict[str, list[Point]] = {name: [] for name in ("fitted", "chosen", "large")}
     names = [field.name for field in dataclasses.fields(Point)]
-    if len(data) > _LARGEST or heading != ["set", *names]:
+    if heading != ["set", *names]:
         raise ValueError(f"{FILE} must be a table of {', '.join(names)}, not damaged or another file")
     for line, row in enumerate(rows, start=2):
         values = dict(zip(["set", *names], row, strict=False))

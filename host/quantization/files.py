@@ -75,7 +75,7 @@ def load(path: Path) -> QuantizedNetwork:
     OSError
         The file cannot be read.
     """
-    arrays = read_arrays(path, _expected(), most=LARGEST)
+    arrays = read_arrays(path, _expected(), largest=LARGEST)
     try:
         return _network(arrays)
     except ValueError as error:

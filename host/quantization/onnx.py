@@ -20,9 +20,11 @@ import numpy.typing as npt
 
 from hdl.quantization.arithmetic import Variant
 from host.output import write_bytes
+from host.printable import one_line
 from host.quantization.calibration import Activation
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, assemble
 from host.quantization.schemes import QuantizedWeights, Rounding, Scheme
+from sim.bounded_files import read_bytes
 
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
@@ -225,17 +227,12 @@ def import_onnx(path: Path) -> QuantizedNetwork:
     import onnx
     from google.protobuf.message import DecodeError
 
-    with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
     try:
-        if len(data) > LARGEST:
-            raise ValueError(f"it must have at most {LARGEST:,} bytes")
-        model = onnx.load_model_from_string(data)
+        model = onnx.load_model_from_string(read_bytes(path, largest=LARGEST))
         onnx.checker.check_model(model)
         _check_tensors(model.graph.initializer)
     except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} must be an ONNX model, not a damaged one or another: {reason}") from None
+        raise ValueError(f"{path} must be an ONNX model, not a damaged one or another: {one_line(error)}") from None
     try:
         return _network(model)
     except ValueError as error:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from host.output import write_bytes
+from sim.bounded_files import read_bytes
 
 __all__ = ["CLOCK", "Command", "Kind", "needed", "read", "write"]
 
@@ -189,13 +190,9 @@ def read(path: pathlib.Path) -> tuple[Any, list[Any]]:
     from google.protobuf.message import DecodeError
 
     schema = _schema()
-    with path.open("rb") as file:
-        data = file.read(LARGEST + 1)
     try:
-        if len(data) > LARGEST:
-            raise ValueError(f"it must have at most {LARGEST:,} bytes")
-        first, *others = _messages(data)
-        return schema.GlobalMetadata.FromString(first), [schema.Node.FromString(text) for text in others]
+        metadata, *nodes = _messages(read_bytes(path, largest=LARGEST))
+        return schema.GlobalMetadata.FromString(metadata), [schema.Node.FromString(node) for node in nodes]
     except (DecodeError, ValueError) as error:
         raise ValueError(f"{path} must be a trace of Chakra, not damaged or another file: {error}") from None
 

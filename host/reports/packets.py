@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from hdl.ring.header import HEADER_WORDS
 from hdl.ring.topology import RingTopology
+from host.printable import one_line
 from sim.golden.codecs import CODECS, Codec
 from sim.golden.packet import ABORT, DATA, STOMP, Header, checksum
 from sim.golden.ring import floats
@@ -65,8 +66,7 @@ class Wave:
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise ValueError(f"{self._path} must be a waveform, but pywellen says: {' '.join(str(error).split())}"
-                             ) from None
+            raise ValueError(f"{self._path} must be a waveform that pywellen reads: {one_line(error)}") from None
 
     @property
     def nodes(self) -> int:

@@ -16,7 +16,7 @@ SCHEMA = "gradring.weights"
 VERSION = 2
 
 #: Bytes of a file and of its arrays, number of hidden layers, and width of one.
-LARGEST, MOST_LAYERS, WIDEST = 1 << 28, 1024, 1 << 20
+LARGEST, MAX_LAYERS, MAX_WIDTH = 1 << 28, 1024, 1 << 20
 
 _ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(np.str_), "hidden": Kind(np.int64, 1),
            "seed": Kind(np.int64), "parameters": Kind(np.float32, 1)}
@@ -61,7 +61,7 @@ def load(path: Path) -> TrainedWeights:
     OSError
         The file cannot be read.
     """
-    arrays = read_arrays(path, _ARRAYS, most=LARGEST)
+    arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "
                          f"{', '.join(sorted(arrays)) or 'nothing'}")
@@ -71,8 +71,8 @@ def load(path: Path) -> TrainedWeights:
     if workload not in names:
         raise ValueError(f"{path} must be of workload {' or '.join(sorted(names))}, not {workload!r}")
     hidden = tuple(arrays["hidden"].tolist())
-    if len(hidden) > MOST_LAYERS or not all(1 <= width <= WIDEST for width in hidden):
-        raise ValueError(f"{path} must have at most {MOST_LAYERS} hidden layers of 1 to {WIDEST:,}, not "
+    if len(hidden) > MAX_LAYERS or not all(1 <= width <= MAX_WIDTH for width in hidden):
+        raise ValueError(f"{path} must have at most {MAX_LAYERS} hidden layers of 1 to {MAX_WIDTH:,}, not "
                          f"{len(hidden)} of {min(hidden):,} to {max(hidden):,}")
     if not np.isfinite(arrays["parameters"]).all():
         raise ValueError(f"{path} must have finite parameters")

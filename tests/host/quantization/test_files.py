@@ -60,7 +60,7 @@ class TestErrors:
         ({"layers": np.int64(3)}, "Array 1.output_scale is missing"),
         ({"0.codes": None}, "Array 0.codes is missing"),
         ({"1.bias": None}, "Array 1.bias is missing"),
-        ({"extra": np.int64(0)}, "Arrays must be those that gradring writes, without extra"),
+        ({"extra": np.int64(0)}, "Arrays must have names that gradring writes, not extra"),
         ({"0.codes": np.zeros((64, 64))}, "Array 0.codes must be of type uint8, not float64"),
         ({"0.codes": np.zeros(64, np.uint8)},
          "Array 0.codes must be a matrix, not of shape (64,)"),

@@ -160,7 +160,7 @@ def test_waves_that_are_none(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.fst must be a waveform, and is not there; 'gradring wave'"):
         Wave(tmp_path / "none.fst")
     (tmp_path / "text.fst").write_text("text")
-    with pytest.raises(ValueError, match=r"text\.fst must be a waveform, but pywellen says: "):
+    with pytest.raises(ValueError, match=r"text\.fst must be a waveform that pywellen reads: "):
         Wave(tmp_path / "text.fst")
     with (tmp_path / "other.vcd").open("w") as file, VCDWriter(file) as writer:
         writer.change(writer.register_var("top", "x", "wire", size=1, init=0), 5, 1)
