@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -108,15 +107,15 @@ def test_killed_run(run, folder):
     """The lock of a run ends with its process, which is killed; children that it has forked do not hold it."""
     program = ("import os, sys, time; from pathlib import Path; from host import output\n"
                "output.claim(Path('output'), files=('predict.json',))\n"
+               "reader, writer = os.pipe()\n"
                "child = os.fork()\n"
-               "print(child, flush=True) if child else None\n"
+               "os.read(reader, 1) and print(child, flush=True) if child else os.write(writer, b'.')\n"
                "time.sleep(600)\n")
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": root})
-    child = int(process.stdout.readline())
+    child = int(process.stdout.readline())  # which has closed what it inherited
     try:
-        time.sleep(0.5)  # the child, which closes what it has inherited
         options = ("--nodes", 2, "--formats", "dense", "--output", folder)
         code, _, err = run("predict", *options)
         assert (code, f"not that of process {process.pid}: " in err) == (1, True)

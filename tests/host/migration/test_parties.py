@@ -25,7 +25,7 @@ def served(tmp_path):
     ledger, address = Ledger(tmp_path / "ledger.json"), tmp_path / "socket"
     ledger.commit(Entry("here", 3))
     threading.Thread(target=serve, args=(ledger, address),
-                     kwargs={"key": KEY, "limits": Limits(first_seconds=1)}, daemon=True).start()
+                     kwargs={"key": KEY, "limits": Limits(first_seconds=4)}, daemon=True).start()
     while not address.exists():
         time.sleep(0.001)
     return ledger, address

@@ -1,6 +1,7 @@
 """Ranks that are awaited in init_process_group()."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -45,9 +46,10 @@ def watched(*codes, joined=(), waited, begun=None):
 ])
 def test_awaited(case, who):
     """A line is said once, after the time for it, and the end has its own."""
-    assert watched(None, None, None, waited=9, **case) == ([], [])
+    assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
-    assert said == [f"gradring launch has waited 11.0 s for {who} in init_process_group()"]
+    assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [
+        f"gradring launch has waited … s for {who} in init_process_group()"]
     assert not reasons
     said, reasons = watched(None, None, None, waited=601, **case)
     assert not said
@@ -57,7 +59,7 @@ def test_awaited(case, who):
 
 def test_not_awaited():
     """Ranks that have joined, ranks that have ended, and ranks that import PyTorch."""
-    assert watched(None, None, begun=1, waited=69) == ([], [])
+    assert watched(None, None, begun=1, waited=65) == ([], [])
     assert watched(None, None, begun=1, waited=71) != ([], [])
     assert watched(None, None, joined=(0, 1), waited=1000) == ([], [])
     assert watched(0, None, joined=(1,), waited=1000) == ([], [])
@@ -85,12 +87,12 @@ def test_starters(word, way):
 def test_own_ranks(tmp_path):
     """A script that starts its own ranks is named as the cause, and ends in time, with its processes."""
     begun = time.monotonic()
-    printed, errors = launch("-n", 1, "--slow", 1, "--timeout", 12, "--output", tmp_path / "output",
+    printed, errors = launch("-n", 1, "--slow", 3, "--timeout", 20, "--output", tmp_path / "output",
                              SCRIPTS / "own_ranks.py", tmp_path / "begun", expect=1)
     cause = ("the script starts processes of its own by torch.multiprocessing.spawn, and the ranks are there "
              "already: call the function of a rank directly")
     assert f"s for a rank in init_process_group(): {cause}\n" in printed
-    assert errors.rstrip().splitlines()[-1] == (f"error: A rank must call init_process_group() within 12 seconds: "
+    assert errors.rstrip().splitlines()[-1] == (f"error: A rank must call init_process_group() within 20 seconds: "
                                                 f"{cause}, or give gradring launch a longer --timeout")
     assert (tmp_path / "begun").exists()
     assert time.monotonic() - begun < 120

@@ -195,7 +195,7 @@ def test_short_timeout_of_a_group(tmp_path):
         assert time.monotonic() - begun < 10  # of the ring's 40
         assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
                         "what holds them up, or give init_process_group a longer timeout")
-        assert ranks.said[0].startswith("rank 0 has waited 0.2 s for ranks 1 and 2, ")
+        assert re.match(r"rank 0 has waited 0\.\d s for ranks 1 and 2, ", ranks.said[0])
 
 
 def test_escaped(ranks):
@@ -282,7 +282,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 def test_stopped(tmp_path):
     """Ranks that a signal has stopped are named while nobody waits for the ring, and end the run in the end."""
-    with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=0.6)) as ranks:
+    with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)
         for now in ([1], [1], [0, 1], [0]):
@@ -292,6 +292,6 @@ def test_stopped(tmp_path):
         assert ranks.server.slow == [0, 1, 0]
         ranks.server.stopped([0, 1])
         assert ranks.server.error is None
-        time.sleep(0.7)
+        time.sleep(2.1)
         ranks.server.stopped([1])
-        assert ranks.server.error.startswith("Rank 1 must run, and has been stopped by a signal for 0.6 seconds: ")
+        assert ranks.server.error.startswith("Rank 1 must run, and has been stopped by a signal for 2 seconds: ")
