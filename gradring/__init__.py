@@ -9,7 +9,7 @@
         weights, figures = ring.step(gradients)           # the optimizer on the nodes
 
 :mod:`gradring.torch` is the same for PyTorch. In an installed wheel hdl, sim, host and boards are packages within
-this one; in a clone they stand beside it. They are imported when a name is used for the first time.
+this one; in a clone they are next to it. They are imported when a name is used for the first time.
 """
 
 import importlib

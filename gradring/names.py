@@ -101,7 +101,7 @@ def _is_own(module: ModuleType) -> bool:
 
 
 def install(*, always: bool = False) -> None:
-    """Make the names those of the clone, for the code of gradring, in this process.
+    """Bind the names to the packages of the clone, for the code of gradring, in this process.
 
     Parameters
     ----------

@@ -313,7 +313,7 @@ def checked(together: Callable[..., None] | None = None, /,
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # whose error has its name
+                return function(*args, **kwargs)  # raises Python's own error, with the name of the function
             for name, value in bound.arguments.items():
                 if name in arguments:
                     bound.arguments[name] = arguments[name].take(label(name), value)

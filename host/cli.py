@@ -62,7 +62,7 @@ from host.training.record import NODE, Training, TrainingConfig
 from host.training.run_check import check_run
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
-from host.transports.session import LATENCY, LONGEST_REPLAYED, TransportName, open_session
+from host.transports.session import LATENCY, LONGEST_REPLAYED, MAX_LATENCY, TransportName, open_session
 from sim.link_faults import RandomFaults
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
@@ -263,7 +263,7 @@ def train_command(
         node = dataclasses.replace(node, replay=damage is not None, ring_ports=1 if course is None else 2)
     node = slot_links.with_links(links, node, transport=transport, board=board, topology=topology,
                                  slow_link=slow_link)
-    check_range("Link latency", link_latency, 1, 1_000_000 if damage is None else LONGEST_REPLAYED)
+    check_range("Link latency", link_latency, 1, MAX_LATENCY if damage is None else LONGEST_REPLAYED)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
     check_range("Seconds to reconnect", reconnect, 0, COUNT)

@@ -5,7 +5,7 @@ no emoji, and an escape sequence moves no cursor. All commands print to a :class
 columns of :class:`PlainColumn`.
 
 Tables and verdicts use a few characters beyond ASCII. Standard output may be ASCII or Latin-1 (``LANG=C``,
-``PYTHONIOENCODING=ascii``), and a run must not end at its last line for that.
+``PYTHONIOENCODING=ascii``), and a run must not fail there at its last line.
 """
 
 import codecs
@@ -51,7 +51,7 @@ codecs.register_error("gradring.plain", _replace)
 
 
 def tolerate(*streams: TextIO) -> None:
-    """Have streams write plain characters for those that their encodings lack, in place of raising an error."""
+    """Make streams write plain characters in place of characters that their encodings lack, without an error."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="gradring.plain")
@@ -66,7 +66,7 @@ class PlainConsole(Console):
     Parameters
     ----------
     options
-        As those of :class:`rich.console.Console`.
+        Options of :class:`rich.console.Console`.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:

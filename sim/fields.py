@@ -13,15 +13,15 @@ Check = Callable[[Any], bool]
 _EXACT = 1 << 53
 
 
-def integer(least: int, most: int) -> Check:
+def integer(minimum: int, maximum: int) -> Check:
     """An integer between two bounds."""
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
-def number(least: float = -math.inf, most: float = math.inf) -> Check:
+def number(minimum: float = -math.inf, maximum: float = math.inf) -> Check:
     """A finite number between two bounds; integers up to 2^53, which binary64 holds."""
     return lambda value: (((isinstance(value, float) and math.isfinite(value)) or integer(-_EXACT, _EXACT)(value))
-                          and least <= value <= most)
+                          and minimum <= value <= maximum)
 
 
 def text(pattern: str) -> Check:
@@ -35,9 +35,9 @@ def choice(choices: Collection[str]) -> Check:
     return lambda value: isinstance(value, str) and value in choices
 
 
-def several(check: Check, least: int, most: int) -> Check:
-    """A list of such values, with bounds of its length."""
-    return lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(check, value))
+def several(check: Check, minimum: int, maximum: int) -> Check:
+    """A list of values that pass a check, with bounds of its length."""
+    return lambda value: isinstance(value, list) and minimum <= len(value) <= maximum and all(map(check, value))
 
 
 def pair(first: Check, second: Check) -> Check:
@@ -45,9 +45,9 @@ def pair(first: Check, second: Check) -> Check:
     return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
-def mapping(key: Check, check: Check, most: int) -> Check:
-    """A dictionary of at most ``most`` entries."""
-    return lambda value: isinstance(value, dict) and len(value) <= most and all(
+def mapping(key: Check, check: Check, maximum: int) -> Check:
+    """A dictionary of at most ``maximum`` entries, with checks of keys and values."""
+    return lambda value: isinstance(value, dict) and len(value) <= maximum and all(
         key(name) and check(entry) for name, entry in value.items())
 
 
@@ -66,5 +66,5 @@ def having(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """None, or such a value."""
+    """None, or a value that passes a check."""
     return lambda value: value is None or check(value)

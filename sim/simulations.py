@@ -94,9 +94,9 @@ def simulate(simulation: Simulation) -> int:
     if not answer:
         _stop()
         raise RuntimeError("The process that simulates for cocotb has ended; its output is above")
-    told = json_files.parse_product(answer)
-    _seconds = told["seconds"]
-    return int(told["status"])
+    answered = json_files.parse_product(answer)
+    _seconds = answered["seconds"]
+    return int(answered["status"])
 
 
 def _running() -> subprocess.Popen[str]:

@@ -28,8 +28,8 @@ __all__ = ["RUNS", "Passes", "RingPrograms"]
 #: Numbers of runs, from 1 on.
 RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Cycles that a look for events takes at most where nodes have other numbers of commands, and in rounds of gradients,
-#: whose nodes get their next computation when an event is taken.
+#: Longest look for events, in cycles: where nodes have different numbers of commands; and in rounds of gradients,
+#: since a node gets its next computation when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
 #: Fields that the driver gives a command that it sends.
@@ -287,9 +287,9 @@ class RingPrograms(LocalCommands):
         """Run the programs that nodes with two queues have loaded, and take their events, whatever they say.
 
         Events are taken of all nodes in turn, since a node that has no place for another event makes the others wait.
-        Where nodes are in step, each look waits for an event of every node. Where they have other numbers of
-        commands, or do not wait for each other's gradients, a look is short, so that a node without an event keeps
-        nobody from its events.
+        Where nodes are in step, each look waits for an event of every node. Where they have different numbers of
+        commands, or do not wait for each other's gradients, a look is short, so that a node without an event does not
+        delay the events of other nodes.
 
         Parameters
         ----------

@@ -62,7 +62,7 @@ class Opened:
         """Reset and connect all nodes, so that a measurement depends on nothing before it.
 
         Without a reset the accumulators of throttles and links, and the phases of memories and of the optimizer,
-        would be those that the last program has left.
+        would be left over from the last program.
         """
         self.simulation.reset()
         self.ring = Ring([Device(transport, self.machine.node, name=f"{self.machine.name}, node {rank}")

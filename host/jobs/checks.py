@@ -133,7 +133,7 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: in
     Parameters
     ----------
     state
-        What is to be a dictionary as :meth:`host.jobs.job.Job.state` returns it.
+        Dictionary as :meth:`host.jobs.job.Job.state` returns it.
     shapes : mapping
         Shapes of its arrays, by their names.
     groups, length : int
@@ -144,7 +144,7 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: in
     TypeError
         It is no state of a job.
     ValueError
-        The state is that of another kind of job.
+        It is the state of another kind of job.
     """
     wanted = "a dictionary as state() returns it"
     if not isinstance(state, dict):
@@ -158,10 +158,11 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: in
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype != np.float32:
             raise wrong(TypeError, f"State's {name}", "an array of float32", array)
-    own = {"weights": (length,), **shapes}
-    given = {name: array.shape for name, array in arrays.items()}
-    if given != own or len(state["steps"]) != groups:
-        raise ValueError(f"State must have {groups} groups and arrays {own}, not {len(state['steps'])} and {given}")
+    expected = {"weights": (length,), **shapes}
+    actual = {name: array.shape for name, array in arrays.items()}
+    if actual != expected or len(state["steps"]) != groups:
+        raise ValueError(f"State must have {groups} groups and arrays {expected}, not {len(state['steps'])} and "
+                         f"{actual}")
     for step in state["steps"]:
         Integer(0).take("State's steps", step)
     for key, content in state["thresholds"].items():

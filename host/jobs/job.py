@@ -45,7 +45,7 @@ class JobError(RuntimeError):
 
 
 class _Closing:
-    """What is closed with a job, once, and by the process that has opened it."""
+    """Function that closes the contexts of a job, in the process that has opened them only."""
 
     def __init__(self, owned: contextlib.ExitStack) -> None:
         self._owned, self._process = owned, os.getpid()
@@ -227,11 +227,11 @@ class Job:
             has kept back, stay. What a codec of gradients has kept back is lost.
         """
         self._require_open()
-        given = _array("Weights", weights)
-        if given.dtype != np.float32 or given.shape != (self.length,):
-            kind = ValueError if given.dtype == np.float32 else TypeError
-            raise kind(f"Weights must be {self.length:,} numbers of float32, not {given.dtype} of shape "
-                       f"{given.shape}")
+        array = _array("Weights", weights)
+        if array.dtype != np.float32 or array.shape != (self.length,):
+            kind = ValueError if array.dtype == np.float32 else TypeError
+            raise kind(f"Weights must be {self.length:,} numbers of float32, not {array.dtype} of shape "
+                       f"{array.shape}")
         if not self._optimizers:
             raise ValueError("Job must have an optimizer to have weights: give simulate() one")
         if fresh:
@@ -240,10 +240,10 @@ class Job:
             self._thresholds.clear()
         for _, places in self._parts:
             buffers = self._slots.bring(places)
-            self._ring.distribute(given[places], buffers)
+            self._ring.distribute(array[places], buffers)
             self._slots.weights[places] = self._ring.read_weights(buffers, ranks=[0])[0]
             if self._model is not None:
-                self._model.load(given[places].view(np.uint32), places, fresh=fresh)
+                self._model.load(array[places].view(np.uint32), places, fresh=fresh)
         self._loaded = True
 
     def step(self, gradients: npt.ArrayLike,
@@ -326,7 +326,7 @@ class Job:
         TypeError
             It is no state of a job.
         ValueError
-            The state is that of another kind of job.
+            It is the state of another kind of job.
         """
         self._require_open()
         check_state(state, {name: array.shape for name, array in self._slots.contents.items()},
@@ -357,23 +357,23 @@ class Job:
 
     def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
         """Values as one row of float32 per node."""
-        given = _array(name, values)
-        if given.dtype != np.float32:
-            raise TypeError(f"{name} must be float32, not {given.dtype}: use .astype(numpy.float32)")
-        if given.ndim != 2 or given.shape[0] != self.nodes or not given.shape[1]:
-            raise ValueError(f"{name} must be of shape ({self.nodes}, n), a row for each node, not {given.shape}")
-        return given
+        array = _array(name, values)
+        if array.dtype != np.float32:
+            raise TypeError(f"{name} must be float32, not {array.dtype}: use .astype(numpy.float32)")
+        if array.ndim != 2 or array.shape[0] != self.nodes or not array.shape[1]:
+            raise ValueError(f"{name} must be of shape ({self.nodes}, n), a row for each node, not {array.shape}")
+        return array
 
     def _places(self, places: npt.ArrayLike, count: int) -> Places:
-        given = _array("Places", places)
-        if given.dtype.kind not in "iu":
-            raise TypeError(f"Places must be integers, not {given.dtype}")
-        given = given.astype(np.int64)
-        if given.shape != (count,):
-            raise ValueError(f"Places must be {count:,} integers, one for each element, not of shape {given.shape}")
-        if given.min() < 0 or given.max() >= self.length or len(np.unique(given)) != count:
+        array = _array("Places", places)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"Places must be integers, not {array.dtype}")
+        array = array.astype(np.int64)
+        if array.shape != (count,):
+            raise ValueError(f"Places must be {count:,} integers, one for each element, not of shape {array.shape}")
+        if array.min() < 0 or array.max() >= self.length or len(np.unique(array)) != count:
             raise ValueError(f"Places must differ, and lie within the {self.length:,} elements of the job's vector")
-        return given
+        return array
 
     def _threshold(self, key: tuple[int, int]) -> Threshold:
         assert self._density is not None

@@ -30,7 +30,7 @@ from host.jobs.checks import (
 )
 from host.jobs.job import Job
 from host.training.optimizers import Optimizer, moments_note
-from host.transports.session import LATENCY, LONGEST, open_session
+from host.transports.session import LATENCY, MAX_LATENCY, open_session
 from sim.verilated.native import Arithmetic
 
 __all__ = ["LARGEST", "MomentsWarning", "node_for", "simulate"]
@@ -68,7 +68,7 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
     packed_state : bool
         Whether state is stored as bfloat16.
     density : float, optional
-        Part of the elements that nodes send.
+        Fraction of the elements that nodes send.
     gradients : str, optional
         Codec of gradients; by default raw, or zero_value with a density.
     weights : str
@@ -91,7 +91,7 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
 
 @checked(**_NODE, length=LENGTHS, optimizer=OPTIMIZERS, node=Optional(Instance(NodeConfig, "a NodeConfig")),
          part=Optional(Integer(1)), check=Flag(), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
-         link_latency=Integer(1, LONGEST), announce=Call())
+         link_latency=Integer(1, MAX_LATENCY), announce=Call())
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
              gradients: str | None = None, weights: str = NodeConfig.weight_codec,
              density: float | None = None, packed_state: bool = False, node: NodeConfig | None = None,
@@ -116,7 +116,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     weights : str
         Codec of new weights.
     density : float, optional
-        Part of the elements that nodes send.
+        Fraction of the elements that nodes send.
     packed_state : bool
         Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
         0.996, such as the default, and :class:`MomentsWarning` is given.

@@ -176,13 +176,13 @@ class RoundFeeder:
     settings : callable
         Takes the number of a round before its LATCH; writes the settings of its update.
     may_begin : callable
-        Takes the number of a round behind the first before any node computes for it; where it gives False, the run
-        is over with the round before.
+        Takes the number of a round after the first, before any node computes for it; if it returns False, the run
+        ends with the round before.
 
     Members
     -------
     last : int
-        Number behind the last round of the run.
+        Number after that of the last round of the run.
     """
 
     def __init__(self, ring: Ring, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,

@@ -13,13 +13,12 @@ from host.pytorch.server import Patience, RingServer
 
 __all__ = ["Arrivals", "starters"]
 
-#: Ways in which a script starts ranks of its own, by a word of the new processes' command lines.
+#: Ways of a script to start ranks of its own, by a word of the new processes' command lines.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
 #: Processes of multiprocessing that run no code of the script.
 _HELPERS = ("resource_tracker", "semaphore_tracker")
-
 
 #: Seconds more for ranks that import PyTorch, before they begin with the script.
 _IMPORTS = 60.0
@@ -80,8 +79,10 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that have been started by others, with the ranks' environment, and how; none where the system does
-    not list processes in /proc."""
+    """Processes that ranks have started with their own environment, and the way of each.
+
+    There are none where the system does not list processes in /proc.
+    """
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -19,7 +19,7 @@ __all__ = ["install"]
 _GLOO = "gloo"
 
 #: Functions of PyTorch that ask whether a group is of gloo, to use only what gloo has: a group of the ring has the
-#: same. A function is given by its module, and by its name where others in the module ask for another reason.
+#: same. A function has its module, and its name where other functions of the module ask for another reason.
 _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.distributed.nn.functional", None),
            ("torch.distributed._shard.sharded_tensor.api", None)}
 
@@ -67,7 +67,7 @@ def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         table[counting] = table.pop(group)
     for tagged in world.tags_to_pg.values():
-        tagged[:] = [counting if one is group else one for one in tagged]
+        tagged[:] = [counting if member is group else member for member in tagged]
     counting._set_group_name(name)
     counting._set_group_desc(group.group_desc)
     distributed_c10d._unregister_process_group(name)

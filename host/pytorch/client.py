@@ -159,7 +159,7 @@ class RingClient:
 
 
 def wait_for_reason(address: str) -> str | None:
-    """Wait until the ranks cannot go on, and return the reason; None if the server has ended without one."""
+    """Wait until the ranks cannot continue, and return the reason; None if the server has ended without one."""
     for _ in range(_ATTEMPTS):
         try:
             connection = Client(address, MESSAGES)

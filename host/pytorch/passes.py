@@ -1,7 +1,7 @@
-"""Counts of forward and backward passes, by which requests of different steps are told apart.
+"""Counts of forward and backward passes, which distinguish requests of different steps.
 
-A module in ``DistributedDataParallel`` has counts of its own, of the passes in which its gradients are summed: those
-under ``no_sync()`` are left out, since ranks may differ in them. All other modules have one count together, of the
+A module in ``DistributedDataParallel`` has counts of its own, of passes with a sum of its gradients: passes under
+``no_sync()`` are left out, since ranks may differ in them. All other modules have one count together, of the
 outermost modules with parameters that are called to be differentiated, and of the calls of
 ``torch.autograd.backward``.
 """

@@ -19,12 +19,13 @@ def install() -> None:
 
     @functools.wraps(unscale)
     def agree(self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        found = unscale(self, optimizer, *arguments, **options)
+        infinities = unscale(self, optimizer, *arguments, **options)
         if getattr(optimizer, "on_nodes", False):
-            largest = torch.stack([value.cpu().reshape(()) for value in found.values()] or [torch.zeros(())]).max()
+            values = [value.cpu().reshape(()) for value in infinities.values()]
+            largest = torch.stack(values or [torch.zeros(())]).max()
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-            for value in found.values():
+            for value in infinities.values():
                 value.fill_(largest)
-        return found
+        return infinities
 
     torch.amp.GradScaler._unscale_grads_ = agree

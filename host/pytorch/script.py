@@ -1,4 +1,4 @@
-"""A script as the main program of a rank: how it begins and ends, and which error is whose.
+"""A script as the main program of a rank: its beginning, its end, and the rank that reports an error.
 
 PyTorch is not needed here, only by the script.
 """

@@ -47,12 +47,12 @@ def overview(kind: str, rows: Sequence[Row]) -> str:
     lines = [f"| target | alpha | {' | '.join(names)} | plain | one metric |",
              f"|---|---:|{'---:|' * len(programs)}---:|---:|"]
     for target in dict.fromkeys(row.target for row in rows):
-        mine = [row for row in rows if row.target == target]
-        alphas = list(dict.fromkeys(f"{value:.3g}" for value in sorted(row.alpha for row in mine)))
+        own = [row for row in rows if row.target == target]
+        alphas = list(dict.fromkeys(f"{value:.3g}" for value in sorted(row.alpha for row in own)))
         errors = [f"{100 * error:+.2f}{'*' if abs(error) > limit(kind, row) else ''}"
-                  for row, error in ((row, row.error(row.estimate)) for row in mine)]
+                  for row, error in ((row, row.error(row.estimate)) for row in own)]
         worst = [max(abs(row.error(value)) for row, value in values) for values in (
-            [(row, row.plain) for row in mine], [(row, row.best_single[1]) for row in mine])]
+            [(row, row.plain) for row in own], [(row, row.best_single[1]) for row in own])]
         lines.append(f"| {target} | {' to '.join(dict.fromkeys((alphas[0], alphas[-1])))} | {' | '.join(errors)} | "
                      f"{' | '.join(f'{100 * value:.1f}' for value in worst)} |")
     return "\n".join(lines)

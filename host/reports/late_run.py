@@ -72,11 +72,11 @@ def lines(report: dict[str, Any]) -> list[str]:
 
 def _ages(report: dict[str, Any], worker: int) -> str:
     """Least and largest age of a worker's folded gradients, in rounds."""
-    found = [age for row in report["rounds"] for late, age in zip(row["late"], row["ages"], strict=True)
-             if late == worker]
-    if not found:
+    ages = [age for row in report["rounds"] for late, age in zip(row["late"], row["ages"], strict=True)
+            if late == worker]
+    if not ages:
         return ""
-    return f"{min(found)}" if min(found) == max(found) else f"{min(found)} to {max(found)}"
+    return f"{min(ages)}" if min(ages) == max(ages) else f"{min(ages)} to {max(ages)}"
 
 
 def draw(report: dict[str, Any], path: Path) -> None:

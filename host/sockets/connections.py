@@ -1,7 +1,7 @@
 """Ends of a socket that exchange messages: a client that waits, and a server that never does.
 
-A server has one thread. What a peer has sent is kept until a message is whole, and what it has not read yet until it
-reads it; a peer that begins a message and does not end it, or that does not read its answer, ends by a time limit
+A server has one thread. Bytes from a peer are kept until a message is whole, and bytes for a peer until it reads
+them; a peer that begins a message and does not end it, or that does not read its answer, ends by a time limit
 and holds up nobody. Before the server's user has admitted a peer, its messages must be short, it must send one
 within seconds, and only some peers may be in that state.
 """
@@ -24,7 +24,7 @@ __all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Serv
 #: Largest length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
 
-#: Bytes that are read at a time, and those of one peer before others are looked at.
+#: Bytes that are read at a time, and bytes that are read from one peer before the next peer's.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
@@ -40,7 +40,7 @@ class Limits:
     unknown : int
         Peers that are not admitted; with another one the first of them ends.
     first_seconds : float
-        Seconds in which a peer must have sent its first message.
+        Seconds until which a peer must have sent its first message.
     first_bytes : int
         Largest length of a message of a peer that is not admitted.
     seconds : float
@@ -68,13 +68,13 @@ class _Inbox:
     def add(self, data: bytes) -> None:
         self._data += data
 
-    def take(self, most: int) -> bytes | None:
+    def take(self, longest: int) -> bytes | None:
         """The next frame, or None while it is not whole; a ``MessageError`` if it can be none."""
         length = length_of(self._data)
         if length is None:
             return None
-        if length > most:
-            raise MessageError(f"Message must have at most {most:,} bytes, not {length:,}")
+        if length > longest:
+            raise MessageError(f"Message must have at most {longest:,} bytes, not {length:,}")
         if len(self._data) < length:
             return None
         frame = memoryview(self._data)[:length].tobytes()
@@ -156,7 +156,7 @@ class Ended:
     Members
     -------
     reason : str
-        What the peer has done wrong, as the end of a sentence about it; empty if it has closed the connection.
+        Rule that the peer has broken, as the end of a sentence about it; empty if it has closed the connection.
     """
 
     reason: str = ""
@@ -169,6 +169,8 @@ class Peer:
     -------
     admitted : bool
         Whether the server's user knows the peer.
+    holds : bool
+        Whether there are bytes beyond a message that the server's user has to look at first.
     ended : Ended, optional
         The end of the connection.
     owner : object
@@ -319,7 +321,7 @@ class Server:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def clock(self) -> float:
-        """Seconds in which the server has attended to its peers: limits count no others."""
+        """Seconds that the server has spent in :meth:`poll`; limits count only these."""
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
@@ -355,13 +357,13 @@ class Server:
                 peer = Peer(connection, self)
                 self._peers.append(peer)
                 self._selector.register(connection, selectors.EVENT_READ, data=peer)
-                unknown = [one for one in self._peers if not one.admitted]
+                unknown = [known for known in self._peers if not known.admitted]
                 if len(unknown) > self.limits.unknown:
                     unknown[0].close("must send its first message before others come")
                 self._greet(peer)
 
     def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
-        """Wait until a peer can be written to, or else for what it sends: one that does not read is not read."""
+        """Wait until a peer can be written to, or else for its bytes; a peer that does not read is not read."""
         events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
         if self._selector.get_key(connection).events != events:
             self._selector.modify(connection, events, data=peer)

@@ -1,7 +1,7 @@
 """A folder for sockets, which outlives its process by one start of another at the most.
 
 It is in the temporary folder of the system, or in another one if the path of a socket there would be too long. Its
-process holds a lock in it. Each start removes folders of the same user in which nobody holds the lock, since their
+process holds a lock in it. Each start removes folders of the same user with a lock that nobody holds, since their
 processes were killed; links are not followed, and nothing but sockets and locks is removed.
 """
 
@@ -49,9 +49,9 @@ def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
 
 def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
     """A new folder in the first parent that allows one, and its lock, which is held."""
+    longest = MAX_PATH - len(os.fsencode(os.path.join("/", f"{_PREFIX}12345678", max(names, key=len))))
     for parent in parents:
-        longest = os.path.join(parent, f"{_PREFIX}12345678", max(names, key=len))
-        if len(os.fsencode(longest)) > MAX_PATH:
+        if len(os.fsencode(parent)) > longest:
             continue
         try:
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -62,13 +62,12 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / f"{_LOCK}.new").rename(folder / _LOCK)
         return folder, lock
-    most = MAX_PATH - len(os.path.join("", f"{_PREFIX}12345678", max(names, key=len))) - 1
     raise OSError(errno.ENAMETOOLONG, f"Temporary folder must be one that can be written to, with a path of at most "
-                                      f"{most} bytes, for a socket, not {parents[0]}: set TMPDIR to another one")
+                                      f"{longest} bytes, for a socket, not {parents[0]}: set TMPDIR to another one")
 
 
 def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
-    """Remove folders of this user whose processes have ended."""
+    """Remove folders of this user without a living process."""
     with contextlib.suppress(OSError):
         for name in os.listdir(parent):
             if name.startswith(_PREFIX):

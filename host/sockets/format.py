@@ -107,16 +107,16 @@ class Registry:
     """
 
     def __init__(self, *classes: type) -> None:
-        self._classes = {one.__name__: one for one in classes}
+        self._classes = {kind.__name__: kind for kind in classes}
         self._fields: dict[type, dict[str, Any]] = {}
-        for one in classes:
-            if not dataclasses.is_dataclass(one) or not one.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-                raise TypeError(f"Message must be a frozen dataclass, not {one.__name__}")
-            hints = typing.get_type_hints(one, include_extras=True)
-            self._fields[one] = {field.name: hints[field.name] for field in dataclasses.fields(one)}
-            for name, hint in self._fields[one].items():
+        for kind in classes:
+            if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                raise TypeError(f"Message must be a frozen dataclass, not {kind.__name__}")
+            hints = typing.get_type_hints(kind, include_extras=True)
+            self._fields[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+            for name, hint in self._fields[kind].items():
                 if not _supported(hint):
-                    raise TypeError(f"Field {name} of {one.__name__} must be annotated with kinds of values that "
+                    raise TypeError(f"Field {name} of {kind.__name__} must be annotated with kinds of values that "
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:
@@ -163,7 +163,7 @@ class Registry:
         except MessageError:
             raise
         except _DAMAGE as error:
-            raise MessageError(f"Message must be one of the format: {type(error).__name__}: {error}"[:500]) from None
+            raise MessageError(f"Message must have the format: {type(error).__name__}: {error}"[:500]) from None
         return message
 
     def _pack(self, value: Any, contents: list[bytes], depth: int) -> Any:
@@ -329,9 +329,9 @@ def _supported(hint: Any) -> bool:
     if hint is Any or hint in (None, type(None), bool, int, float, str, bytes):
         return True
     if origin is typing.Annotated:
-        return _supported(arguments[0]) and all(isinstance(one, Dimensions | Within) for one in arguments[1:])
+        return _supported(arguments[0]) and all(isinstance(bound, Dimensions | Within) for bound in arguments[1:])
     if origin in (typing.Union, types.UnionType, list, tuple, dict):
-        return all(one is Ellipsis or _supported(one) for one in arguments)
+        return all(argument is Ellipsis or _supported(argument) for argument in arguments)
     return origin is np.ndarray or dataclasses.is_dataclass(hint)
 
 
@@ -341,9 +341,9 @@ def _matches(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if origin is typing.Annotated:
-        return _matches(value, arguments[0]) and all(one.allows(value) for one in arguments[1:])
+        return _matches(value, arguments[0]) and all(bound.allows(value) for bound in arguments[1:])
     if origin in (typing.Union, types.UnionType):
-        return any(_matches(value, one) for one in arguments)
+        return any(_matches(value, argument) for argument in arguments)
     if origin in (list, tuple, dict):
         return _matches_items(value, origin, arguments)
     if origin is np.ndarray:
@@ -364,9 +364,9 @@ def _matches_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
         return False
     if isinstance(value, dict):
         key, item = arguments
-        return all(_matches(one, key) and _matches(other, item) for one, other in value.items())
+        return all(_matches(name, key) and _matches(content, item) for name, content in value.items())
     if origin is list or arguments[-1] is Ellipsis:
-        return all(_matches(one, arguments[0]) for one in value)
+        return all(_matches(item, arguments[0]) for item in value)
     return len(value) == len(arguments) and all(map(_matches, value, arguments))
 
 

@@ -41,7 +41,7 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Write a file that replaces an older one once it is whole; parameters and errors are those of :func:`packed`.
+    """Write a checkpoint to a file, which replaces an older one once it is whole: see :func:`packed`.
 
     Raises
     ------

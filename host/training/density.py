@@ -26,8 +26,8 @@ def check_zeros(gradients: str) -> None:
     """Raise ``ValueError`` if a density has no effect on the packets of gradients in a codec."""
     if not GRADIENT_CODECS[gradients].drops_zeros:
         names = " or ".join(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
-        raise ValueError(f"Gradients with a density must be in {names}, not {gradients}, with packets as long with "
-                         f"zeros as without: leave out the density or the codec")
+        raise ValueError(f"Codec of gradients with a density must be {names}, not {gradients}: zeros do not make its "
+                         f"packets shorter; leave out the density or the codec")
 
 
 class Threshold:

@@ -10,14 +10,15 @@ from host.training.late_learning import LateConfig, Model
 
 __all__ = ["node_for", "patience_of"]
 
-#: Most cycles of a computation, for which others wait.
-LONGEST = 1 << 28
+#: Most cycles of a computation, for which other nodes wait.
+MAX_COMPUTATION = 1 << 28
 
 
 def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
-    """A node with rounds for vectors of a length; its codecs and rows are those of ``node``.
+    """A node with rounds for vectors of a length, with the codecs and rows of ``node``.
 
-    With two ``ports`` its memories are large enough for the blocks of a ring of two, which may be left of ``nodes``.
+    With two ``ports`` its memories are large enough for the blocks of a ring of two, the smallest that switching out
+    may leave of ``nodes``.
     """
     base = dataclasses.replace(NodeConfig() if node is None else node, queues=2, replay=True, rounds=True,
                                stand_in=True, masking=False, error_feedback=False, ring_ports=ports)
@@ -35,7 +36,7 @@ def patience_of(data: Dataset, config: LateConfig) -> int:
         A computation takes longer than a node can wait.
     """
     longest = max(Model(data, config).durations()[0])
-    if longest > LONGEST:
-        raise ValueError(f"Computations must take at most {LONGEST:,} cycles, not {longest:,}: take fewer examples, "
-                         f"a smaller model, or a smaller factor")
+    if longest > MAX_COMPUTATION:
+        raise ValueError(f"Computations must take at most {MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "
+                         f"examples, a smaller model, or a smaller factor")
     return 4000 + 2 * longest

@@ -292,7 +292,7 @@ class LateRun:
         first = len(self.fates)
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
-        # One that is too late for any round is dropped when its computation ends, maybe after the last round.
+        # A gradient that is too late for any round is dropped when its computation ends, maybe after the last round.
         self._dropped[feeder.last - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self._cycles + int(time - begun) for time in times]
@@ -306,7 +306,7 @@ class LateRun:
             self.abandoned[self._model.members[rank]] += 1
 
     def _prepare_next(self, behind: Sequence[int], *, over: bool) -> None:
-        """Prepare the next block: without workers that stay behind, and with all nodes idle."""
+        """Prepare the next block: without workers that are never in time, and with all nodes idle."""
         if over:
             self._ring.recover()
         left = bool(behind) and self._grid is not None and self._switch_out(behind)
@@ -325,7 +325,7 @@ class LateRun:
         return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self._model.members))
 
     def _switch_out(self, workers: Sequence[int]) -> bool:
-        """Continue in a ring without some workers, whose pending gradients are dropped; False if that leaves none."""
+        """Continue in a ring without some workers, and drop their pending gradients; False if no ring is left."""
         members = [worker for worker in self._model.members if worker not in workers]
         if len(members) < 2:
             self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
@@ -362,7 +362,7 @@ class LateRun:
     def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
         """Compare nodes with the golden model, and their counts with the ledger; returns workers that stay behind.
 
-        Of ranks that are ``abandoned`` no computation has ended that could count.
+        No computation of the ranks in ``abandoned`` has ended in this block.
         """
         ring, model, number = self._ring, self._model, len(self.fates)
         found = {"weights": (ring.read_weights(model.length), model.weights),

@@ -41,11 +41,11 @@ from sim.verilated.native import Arithmetic
 if TYPE_CHECKING:
     from sim.verilated.part_server import Processes
 
-__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "grid_of",
-           "open_session"]
+__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "Elapsed", "Session", "TransportName",
+           "grid_of", "open_session"]
 
-#: Cycles of a link, unless another number is asked for, and the most.
-LATENCY, LONGEST = 16, 1_000_000
+#: Cycles of a link, unless another number is asked for, and most cycles.
+LATENCY, MAX_LATENCY = 16, 1_000_000
 
 #: Most cycles of the grid at which a simulation stops for the host.
 LONGEST_GRID = 256
@@ -181,8 +181,7 @@ def _check(config: NodeConfig, *, nodes: int, transport: TransportName, arithmet
         raise ValueError("Nodes for transport messages must be two or more, and have messages")
     if (transport is TransportName.SERIAL) != (rest["device"] is not None):
         raise ValueError(f"Serial port must be given for transport serial, and for no other, not "
-                         f"{represent(rest['device'])} "
-                         f"for {transport.value}")
+                         f"{represent(rest['device'])} for {transport.value}")
     config.check_ring(nodes)
     if config.replay and latency > LONGEST_REPLAYED:
         raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not {latency!r}")
@@ -200,14 +199,14 @@ def _check(config: NodeConfig, *, nodes: int, transport: TransportName, arithmet
             (rest["processes"] is not None, verilated, "for several processes"),
             (rest["wave"] is not None, (*verilated, TransportName.MESSAGES), "for a waveform")):
         if asked and transport not in transports:
-            names = " or ".join(one.value for one in transports)
+            names = " or ".join(choice.value for choice in transports)
             raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
 
 @checked(
     _check, config=Instance(NodeConfig, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
     transport=Member(TransportName), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
-    latency=Integer(1, LONGEST), timeout=Integer(1), faults=Optional(Instance(RandomFaults, "RandomFaults")),
+    latency=Integer(1, MAX_LATENCY), timeout=Integer(1), faults=Optional(Instance(RandomFaults, "RandomFaults")),
     slow_link=Optional(Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")),
     far_rate=Optional(Number(0, above=True)),
     processes=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")),

@@ -50,8 +50,8 @@ def cached(directory: Path, build: Callable[[Path], None], *,
     directory : Path
         An entry of the cache: in the folder of a kind, with a digest in its name.
     build : callable
-        Called with the fresh folder, in which it must write at least a file. Folders that it makes within are removed
-        when it has ended.
+        Called with the fresh folder, and must write at least one file into it. Folders that it makes within are
+        removed when it has ended.
     announce : callable
         Called with a line if another process builds the same and is waited for.
 

@@ -219,7 +219,7 @@ def make(path: Path) -> None:
     """
     top = root()
     if path.parent != top or path.name not in KINDS:
-        raise ValueError(f"Folder must be one of those of the cache {top}, not {path}")
+        raise ValueError(f"Folder must be that of a kind in the cache {top}, not {path}")
     if checked() is None:
         top.mkdir(mode=_MODE, parents=True, exist_ok=True)
         _check_owner(top, top.stat())

@@ -94,7 +94,7 @@ def _save(folder: Path, found: Iterable[Encoding]) -> Path:
 
 
 def read_encodings(folder: Path) -> list[Encoding]:
-    """The encodings in a folder of names, which :func:`write_gtkw` puts beside a save file.
+    """The encodings in a folder of names, which :func:`write_gtkw` makes next to a save file.
 
     Raises
     ------

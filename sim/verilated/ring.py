@@ -41,7 +41,7 @@ _MAGIC = b"gradring state\n"
 
 #: Cycles of a node that the library simulates in one call, at most about: signals wait for its end.
 _SLICE = 1 << 14
-#: Cycles at whose multiples a run that waits for a packet ends, unless :meth:`VerilatedRing.set_grid` changes them.
+#: A run that waits for a packet ends at a multiple of these cycles; :meth:`VerilatedRing.set_grid` changes them.
 _GRID = 16
 
 

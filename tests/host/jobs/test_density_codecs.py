@@ -11,7 +11,7 @@ from host.jobs.simulate import node_for, simulate
 from host.training.density import check_zeros
 from sim.golden.codecs import CODECS
 
-REFUSED = "Gradients with a density must be in zero_value, not {}, with packets as long with zeros as without: leave"
+REFUSED = "Codec of gradients with a density must be zero_value, not {}: zeros do not make its packets shorter; leave"
 
 
 @pytest.mark.parametrize("name", GRADIENT_CODECS)

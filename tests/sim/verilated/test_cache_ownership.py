@@ -325,6 +325,6 @@ def test_entries_are_built_in_the_cache_only(top, tmp_path):
     with pytest.raises(ValueError, match=r"^Entry of the cache must have a name with a digest of .*, not 'unit'$"):
         cached(cache_folder.folder("verilog") / "unit", build)
     for parent in (tmp_path, top, top / "photographs", top / "verilog" / "verilog"):
-        with pytest.raises(ValueError, match=r"^Folder must be one of those of the cache .*/cache, not /.*"):
+        with pytest.raises(ValueError, match=r"^Folder must be that of a kind in the cache .*/cache, not /.*"):
             cached(parent / f"unit-{DIGEST}", build)
     assert not top.exists()
