@@ -1,10 +1,12 @@
 """The command `gradring relay-nodes`: what `make sim RELAY=1` runs."""
 
+import dataclasses
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from host.commands.console import Progress, make_console, shown, thread_count
@@ -14,6 +16,7 @@ from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
 if TYPE_CHECKING:
+    from host.relay.checkpoint import RelayKeeper
     from host.relay.measured import SetTimes
     from host.relay.node_run import NodeRun
     from host.relay.program_timeline import Far
@@ -66,7 +69,7 @@ def relay_nodes_command(
     from host.relay.opening import LATENCY, open_relay, relay_nodes
     from host.relay.plan import cut, make_relay_plan
     from host.relay.program_timeline import Far
-    from host.training.experiment import Interrupted, watching
+    from host.training.experiment import GRACE, Interrupted, watching
     from host.training.optimizers import SGD
 
     check_range("Workers", nodes, 1, 15)
@@ -107,44 +110,75 @@ def relay_nodes_command(
         console.print(f"{shown(keeper.path)}: " + ("the run goes on from there" if kept else
                                                    "there is none, so the run begins at its first set"),
                       soft_wrap=True)
-    stopped = 0
+    stopped, found = 0, None
+    begun = {"widths": widths, "microbatch": plan.microbatch, "peak": plan.peak}
     with Progress(console) as progress:
         progress.stage("build", 1)
         with open_relay(configs, workers=nodes, rate=speed, worker_rate=worker_speed, threads=threads,
-                        arithmetic=arithmetic) as (ring, simulation), watching(at_once=True) as signals:
+                        arithmetic=arithmetic) as (ring, simulation), watching(grace=GRACE) as signals:
             run = NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
                           assessor=Together(*rules) if rules else None)
             rows: list[dict[str, Any]] = keeper.go_on(ring, run) if kept else []
+            found = _so_far(run, rows, begun) if rows else None
             progress.stage("relay", sets - len(rows))
             try:
                 for number in range(len(rows), sets):
+                    signals.check()
                     before = simulation.cycle
                     report = run.step()
                     run.compare()
-                    with signals.deferred():
-                        rows.append(_row(run, number, simulation.cycle - before, speed=speed, far=pace))
-                        progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
-                        if number == 0 and microbatches is None:
-                            run.choose(rows[0]["chosen"])
-                        keeper.keep(ring, run, rows, last=number + 1 == sets)
-            except Interrupted as interrupted:
-                stopped = interrupted.signal if len(rows) < sets else 0
-                if stopped:
+                    signals.settle()
+                    rows.append(_row(run, number, simulation.cycle - before, speed=speed, far=pace))
+                    progress.advance(f"loss {report.mean_loss:.4f}, stalled {rows[-1]['stall']:.1%}")
+                    if number == 0 and microbatches is None:
+                        run.choose(rows[0]["chosen"])
+                    keeper.keep(ring, run, rows, last=number + 1 == sets)
+                    found = _so_far(run, rows, begun)
+            except Interrupted as interrupted:  # the report is of the sets that have ended
+                if found is None or len(found.result["times"]) < sets:
+                    stopped = interrupted.signal
                     keeper.write()
+    if found is not None:
+        _report(console, found, output / _FILES[0], interrupted=bool(stopped))
     if stopped:
-        console.print(f"interrupted; {keeper.advice(len(rows))}", soft_wrap=True)
+        console.print(_advice(keeper), soft_wrap=True)
         raise typer.Exit(128 + stopped)
+    if found is not None and not found.result["same"]:
+        raise typer.Exit(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """Report of the sets that have ended, and its last line."""
+
+    result: dict[str, Any]
+    verdict: str
+
+
+def _so_far(run: "NodeRun", rows: list[dict[str, Any]], begun: dict[str, Any]) -> _Found:
+    """Report of the sets so far, made between two sets, since within one the golden nodes are at neither."""
+    accuracy, same = run.accuracy, run.same
+    return _Found({**run.described(), **begun, "same": same, "accuracy": accuracy, "times": list(rows)},
+                  f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
+                  f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
+
+
+def _report(console: Console, found: _Found, path: Path, *, interrupted: bool) -> None:
+    """Print and write the report."""
+    rows = found.result["times"]
     console.print(_table(rows))
     console.print(_link(rows[-1]), soft_wrap=True)
-    console.print(f"{run.accuracy:.2%} of test examples · nodes have {'the' if run.same else 'OTHER'} bits "
-                  f"{'of' if run.same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}",
-                  soft_wrap=True)
-    write_json(output / _FILES[0], {
-        **run.described(), "widths": widths, "microbatch": plan.microbatch, "peak": plan.peak, "same": run.same,
-        "accuracy": run.accuracy, "times": rows})
-    console.print(shown(output / _FILES[0]), soft_wrap=True)
-    if not run.same:
-        raise typer.Exit(1)
+    console.print(found.verdict, soft_wrap=True)
+    write_json(path, {**found.result, "interrupted": interrupted})
+    console.print(shown(path), soft_wrap=True)
+
+
+def _advice(keeper: "RelayKeeper") -> str:
+    """Line about the next run, after one that was interrupted."""
+    if not keeper.sets_kept:
+        return "interrupted; no set has ended, so that the next run begins at its first set"
+    return (f"interrupted; {shown(keeper.path)} holds {keeper.sets_kept} sets: the same command with --resume (make: "
+            f"RESUME=1) goes on from there")
 
 
 def _speed(what: str, given: str) -> Fraction:

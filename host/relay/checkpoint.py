@@ -4,12 +4,12 @@ They are made between two sets, and restored into another relay that computes th
 memories of another pace, and with whatever an earlier run has left in banks and places.
 """
 
-import os
+import copy
 from pathlib import Path
 from typing import Any
 
 from host.checkpoints.checkpoint import restore
-from host.checkpoints.device_frame import read
+from host.checkpoints.device_frame import DeviceFrame, read
 from host.checkpoints.keys import user_key
 from host.checkpoints.rejections import RejectionError
 from host.driver.ring import Ring
@@ -29,32 +29,33 @@ class RelayKeeper:
     options : dict
         Options of the run that its bits and its report depend on; versions are added here.
     sets : int
-        Sets between checkpoints; 0 for none but when one is asked for.
+        Sets between checkpoints; 0 for none unless the run is interrupted.
+
+    Members
+    -------
+    sets_kept : int
+        Sets in the latest state that is kept, in memory or in the file.
     """
 
     def __init__(self, path: Path, options: dict[str, Any], *, sets: int):
         self.path, self.sets = path, sets
         self._identity = {"options": options, "versions": checkpoint.versions()}
-        self._latest: bytes | None = None
+        self._latest: tuple[dict[str, Any], DeviceFrame] | None = None
+        self.sets_kept = 0
 
     def keep(self, ring: Ring, run: NodeRun, rows: list[Any], *, last: bool) -> None:
         """Keep the state after the latest set, with figures of all sets, and write the file if it is due."""
-        self._latest = checkpoint.packed(self._identity, {"state": run.state(), "rows": rows},
-                                         device=read(ring, run.live()))
+        self._latest = copy.deepcopy({"state": run.state(), "rows": rows}), read(ring, run.live())
+        self.sets_kept = len(rows)
         if self.sets > 0 and (last or len(rows) % self.sets == 0):
             self.write()
 
     def write(self) -> None:
-        """Write the file with the state after the latest set, if this run has completed a set."""
+        """Write the file with the state after the latest set, unless it has that state, or no set has ended."""
         if self._latest is not None:
-            write_bytes(self.path, self._latest)
-
-    def advice(self, sets: int) -> str:
-        """Advice for a run that has ended early, after ``sets`` sets."""
-        if not sets:
-            return "there is no checkpoint, so that the next run begins at its first set"
-        path = os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else self.path
-        return (f"{path} holds {sets} sets: the same command with --resume (make: RESUME=1) goes on from there")
+            content, frame = self._latest
+            write_bytes(self.path, checkpoint.packed(self._identity, content, device=frame))
+            self._latest = None
 
     def check(self) -> bool:
         """Whether there is a file; a ``CheckpointError`` unless it is of this run."""
@@ -81,4 +82,5 @@ class RelayKeeper:
         content = state["content"]
         run.resume(content["state"])
         rows: list[Any] = content["rows"]
+        self.sets_kept = len(rows)
         return rows

@@ -69,14 +69,13 @@ class Signals:
 
     asked: int | None = None
 
-    def __init__(self, *, grace: float = 0, at_once: bool = False):
-        self._grace, self._at_once = grace, at_once
+    def __init__(self, *, grace: float = 0):
+        self._grace = grace
         self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first one waits for the end of the step, unless it acts at once; another one does
-        not."""
-        if self._at_once or self.asked is not None:
+        """Handle a signal: the first one waits for the end of the step, another one does not."""
+        if self.asked is not None:
             raise Interrupted(number)
         self.asked = number
         if self._grace:
@@ -91,16 +90,6 @@ class Signals:
         if self._timer is not None:
             self._timer.cancel()
 
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Defer the first signal to the end of the block, which then raises :class:`Interrupted`."""
-        before, self._at_once = self._at_once, False
-        try:
-            yield
-        finally:
-            self._at_once = before
-        self.check()
-
     def check(self) -> None:
         """Raise :class:`Interrupted` if a signal has come."""
         if self.asked is not None:
@@ -108,17 +97,15 @@ class Signals:
 
 
 @contextlib.contextmanager
-def watching(*, grace: float = 0, at_once: bool = False) -> Iterator[Signals]:
+def watching(*, grace: float = 0) -> Iterator[Signals]:
     """Handle SIGINT and SIGTERM during the block; in the main thread only.
 
     Parameters
     ----------
     grace : float
         See :class:`Signals`.
-    at_once : bool
-        Whether the first signal raises :class:`Interrupted`, for steps that take minutes.
     """
-    signals = Signals(grace=grace, at_once=at_once)
+    signals = Signals(grace=grace)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals

@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import time
 
 import pytest
 
 from host.models.digits import digits
 from host.relay import experiment, node_run
+from host.training import checkpoint
+from host.training import experiment as training
 from tests.host import rings
 
 
@@ -29,38 +32,104 @@ def test_run(run, monkeypatch, tmp_path):
     assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["times"])
 
 
-def test_goes_on(run, monkeypatch, tmp_path):
-    """A run that is interrupted in its second set keeps the first one, and goes on with far memories of another
-    pace; its log leads to its digest on golden nodes. A checkpoint of a run with other options is refused."""
-    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
-    monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
-    monkeypatch.setattr(node_run, "server_node", lambda **options: server)
-    options = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow",
-               "--output", tmp_path)
-    step = node_run.NodeRun.step
+OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow")
 
-    def interrupted(self):
-        report = step(self)
-        if len(self.reports) == 2:  # in the second set
-            os.kill(os.getpid(), signal.SIGTERM)
-        return report
 
-    with monkeypatch.context() as patch:
-        patch.setattr(node_run.NodeRun, "step", interrupted)
-        code, out, err = run("relay-nodes", "--sets", 3, *options)
+@pytest.fixture
+def signalled(monkeypatch):
+    """Nodes of small memories; with signals at the end of a set, or within it, the moment before nodes run."""
+    monkeypatch.setattr(node_run, "worker_node", lambda **options: rings.MIXED["relay"][0])
+    monkeypatch.setattr(node_run, "server_node", lambda **options: rings.MIXED["relay"][-1])
+    step, carry_out = node_run.NodeRun.step, node_run.NodeRun._carry_out
+
+    def ask(*numbers, at, within=False):
+        def send(run, sets):
+            if len(run.reports) == sets:
+                for number in numbers:
+                    os.kill(os.getpid(), number)
+
+        def stepped(self):
+            report = step(self)
+            if not within:
+                send(self, at)
+            return report
+
+        def carried_out(self, *arguments):
+            if within:
+                send(self, at - 1)
+            return carry_out(self, *arguments)
+
+        monkeypatch.setattr(node_run.NodeRun, "step", stepped)
+        monkeypatch.setattr(node_run.NodeRun, "_carry_out", carried_out)
+
+    return ask
+
+
+def report(folder):
+    return json.loads((folder / "relay-nodes.json").read_text())
+
+
+def test_goes_on(run, signalled, tmp_path):
+    """A run that is interrupted in its second set ends after it, and goes on with far memories of another pace; its
+    log leads to its digest on golden nodes. A checkpoint of a run with other options is refused."""
+    options = (*OPTIONS, "--output", tmp_path)
+    signalled(signal.SIGTERM, at=2, within=True)
+    code, out, err = run("relay-nodes", "--sets", 3, *options)
     assert (code, err) == (143, "")
-    assert "checkpoint.tar holds 1 sets: the same command with --resume (make: RESUME=1) goes on from there" in out
+    assert "checkpoint.tar holds 2 sets: the same command with --resume (make: RESUME=1) goes on from there" in out
+    found = report(tmp_path)
+    assert (found["interrupted"], found["sets"], len(found["times"]), found["same"]) == (True, 2, 2, True)
+    assert experiment.replay_log(digits(), found).digest == found["digest"]
+    signalled(signal.SIGTERM, at=3)  # a run that is complete is not interrupted
     code, out, err = run("relay-nodes", "--sets", 3, "--resume", "--far", 1, "--checkpoint", 3, *options)
     assert (code, err) == (0, "")
     assert "the run goes on from there" in out
-    found = json.loads((tmp_path / "relay-nodes.json").read_text())
-    assert found["same"] is True
+    found = report(tmp_path)
+    assert (found["interrupted"], found["same"]) == (False, True)
     assert [one["set"] for one in found["times"]] == [0, 1, 2]
     assert found["edits"][0]["kind"] == "microbatches"
     assert experiment.replay_log(digits(), found).digest == found["digest"]
     code, _, err = run("relay-nodes", "--sets", 3, "--resume", "--seed", 1, *options)
     assert code == 1
     assert "must be of a run with the same options and versions, not with seed 0 (here 1)" in err
+
+
+@pytest.mark.parametrize(("sets", "line"), [
+    (1, "interrupted; no set has ended, so that the next run begins at its first set"),
+    (2, "checkpoint.tar holds 1 sets: the same command with --resume (make: RESUME=1) goes on from there"),
+])
+def test_second_signal(run, signalled, tmp_path, sets, line):
+    """Another signal gives the set up; the report and the checkpoint are of the sets before."""
+    signalled(signal.SIGINT, signal.SIGTERM, at=sets, within=True)
+    code, out, err = run("relay-nodes", "--sets", 3, *OPTIONS, "--output", tmp_path)
+    assert (code, err) == (143, "")
+    assert line in out
+    assert [(tmp_path / name).exists() for name in ("relay-nodes.json", "checkpoint.tar")] == [sets > 1] * 2
+    if sets > 1:
+        assert (report(tmp_path)["interrupted"], report(tmp_path)["sets"]) == (True, 1)
+
+
+def test_grace(run, signalled, monkeypatch, tmp_path):
+    """A set that takes longer than the time for its end is given up."""
+    monkeypatch.setattr(training, "GRACE", 0.01)
+    monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
+    signalled(signal.SIGINT, at=1)
+    begun = time.monotonic()
+    code, out, err = run("relay-nodes", "--sets", 1, *OPTIONS, "--output", tmp_path)
+    assert (code, err) == (130, "")
+    assert out.endswith("interrupted; no set has ended, so that the next run begins at its first set\n")
+    assert time.monotonic() < begun + 50
+
+
+@pytest.mark.parametrize(("interval", "files"), [(0, 0), (2, 1), (1, 2)])
+def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
+    """Checkpoints are made after the sets that were asked for only."""
+    made, packed = [], checkpoint.packed
+    monkeypatch.setattr(checkpoint, "packed",
+                        lambda *arguments, **options: made.append(packed(*arguments, **options)) or made[-1])
+    assert run("relay-nodes", "--sets", 2, "--checkpoint", interval, *OPTIONS, "--output", tmp_path)[0] == 0
+    assert len(made) == files
+    assert (tmp_path / "checkpoint.tar").exists() is bool(files)
 
 
 @pytest.mark.parametrize(("options", "message"), [
