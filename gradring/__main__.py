@@ -1,27 +1,44 @@
 """The command ``gradring``, also as ``python -m gradring``."""
 
 import os
+import resource
 import signal
 import sys
 
 __all__ = ["main"]
 
+#: Bytes of address space that imports and a small simulation take, and those for each thread of numpy and scipy, whose
+#: library of linear algebra waits for ever while there is no room for its buffers.
+_LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
+
 
 def main() -> None:
     """Entry point: a message in place of a traceback, also while modules are imported."""
+    _check_memory()
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     try:
-        from host.cli import main as command
+        try:
+            from host.cli import main as command
+        finally:
+            signal.signal(signal.SIGINT, before)
+        command()
     except (ImportError, MemoryError, OSError) as error:
         reason = " ".join(str(error).split()) or "memory ran out"
         print(f"error: Modules must be importable, not fail: {reason}; raise the limit of memory (ulimit -v), or "
               f"install gradring again", file=sys.stderr)
         sys.exit(1)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    command()
+
+
+def _check_memory() -> None:
+    """End with a message if the limit of this process's memory is too low for its modules."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    least = _LEAST + _EACH * min(os.cpu_count() or 1, _THREADS)
+    if limit != resource.RLIM_INFINITY and limit < least:
+        print(f"error: Limit of memory must be at least {least >> 10:,} KiB on this machine, not {limit >> 10:,}: "
+              f"raise it (ulimit -v)", file=sys.stderr)
+        sys.exit(1)
 
 
 def _interrupted(number: int, frame: object) -> None:

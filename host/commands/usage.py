@@ -13,7 +13,7 @@ from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.output import claims
 from host.plain_text import tolerate
-from host.printable import printable_lines
+from host.printable import printable, printable_lines
 from host.pytorch.launch import LaunchError
 from host.sweep.jobs import SweepError
 from host.training.experiment import Interrupted
@@ -52,10 +52,10 @@ def report(error: typer.TyperException) -> int:
     if parameter is not None and isinstance(kind, type) and issubclass(kind, enum.Enum):
         value = _value(parameter.opts)
         if value is not None:
-            message = choice_error(f"Option {parameter.opts[0]}", [str(one.value) for one in kind], value)
+            message = choice_error(f"Option {parameter.opts[0]}", [str(member.value) for member in kind], value)
     context = getattr(error, "ctx", None)
     path = "gradring" if context is None else " ".join(["gradring", *context.command_path.split()[1:]])
-    text = " ".join(message.split()).rstrip(".")
+    text = printable(" ".join(message.split()).rstrip("."))
     print(f"error: {text} ('{path} --help' shows what there is)", file=sys.stderr)
     return _WRONG
 
@@ -80,7 +80,11 @@ def run(app: typer.Typer) -> None:
     try:
         cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
         with ended_by_signals(), claims():
-            sys.exit(app(standalone_mode=False) or 0)
+            try:
+                code = app(standalone_mode=False) or 0
+            finally:
+                sys.stdout.flush()
+            sys.exit(code)
     except typer.TyperException as error:
         sys.exit(report(error))
     except BrokenPipeError:
