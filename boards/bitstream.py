@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from boards import dsp_registers as registers
+from boards.command_line import finish
 from boards.parts import count_parts, part_lines
 from boards.tools import (
     MOST_SEEDS,
@@ -289,22 +290,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--program", action="store_true", help="load the bitstream into the board")
     parser.add_argument("--cable", help="adapter of openFPGALoader, where the board has none or it is another")
     values = parser.parse_args(arguments)
-    if values.list:
-        print("\n".join(BOARDS))
-        return 0
-    if values.table:
-        print(table())
-        return 0
-    try:
-        result = build(values.board, seeds=values.seeds, native=values.native,
-                       progress=lambda text: print(text, file=sys.stderr))
-        _print(result)
-        if values.program:
-            program(values.board, RESULTS / result["bitstream"], cable=values.cable)
-    except (SynthesisError, toolchain.ToolError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    def work() -> None:
+        if values.list:
+            print("\n".join(BOARDS))
+        elif values.table:
+            print(table())
+        else:
+            result = build(values.board, seeds=values.seeds, native=values.native,
+                           progress=lambda text: print(text, file=sys.stderr))
+            _print(result)
+            if values.program:
+                program(values.board, RESULTS / result["bitstream"], cable=values.cable)
+
+    return finish(work)
 
 
 def _print(result: dict):

@@ -12,9 +12,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
+from boards.command_line import finish
 from boards.synth import DEFAULT_PART, measure
 from boards.tools import RESULTS, SynthesisError, prepare, save
-from sim.verilated import toolchain
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
 
@@ -74,18 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
     parser.add_argument("--processes", type=int, default=2, help="placements at a time")
     values = parser.parse_args(arguments)
-    path = RESULTS / "table" / "optimizer.json"
-    try:
+
+    def work() -> None:
+        path = RESULTS / "table" / "optimizer.json"
         prepare(path.parent)
         rows = measure_all(units=values.rules or tuple(UNITS), lanes=values.lanes or LANES, seeds=values.seeds,
                            part=values.part, processes=values.processes,
                            progress=lambda text: print(text, file=sys.stderr))
         save(path, json.dumps({"rows": rows}, indent=2) + "\n")
-    except (SynthesisError, toolchain.ToolError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(table(rows))
-    return 0
+        print(table(rows))
+
+    return finish(work)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from boards import dsp_registers as registers
+from boards.command_line import finish
 from boards.parts import count_parts, part_lines
 from boards.tools import (
     ECP5,
@@ -312,21 +313,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", type=_option, action="append", default=[], metavar="NAME=NUMBER", dest="options",
                         help="a parameter of the unit; may be given several times")
     values = parser.parse_args(arguments)
-    if values.list:
-        print("\n".join(sorted(UNITS)))
-        return 0
-    if values.table:
-        print(table())
-        return 0
     if values.breakdown and not values.count:
         parser.error("--breakdown is for --count")
     options = dict(values.options)
     options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
-    try:
-        def progress(text: str) -> None:
-            print(text, file=sys.stderr)
 
-        for unit in values.unit:
+    def progress(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def work() -> None:
+        if values.list:
+            print("\n".join(sorted(UNITS)))
+        elif values.table:
+            print(table())
+        for unit in values.unit or ():
             if values.count:
                 print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper,
                                        dsp_registers=values.dsp_registers, breakdown=values.breakdown,
@@ -336,10 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                              native=values.native, mapper=values.mapper, dsp_registers=values.dsp_registers,
                              path=values.path, progress=progress)
             _print(result)
-    except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return finish(work)
 
 
 def _print(result: dict):

@@ -17,6 +17,7 @@ from pathlib import Path
 from amaranth.lib.wiring import Component
 
 from boards.axi_stream import fields, streams
+from boards.command_line import finish
 from boards.tools import SynthesisError, prepare, save
 from boards.units import UNITS
 from boards.verilog_lint import lint, primitives, top_module
@@ -179,23 +180,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         dest="options", help="parameters of the unit, or of NodeConfig where it takes one: numbers, "
                                              "names, True or False")
     values = parser.parse_args(arguments)
-    if values.list:
-        try:
-            print("\n".join(sorted(UNITS)), flush=True)
-        except BrokenPipeError:  # the reader has what it wants
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     options = dict(values.options)
     if values.lanes is not None:
         options["lanes"] = values.lanes
-    try:
-        for unit in values.unit:
+
+    def work() -> None:
+        if values.list:
+            print("\n".join(sorted(UNITS)))
+        for unit in values.unit or ():
             path = write(unit, options=options, progress=lambda text: print(text, file=sys.stderr))
             print(os.path.relpath(path))
-    except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return finish(work)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import sys
 
 __all__ = ["main"]
 
-#: Bytes of address space that imports and a small simulation take, and those for each thread of numpy and scipy, whose
-#: library of linear algebra waits for ever while there is no room for its buffers.
+#: Bytes of address space that imports and a small simulation take, and those for each thread of numpy and scipy,
+#: whose library of linear algebra waits for ever while there is no room for its buffers.
 _LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
 
 

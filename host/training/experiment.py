@@ -32,6 +32,7 @@ from host.training.rings import Rings
 from host.training.trainer import Run
 from host.training.workloads import Workload
 from host.transports.session import Elapsed, Session
+from sim.verilated.processes import heard
 
 __all__ = ["GRACE", "Experiment", "Interrupted", "Keeper", "Signals", "watching"]
 
@@ -108,7 +109,8 @@ def watching(*, grace: float = 0) -> Iterator[Signals]:
     signals = Signals(grace=grace)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield signals
+        with heard(Interrupted):
+            yield signals
     finally:
         signals.settle()
         for number, handler in before.items():

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "EndedError", "ToolError", "ended_by_signals", "in_parallel", "run"]
+__all__ = ["PATIENCE", "EndedError", "ToolError", "ended_by_signals", "heard", "in_parallel", "run"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,6 +30,8 @@ PATIENCE = 3.0
 _TAIL = 40
 #: Seconds that a program has to end, before it is killed.
 _GRACE = 2.0
+#: Seconds after which a signal is sent again whose exception Python has dropped.
+_AGAIN = 0.05
 #: Seconds between looks at threads that end.
 _POLL = 0.001
 #: Seconds that the main thread waits at a time. A signal between Python's look for one and the system call that waits
@@ -75,6 +78,40 @@ class EndedError(SystemExit):
 
 
 @contextlib.contextmanager
+def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Send a signal again if its handler has raised an exception in a finalizer, where Python drops exceptions.
+
+    Parameters
+    ----------
+    kind : type
+        Type of the exception, which has the signal's number as ``signal``.
+    listen : callable
+        Called before the signal is sent again.
+    """
+    before, active = sys.unraisablehook, True
+
+    def send(number: int) -> None:
+        time.sleep(_AGAIN)  # the finalizer has returned by then, or the next one raises the exception again
+        main = threading.main_thread().ident
+        if active and main is not None:
+            signal.pthread_kill(main, number)
+
+    def hook(dropped: "sys.UnraisableHookArgs") -> None:
+        number = getattr(dropped.exc_value, "signal", None)
+        if isinstance(dropped.exc_value, kind) and number is not None:
+            listen()
+            _thread.start_new_thread(send, (number,))
+        else:
+            before(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        active, sys.unraisablehook = False, before
+
+
+@contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Have SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that work is tidied up.
 
@@ -95,13 +132,18 @@ def ended_by_signals() -> Iterator[None]:
                 signal.signal(handled, again)
         raise EndedError(number)
 
+    def listen() -> None:
+        for handled in before:
+            signal.signal(handled, end)
+
     before: dict[int, signal._HANDLER] = {}
     if threading.current_thread() is threading.main_thread():
         for number in _ENDING:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 before[number] = signal.signal(number, end)
     try:
-        yield
+        with heard(EndedError, listen) if before else contextlib.nullcontext():
+            yield
     finally:
         for handled, handler in before.items():
             signal.signal(handled, handler)

@@ -237,6 +237,21 @@ class TestExperiment:
         assert caught.value.signal == signal.SIGINT
         assert signal.getsignal(signal.SIGTERM) is before
 
+    def test_in_a_finalizer(self):
+        """An exception in a finalizer is dropped by Python; the second signal ends the step all the same."""
+        class Signalled:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def ask():
+            with watching():
+                Signalled()
+                time.sleep(60)
+
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            ask()
+
     def test_grace(self):
         """A step that takes longer than the grace is given up; one that has ended is not."""
         def ask(seconds, *, grace, ends=False):

@@ -131,6 +131,22 @@ class TestSignals:
             tidied_up()
         assert found == [f"{int(signal.SIG_DFL)}\n"]
 
+    def test_in_a_finalizer(self):
+        """An exception in a finalizer is dropped by Python; the signal ends the block all the same."""
+        class Signalled:
+            def __del__(self):
+                signal.raise_signal(signal.SIGTERM)
+
+        def work():
+            Signalled()
+            time.sleep(60)
+
+        hook = sys.unraisablehook
+        with pytest.raises(EndedError) as caught, ended_by_signals():
+            work()
+        assert caught.value.signal == signal.SIGTERM
+        assert sys.unraisablehook is hook
+
     def test_one_that_is_ignored_stays_so(self):
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:

@@ -1,0 +1,40 @@
+"""Ends of the programs of boards/: errors and signals in one line, and an output without a reader."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from boards.tools import SynthesisError
+from sim.verilated.processes import EndedError, ToolError, ended_by_signals
+
+__all__ = ["finish"]
+
+#: What the user can mend; TypeError is of parameters that a unit lacks.
+_EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
+
+
+def finish(work: Callable[[], None]) -> int:
+    """Do the work of a program, and return its exit code; a signal ends the programs that it has started.
+
+    Parameters
+    ----------
+    work : callable
+
+    Raises
+    ------
+    EndedError
+        A signal has asked the program to end.
+    """
+    try:
+        with ended_by_signals():
+            work()
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except _EXPECTED as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except EndedError as error:
+        print(f"ended by {error.signal.name}", file=sys.stderr)
+        raise
+    return 0

@@ -1,0 +1,139 @@
+"""All command lines of the program and of boards/, by their own parsers: nothing is listed by hand."""
+
+import argparse
+import ast
+import dataclasses
+import enum
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from typer import core
+
+from host import cli
+
+__all__ = ["COMMANDS", "Command", "Option", "walk"]
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option or an operand.
+
+    Members
+    -------
+    name : str
+        Name on the command line; empty of an operand.
+    kind : type
+        bool for flags.
+    samples : tuple of str
+        Values that may be legal: choices, the default, or words of its help.
+    required : bool
+    """
+
+    name: str
+    kind: type
+    samples: tuple[str, ...]
+    required: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command.
+
+    Members
+    -------
+    module : str
+        Module that is run.
+    path : tuple of str
+        Names of the command.
+    options : tuple of Option
+    """
+
+    module: str
+    path: tuple[str, ...]
+    options: tuple[Option, ...]
+
+    @property
+    def name(self) -> str:
+        """Name, as in a shell."""
+        return " ".join(["gradring" if self.module == "gradring" else f"python -m {self.module}", *self.path])
+
+
+def walk(command: core.TyperCommand,
+         path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], core.TyperCommand]]:
+    """All commands of the program that can be called, with their names."""
+    children = getattr(command, "commands", {})
+    if not children or getattr(command, "invoke_without_command", False):
+        yield path, command
+    for name, child in children.items():
+        yield from walk(child, (*path, name))
+
+
+def _kind(annotation: object) -> type:
+    """Type of an option; str of lists."""
+    return annotation if isinstance(annotation, type) else str
+
+
+def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Values that an option may have, by its type, its default and its help."""
+    if issubclass(kind, enum.Enum):
+        return tuple(str(member.value) for member in kind)
+    found = [] if default is None or callable(default) else [str(default)]
+    if kind in (int, float):
+        return (*found, "1", "2", "8")
+    if kind is Path:
+        return ("script.py", "folder", "new")
+    return (*found, *words, *re.findall(r"(?<![\w./=-])[\w./:=-]+[\w]", text)) or ("x",)
+
+
+def _of_program() -> Iterator[Command]:
+    for path, command in walk(typer.main.get_command(cli.app)):
+        yield Command(module="gradring", path=path, options=tuple(
+            Option(name=one.opts[0] if isinstance(one, core.TyperOption) else "", required=one.required,
+                   kind=bool if getattr(one, "is_flag", False) else _kind(one.type_descriptor.annotation),
+                   samples=_samples(_kind(one.type_descriptor.annotation), one.default,
+                                    getattr(one, "help", "") or ""))
+            for one in command.params))
+
+
+class _Caught(BaseException):
+    """The parser of a program that would parse its command line."""
+
+
+def _parser(module: object) -> argparse.ArgumentParser:
+    """The parser of a program."""
+    def parse_args(self: argparse.ArgumentParser, *arguments: object) -> None:
+        raise _Caught(self)
+
+    before = argparse.ArgumentParser.parse_args
+    argparse.ArgumentParser.parse_args = parse_args
+    try:
+        module.main([])
+    except _Caught as caught:
+        return caught.args[0]
+    finally:
+        argparse.ArgumentParser.parse_args = before
+    raise AssertionError(f"{module} parses nothing")
+
+
+def _of_boards() -> Iterator[Command]:
+    for path in sorted((ROOT / "boards").glob("*.py")):
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        if not {"argparse", "__name__"} <= names:
+            continue
+        module = importlib.import_module(f"boards.{path.stem}")
+        words = tuple(name for table in ("UNITS", "BOARDS") for name in getattr(module, table, ()))
+        yield Command(module=module.__name__, path=(), options=tuple(
+            Option(name=max(one.option_strings, key=len, default=""), required=one.required,
+                   kind=bool if one.nargs == 0 else _kind(one.type),
+                   samples=tuple(one.choices or _samples(_kind(one.type), one.default,
+                                                         one.help or "", words)))
+            for one in _parser(module)._actions if one.dest != "help"))
+
+
+#: All command lines.
+COMMANDS = (*_of_program(), *_of_boards())

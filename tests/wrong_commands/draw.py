@@ -1,0 +1,182 @@
+"""Wrong command lines, drawn by a seed: options, values, operands and files."""
+
+import dataclasses
+import enum
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.wrong_commands.commands import COMMANDS, Command, Option
+
+__all__ = ["MISTAKES", "Case", "draw", "prepare"]
+
+LARGE = str(10**22 + 7)
+
+#: Values that no option of the type takes, and those that some do.
+_NEVER = {int: ("x", "", "nan", "1.5", "1e3", "0x10", "\N{SUPERSCRIPT TWO}", "\x1b[31m7"),
+          float: ("x", "", "1,5", "1/0x")}
+_DOUBTFUL = {
+    int: ("0", "-1", LARGE, "-" + LARGE),
+    float: ("0", "-1", LARGE, "nan", "inf", "-inf", "1e-320"),
+    str: ("", " ", "0", "-1", "x", "nan", LARGE, "64x70", "64x0", "1/0", ",", ",,1", "a=b=c", "3:0", "[/b]", "{}",
+          "\x1b[31mred", "a\nb", "\u202e", os.fsdecode(b"\xff\xfe"), "y" * 5000, "../..", "*"),
+    Path: ("", "missing", "missing/below", "folder", "empty", "garbage", "script.py/below", "/dev/null", "/proc/new",
+           "locked/new", "z" * 300, "a\nb", "\x1b[31mred", os.fsdecode(b"\xff\xfe"), "loop")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A wrong command line.
+
+    Members
+    -------
+    module, command : str
+        Module that is run, and name of the command.
+    words : tuple of str
+        Command line of the module.
+    certain : bool
+        Whether it must be refused; else it may be legal.
+    mistakes : tuple of str
+        Kinds of mistakes.
+    """
+
+    module: str
+    command: str
+    words: tuple[str, ...]
+    certain: bool
+    mistakes: tuple[str, ...]
+
+
+def prepare(folder: Path) -> None:
+    """Files that names in command lines mean."""
+    (folder / "script.py").write_text("")
+    (folder / "folder").mkdir()
+    (folder / "empty").touch()
+    (folder / "garbage").write_bytes(random.Random(1).randbytes(5000))
+    (folder / "loop").symlink_to("loop")
+    (folder / "locked").mkdir(mode=0o500)
+
+
+def _misspelt(generator: random.Random, word: str) -> str:
+    """A name with another character within."""
+    if len(word) < 2:
+        return word + "q"
+    at = generator.randrange(1, len(word))
+    return word[:at] + "q" + word[at + generator.randrange(2):]
+
+
+def _joined(option: Option, value: str) -> list[str]:
+    """Words of an option with a value, which may begin with a dash, or of an operand."""
+    return [f"{option.name}={value}"] if option.name else [value]
+
+
+def _value(generator: random.Random, option: Option) -> tuple[str, bool]:
+    """A wrong value, and whether it is always wrong."""
+    if issubclass(option.kind, enum.Enum):
+        return _misspelt(generator, generator.choice(option.samples)), True
+    if option.kind in _NEVER and generator.random() < 0.4:
+        return generator.choice(_NEVER[option.kind]), True
+    if option.kind is str and generator.random() < 0.3:
+        return _misspelt(generator, generator.choice(option.samples)), False
+    return generator.choice(_DOUBTFUL[option.kind]), False
+
+
+def _wrong_value(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    options = [one for one in command.options if one.kind is not bool and one.name not in taken]
+    if not options:
+        return None
+    option = generator.choice(options)
+    taken.add(option.name)
+    value, certain = _value(generator, option)
+    words += _joined(option, value)
+    return certain
+
+
+def _wrong_name(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    options = [one for one in command.options if one.name]
+    if not options:
+        return None
+    words.append(_misspelt(generator, generator.choice(options).name))
+    return True
+
+
+def _flag_with_value(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    flags = [one for one in command.options if one.kind is bool]
+    if not flags:
+        return None
+    words.append(f"{generator.choice(flags).name}=1")
+    return True
+
+
+def _no_value(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    options = [one for one in command.options if one.name and one.kind is not bool]
+    if not options:
+        return None
+    words.append(generator.choice(options).name)  # as the last word
+    return True
+
+
+def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    """An operand too many, or none where one is needed."""
+    needed = [one for one in command.options if not one.name and one.required]
+    if needed and generator.random() < 0.5:
+        taken.update(one.name for one in needed)
+        return True
+    words[:0] = ["x"] * (1 + sum(not one.name for one in command.options))
+    return not any(not one.name for one in command.options)  # else they may be those of a script
+
+
+def _wrong_command(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    if not command.path:
+        return None
+    taken.add("path")
+    return True
+
+
+def _together(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+    """Options that may have no effect together, or exclude each other."""
+    options = [one for one in command.options if one.name and one.name not in taken]
+    if len(options) < 2:
+        return None
+    for option in generator.sample(options, min(len(options), 3)):
+        taken.add(option.name)
+        words += [option.name] if option.kind is bool else _joined(option, generator.choice(option.samples))
+    return False
+
+
+#: Kinds of mistakes, and how often they are drawn.
+MISTAKES = {
+    "value": (_wrong_value, 8), "options together": (_together, 4), "name of an option": (_wrong_name, 2),
+    "flag with a value": (_flag_with_value, 1), "operands": (_operands, 2), "name of a command": (_wrong_command, 1),
+    "option without a value": (_no_value, 1)}
+
+
+def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
+    """Case of a number: every other one has commands in turn, the rest those of many options often."""
+    generator = random.Random(f"{seed}/{number}")
+    command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
+        commands, [1 + len(one.options) for one in commands])[0]
+    words: list[str] = []
+    taken: set[str] = set()
+    certain, mistakes = False, []
+    for _ in range(generator.choice((1, 1, 2))):
+        kind, = generator.choices(list(MISTAKES), [weight for _, weight in MISTAKES.values()])
+        found = MISTAKES[kind][0](generator, command, words, taken)
+        if found is not None:
+            certain |= found
+            mistakes.append(kind)
+        if kind == "option without a value":
+            break
+    if not mistakes:
+        words.insert(0, "--no-such-option")
+        certain, mistakes = True, ["name of an option"]
+    path = list(command.path)
+    if "path" in taken:
+        path[-1] = _misspelt(generator, path[-1])
+    needed = [generator.choice(one.samples) for one in command.options if not one.name and one.required
+              and one.name not in taken]
+    if any(one.name == "--output" for one in command.options) and "--output" not in taken:
+        words.insert(0, "--output=out")  # a run that is legal must leave the user's results where they are
+    return Case(module=command.module, command=command.name, words=(*path, *needed, *words), certain=certain,
+                mistakes=tuple(mistakes))
