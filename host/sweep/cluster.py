@@ -8,8 +8,10 @@ Workers need the same sources, and see the folder of the results by the same pat
 built is built again by the first run that needs it.
 """
 
+import asyncio
 import contextlib
 import importlib.util
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +33,37 @@ def needed() -> None:
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("Dask must be installed for sweeps on many machines: pip install gradring[cluster], or make "
                          ".venv/.cluster in a clone")
+
+
+async def _identity(scheduler: str) -> Any:
+    """Answer to the question that all servers of Dask know."""
+    from distributed.comm import connect
+
+    connection = await connect(scheduler, timeout=_ANSWERS)
+    try:
+        await connection.write({"op": "identity"})
+        return await connection.read()
+    finally:
+        connection.abort()
+
+
+def _check(scheduler: str) -> None:
+    """Raise a :class:`SweepError` unless a scheduler answers: a client would wait for what is none, and print its
+    tracebacks."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        found = asyncio.run(asyncio.wait_for(_identity(scheduler), _ANSWERS))
+        kind = found.get("type") if isinstance(found, dict) else "program without a name"
+        reason = "" if kind == "Scheduler" else f"it is a {kind}"
+    except TimeoutError:
+        reason = f"it has not done so within {_ANSWERS} seconds"
+    except Exception as error:  # of any kind, since another program may answer anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+    finally:
+        logging.disable(disabled)
+    if reason:
+        raise SweepError(f"Scheduler {scheduler} must be one of Dask that answers: {reason}")
 
 
 def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[str, Any]:
@@ -67,6 +100,7 @@ class ClusterEngine(Engine):
         from distributed import Client
 
         self._folder = folder.resolve()
+        _check(scheduler)
         try:
             self._client = Client(scheduler, timeout=_ANSWERS, set_as_default=False)
         except (OSError, ValueError) as error:

@@ -6,7 +6,9 @@ import json
 import shlex
 import shutil
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,8 +29,7 @@ def main(
     first: Annotated[int, typer.Option(min=0, help="Number of the first one.")] = 0,
 ) -> None:
     """Run wrong command lines, and look at their ends."""
-    folder = toolchain.BUILD / "wrong-commands"
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp())
     digits()  # imports what most commands need, before processes are forked
     begun, rows = time.monotonic(), []
     counts = collections.defaultdict(collections.Counter)
@@ -44,15 +45,16 @@ def main(
         count["longest"] = max(count["longest"], outcome.seconds if outcome.code and not outcome.legal else 0)
         if outcome.wrong:
             print(f"{number}: {line[:300]}\n    {'; '.join(outcome.wrong)}\n    {outcome.error[-2000:]}", flush=True)
-        shutil.rmtree(folder / str(number), ignore_errors=True)
     table = Table("command", "lines", "refused", "legal", "longest to a refusal, CPU s", "wrong",
                   title="wrong command lines")
     for name, count in counts.items():
         table.add_row(name, *(str(count[key]) for key in ("lines", "refused", "legal")), f"{count['longest']:.1f}",
                       str(count["wrong"]))
     make_console().print(table)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "wrong-commands.json").write_text(json.dumps(rows, indent=2))
+    shutil.rmtree(folder, ignore_errors=True)
+    path = toolchain.BUILD / "wrong-commands" / "wrong-commands.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=2))
     wrong = sum(bool(row["wrong"]) for row in rows)
     print(f"{cases:,} command lines of {len(COMMANDS)} commands, {time.monotonic() - begun:.0f} s, "
           f"{sum(row['seconds'] for row in rows):.0f} s of processor time: {wrong} did not end as they must")

@@ -4,8 +4,12 @@ import contextlib
 import json
 import os
 import signal
+import socketserver
+import struct
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -14,7 +18,7 @@ from host.sweep import cluster, execution, results
 from host.sweep.jobs import Job, JobKind, SweepError
 from tests.host.rings import CONFIGS, library
 
-pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed")
 
 #: A scheduler and two workers, each with a nanny, until standard input ends.
 CLUSTER = """
@@ -125,6 +129,52 @@ def test_no_scheduler(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "_ANSWERS", 1)
     with pytest.raises(SweepError, match=r"^Scheduler tcp://127\.0\.0\.1:9 must be one of Dask that answers: "):
         cluster.ClusterEngine("tcp://127.0.0.1:9", tmp_path)
+
+
+class Http(socketserver.BaseRequestHandler):
+    """What a server of web pages answers to what it does not understand."""
+
+    def handle(self):
+        self.request.recv(1000)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nContent-Length: 0\r\n\r\n" + bytes(1000))
+
+
+class Bytes(socketserver.BaseRequestHandler):
+    """Frames of Dask's format without a message."""
+
+    def handle(self):
+        self.request.sendall(struct.pack("<QQQ", 16, 1, 8) + b"\xc1" * 8)
+
+
+class Silence(socketserver.BaseRequestHandler):
+    """A program that waits for a longer question."""
+
+    def handle(self):
+        while self.request.recv(1000):
+            pass
+
+
+@pytest.mark.parametrize("handler", [Http, Bytes, Silence])
+def test_another_program(monkeypatch, capfd, tmp_path, handler):
+    """A port of another program is refused in a line, and nothing else is printed."""
+    monkeypatch.setattr(cluster, "_ANSWERS", 1)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address, began = "tcp://{}:{}".format(*server.server_address), time.monotonic()
+        with pytest.raises(SweepError) as caught:
+            cluster.ClusterEngine(address, tmp_path)
+        server.shutdown()
+    assert time.monotonic() < began + 30
+    assert str(caught.value).startswith(f"Scheduler {address} must be one of Dask that answers: ")
+    assert "\n" not in str(caught.value)
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_a_worker_is_no_scheduler(started, tmp_path):
+    with distributed.Client(started[0], set_as_default=False) as client:
+        worker = next(iter(client.scheduler_info()["workers"]))
+    with pytest.raises(SweepError, match=r"must be one of Dask that answers: it is a Worker$"):
+        cluster.ClusterEngine(worker, tmp_path)
 
 
 def test_no_dask(monkeypatch):
