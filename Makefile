@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults launch-faults damaged-files slow-ranks torch-scripts late mutate check bench large-rings messages two-jobs job-speed \
+.PHONY: help setup sim sweep predict predict-points tiling centroids memory relay migrate migrate-failures estimate slow-link quantize test pairs random-programs hostile partition faults launch-faults damaged-files wrong-commands slow-ranks torch-scripts late mutate check bench large-rings messages two-jobs job-speed \
   synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
@@ -81,6 +81,8 @@ help:
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
 	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
 	@echo "make damaged-files  damaged files of each kind that commands read: refused in a line, within 1 GB (FILES=600 SEED=)"
+	@echo "make wrong-commands  wrong command lines of all commands: refused in a line, within 10 s of work (CASES=200 SEED=,"
+	@echo "            SIGNALS=1 for signals to all commands as well)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
 	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
 	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
@@ -253,7 +255,11 @@ late: $(VENV)/.base
 	$(BIN)/python -m host.training.late_run
 	$(BIN)/python -m host.reports.late build/late-run
 
-launch-faults: $(VENV)/.test
+launch-wrong-commands: $(VENV)/.test
+	$(BIN)/python -m tests.wrong_commands $(call option,CASES,--cases) $(call option,SEED,--seed) \
+	  $(if $(filter-out 0 no,$(SIGNALS)),--signals)
+
+faults: $(VENV)/.test
 	$(BIN)/python -m tests.launch_faults $(call option,FAULTS,--faults) $(call option,RANKS,--ranks) \
 	  $(call option,SEED,--seed) $(call option,JOBS,--jobs)
 

@@ -7,7 +7,6 @@ per second are lanes times Fmax.
 """
 
 import argparse
-import concurrent.futures
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from boards.command_line import finish
 from boards.synth import DEFAULT_PART, measure
 from boards.tools import RESULTS, SynthesisError, prepare, save
+from sim.verilated.processes import in_parallel
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
 
@@ -43,13 +43,13 @@ def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = L
     if unknown:
         raise SynthesisError(f"Rules must be of {', '.join(UNITS)}, not {unknown[0]!r}")
 
-    def row(unit, count):
+    def row(chosen):
+        unit, count = chosen
         result = measure(UNITS[unit], options={"lanes": count}, seeds=seeds, part=part, progress=progress)
         rate = count * result["fmax_mhz"]["median"] * 1e6
         return {"rules": unit, "lanes": count, **result, "parameters_per_second": rate}
 
-    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        return [pending.result() for pending in [pool.submit(row, unit, count) for unit in units for count in lanes]]
+    return in_parallel(row, [(unit, count) for unit in units for count in lanes], most=processes)
 
 
 def table(rows: Sequence[dict]) -> str:

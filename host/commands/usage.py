@@ -13,7 +13,7 @@ from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.output import claims
 from host.plain_text import tolerate
-from host.printable import printable, printable_lines
+from host.printable import printable_lines
 from host.pytorch.launch import LaunchError
 from host.sweep.jobs import SweepError
 from host.training.experiment import Interrupted
@@ -27,6 +27,8 @@ __all__ = ["EXPECTED", "close_output", "report", "run"]
 EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, JobError, LaunchError,
             toolchain.ToolError)
 
+#: Characters of a line of a message, of which a value that is longer takes its beginning and its end.
+_LENGTH = 1000
 #: Exit code of a command line that is wrong.
 _WRONG = 2
 
@@ -39,6 +41,12 @@ def _value(options: Sequence[str]) -> str | None:
         if name in options:
             value = rest if separator else following
     return value
+
+
+def _shortened(text: str) -> str:
+    """Lines without control characters, and no longer than a reader wants them."""
+    return "\n".join(line if len(line) <= _LENGTH else f"{line[:_LENGTH // 2]} … {line[-_LENGTH // 2:]}"
+                     for line in printable_lines(text).split("\n"))
 
 
 def report(error: typer.TyperException) -> int:
@@ -55,7 +63,7 @@ def report(error: typer.TyperException) -> int:
             message = choice_error(f"Option {parameter.opts[0]}", [str(member.value) for member in kind], value)
     context = getattr(error, "ctx", None)
     path = "gradring" if context is None else " ".join(["gradring", *context.command_path.split()[1:]])
-    text = printable(" ".join(message.split()).rstrip("."))
+    text = _shortened(" ".join(message.split()).rstrip("."))
     print(f"error: {text} ('{path} --help' shows what there is)", file=sys.stderr)
     return _WRONG
 
@@ -90,7 +98,7 @@ def run(app: typer.Typer) -> None:
     except BrokenPipeError:
         sys.exit(close_output())
     except EXPECTED as error:
-        print(f"error: {printable_lines(str(error))}", file=sys.stderr)
+        print(f"error: {_shortened(str(error))}", file=sys.stderr)
         sys.exit(1)
     except MemoryError:
         print("error: Memory must suffice for the command, not run out: raise its limit (ulimit -v), or take a "

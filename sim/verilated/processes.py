@@ -199,8 +199,8 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
     return output
 
 
-def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Results of ``work`` for all items, in their order, on every core.
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: int | None = None) -> list[Result]:
+    """Results of ``work`` for all items, in their order, ``most`` at a time; by default one on every core.
 
     When one fails, or this thread is interrupted, none is begun any more, and programs that :func:`run` has started
     for the others are ended.
@@ -231,7 +231,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[R
     threads: list[threading.Lock] = []
     finished: list[threading.Lock] = []
     try:
-        for _ in range(min(os.cpu_count() or 1, len(left))):
+        for _ in range(min(most or os.cpu_count() or 1, len(left))):
             ended = threading.Lock()
             ended.acquire()
             _thread.start_new_thread(serve, (ended,))

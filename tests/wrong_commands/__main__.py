@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,13 +21,35 @@ from host.printable import printable
 from sim.verilated import toolchain
 from tests.wrong_commands.commands import COMMANDS
 from tests.wrong_commands.draw import draw
-from tests.wrong_commands.play import play
+from tests.wrong_commands.play import LEGAL, play
+from tests.wrong_commands.signals import LATE, Sent, plan, send
+
+
+def signals(folder: Path) -> list[dict[str, object]]:
+    """Send signals to all commands, and look at their ends."""
+    rows = []
+    late = [Sent(module="gradring", words=(*LATE, "--output=out"), number=number, moment=moment)
+            for number in (signal.SIGINT, signal.SIGTERM) for moment in (8.0, 14.0)]
+    for number, sent in enumerate([*plan(), *late]):
+        outcome = send(sent, folder / f"signal-{number}")
+        rows.append({**dataclasses.asdict(sent), **dataclasses.asdict(outcome)})
+        if outcome.wrong:
+            name = signal.Signals(sent.number).name
+            print(f"{name} after {sent.moment} s: {sent.module} {shlex.join(sent.words)}\n"
+                  f"    {'; '.join(outcome.wrong)}", flush=True)
+    found = [row["seconds"] for row in rows if row["seconds"] is not None]
+    print(f"{len(rows)} signals, {len(found)} to commands that had not ended, which took up to {max(found):.1f} s: "
+          f"{sum(bool(row['wrong']) for row in rows)} did not end as they must")
+    return rows
 
 
 def main(
     cases: Annotated[int, typer.Option(min=1, help="Command lines.")] = 200,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     first: Annotated[int, typer.Option(min=0, help="Number of the first one.")] = 0,
+    work: Annotated[float, typer.Option(
+        help="Processor seconds after which a command that is at work is legal, and is ended.")] = LEGAL,
+    send_signals: Annotated[bool, typer.Option("--signals", help="Send signals to all commands as well.")] = False,
 ) -> None:
     """Run wrong command lines, and look at their ends."""
     folder = Path(tempfile.mkdtemp())
@@ -35,7 +58,7 @@ def main(
     counts = collections.defaultdict(collections.Counter)
     for number in range(first, first + cases):
         case = draw(number, seed=seed)
-        outcome = play(case, folder / str(number))
+        outcome = play(case, folder / str(number), work=work)
         line = printable(shlex.join([case.module, *case.words]))
         rows.append({"number": number, **dataclasses.asdict(case), **dataclasses.asdict(outcome)})
         count = counts[case.command]
@@ -51,14 +74,15 @@ def main(
         table.add_row(name, *(str(count[key]) for key in ("lines", "refused", "legal")), f"{count['longest']:.1f}",
                       str(count["wrong"]))
     make_console().print(table)
+    sent = signals(folder) if send_signals else []
     shutil.rmtree(folder, ignore_errors=True)
     path = toolchain.BUILD / "wrong-commands" / "wrong-commands.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(rows, indent=2))
+    path.write_text(json.dumps({"lines": rows, "signals": sent}, indent=2))
     wrong = sum(bool(row["wrong"]) for row in rows)
     print(f"{cases:,} command lines of {len(COMMANDS)} commands, {time.monotonic() - begun:.0f} s, "
           f"{sum(row['seconds'] for row in rows):.0f} s of processor time: {wrong} did not end as they must")
-    sys.exit(wrong > 0)
+    sys.exit(wrong > 0 or any(row["wrong"] for row in sent))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.wrong_commands.draw import Case, prepare
 
-__all__ = ["SECONDS", "Family", "Outcome", "play", "survivors"]
+__all__ = ["LEGAL", "SECONDS", "Family", "Outcome", "play", "survivors"]
 
 #: Seconds of work after which no error may come, after which a command counts as legal and is ended, and seconds that
 #: it may wait or need to end.
@@ -157,8 +157,8 @@ def survivors(family: Family) -> int:
     return left
 
 
-def play(case: Case, folder: Path) -> Outcome:
-    """Outcome of a command line, in a folder that is free."""
+def play(case: Case, folder: Path, *, work: float = LEGAL) -> Outcome:
+    """Outcome of a command line, in a folder that is free; after some processor seconds of work it is ended."""
     folder.mkdir(parents=True)
     prepare(folder)
     sys.stdout.flush()
@@ -173,8 +173,8 @@ def play(case: Case, folder: Path) -> Outcome:
         time.sleep(0.02)
         now = time.monotonic()
         family.look()
-        if not asked and (family.seconds > LEGAL or now > begun + WAITS):
-            if family.seconds <= LEGAL:
+        if not asked and (family.seconds > work or now > begun + WAITS):
+            if family.seconds <= work:
                 wrong.append(f"waits: {family.seconds:.1f} s of work in {WAITS:g} s")
             asked = now
             os.kill(process, signal.SIGTERM)

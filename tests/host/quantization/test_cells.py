@@ -1,4 +1,4 @@
-
+import time
 
 from boards.units import UNITS
 from host.quantization import candidates as candidates_module
@@ -13,3 +13,13 @@ def test_units_are_synthesised_meanwhile():
     assert 30 < cells("stream.skid_buffer") < 50
     assert cells("stream.none") is None
     cells.close()
+
+
+def test_close():
+    """The synthesis of a unit ends with the rest, so that a command which is interrupted does not wait for it."""
+    cells = CellCount(["node"])
+    while cells._process is None:
+        time.sleep(0.01)
+    cells.close()
+    assert cells._process.wait(60) != 0
+    assert cells("node") is None

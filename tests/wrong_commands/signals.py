@@ -1,0 +1,118 @@
+"""Signals to commands while modules are imported and while they work, and what comes of each."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.wrong_commands.commands import COMMANDS, Command
+from tests.wrong_commands.play import Family, survivors
+
+__all__ = ["LATE", "MOMENTS", "Sent", "Signalled", "plan", "send"]
+
+ROOT = Path(__file__).parents[2]
+
+#: Processor seconds of a command after which a signal comes: in imports, behind them, and in a build or in work.
+MOMENTS = (0.3, 2.5, 6.0)
+#: Seconds to the end, and those that a busy machine may take in addition; seconds that a command may wait.
+ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
+
+#: A run with a straggler that takes a thousand times as long as the others.
+LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--late", "drop", "--cycles", "100000000")
+
+_SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process_group()\ntime.sleep(100)\n"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A signal to a command.
+
+    Members
+    -------
+    module : str
+    words : tuple of str
+    number : int
+        Number of the signal.
+    moment : float
+        Processor seconds of the command and of its programs.
+    twice : bool
+        Whether it comes again soon.
+    """
+
+    module: str
+    words: tuple[str, ...]
+    number: int
+    moment: float
+    twice: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Signalled:
+    """What has come of a signal.
+
+    Members
+    -------
+    code : int
+        Exit code, as a shell has it.
+    seconds : float, optional
+        Seconds from the signal to the end; None if the command had ended before.
+    wrong : list of str
+        Everything that must not be so.
+    """
+
+    code: int
+    seconds: float | None
+    wrong: list[str]
+
+
+def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
+    """Each signal to each command, with operands that it needs only, at one moment after the other."""
+    found = []
+    for command in commands:
+        needed = [one.samples[0] for one in command.options if not one.name and one.required]
+        output = ["--output=out"] if any(one.name == "--output" for one in command.options) else []
+        for place, moment in enumerate(moments):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                found.append(Sent(module=command.module, words=(*command.path, *output, *needed), number=number,
+                                  moment=moment, twice=place == 1))
+    return found
+
+
+def send(sent: Sent, folder: Path) -> Signalled:
+    """Start a command in a folder that is free, and send it the signal."""
+    folder.mkdir(parents=True)
+    (folder / "script.py").write_text(_SCRIPT)
+    with (folder / "printed").open("wb") as printed:
+        process = subprocess.Popen([sys.executable, "-m", sent.module, *sent.words], cwd=folder, stdout=printed,
+                                   stderr=printed, stdin=subprocess.DEVNULL, start_new_session=True,
+                                   env={**os.environ, "PYTHONPATH": str(ROOT)})
+    family, began, wrong, seconds = Family(process.pid), time.monotonic(), [], None
+    while process.poll() is None and family.seconds < sent.moment and time.monotonic() < began + WAITS:
+        family.look()
+        time.sleep(0.01)
+    if process.poll() is None:
+        asked = time.monotonic()
+        process.send_signal(sent.number)
+        if sent.twice:
+            time.sleep(0.3)
+            process.send_signal(sent.number)
+        try:
+            process.wait(ENDS + SLACK)
+        except subprocess.TimeoutExpired:
+            wrong.append(f"not ended {ENDS + SLACK:g} s after the signal")
+            process.kill()
+            process.wait()
+        seconds = time.monotonic() - asked
+    if left := survivors(family):
+        wrong.append(f"{left} processes are left")
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    text = (folder / "printed").read_text(errors="replace")
+    if "Traceback" in text or "Exception ignored" in text:
+        wrong.append("a traceback")
+    if seconds is not None and code not in (0, 128 + sent.number):
+        wrong.append(f"code {code}")
+    return Signalled(code=code, seconds=seconds, wrong=[*wrong, *([text[-2000:]] if wrong else [])])
