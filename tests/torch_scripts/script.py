@@ -7,6 +7,7 @@ import contextlib
 import gc
 import io
 import json
+import os
 import sys
 
 import torch
@@ -15,6 +16,7 @@ from plan import SHAPES, draw
 from torch.nn.parallel import DistributedDataParallel
 
 import gradring.torch
+from host.pytorch.messages import KEEPS
 
 #: Errors that refuse what the nodes do not do.
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
@@ -22,6 +24,10 @@ REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group mu
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
             "State must be one that an optimizer of gradring.torch", "Parameters that were frozen when an optimizer",
             "loaded state dict contains a parameter group that doesn't match the size")
+
+
+#: Whether the codec of gradients loses something.
+LOSSY = os.environ[KEEPS] == "1"
 
 
 class Body(torch.nn.Module):
@@ -125,8 +131,9 @@ class World:
         generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
         factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
                    for shape in SHAPES]
-        if infinite:
-            factors[0][0] = float("inf")
+        # An infinity spoils its block of a lossy codec, in which the first elements of other parameters may be.
+        for factor in factors[:len(SHAPES) if LOSSY else 1] if infinite else ():
+            factor.view(-1)[0] = float("inf")
         used = choice["used"][self.rank]
         return [factor if use and weight.requires_grad else None
                 for factor, use, weight in zip(factors, used, self.body.weights, strict=True)]
