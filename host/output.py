@@ -150,14 +150,12 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
 
     Parameters
     ----------
-    folder : Path
-        Folder, which may exist.
+    folder, space
+        As for :func:`prepare`.
     files : sequence of str
         Names of all files that runs of this kind write, relative to the folder.
     keep : sequence of str
         Names of the files that this run continues from, which are not moved.
-    space : int
-        Bytes that must be free on the disk.
 
     Returns
     -------

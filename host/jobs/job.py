@@ -28,6 +28,7 @@ from host.jobs.checks import (
 from host.jobs.figures import Figures
 from host.jobs.model import JobModel, Places
 from host.jobs.slots import Slots, parts_of
+from host.printable import one_line
 from host.training.density import Threshold
 from host.training.optimizers import Optimizer
 from host.transports.session import Elapsed, Session
@@ -432,4 +433,4 @@ def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         return np.ascontiguousarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # PyTorch's errors are RuntimeErrors
-        raise TypeError(f"{name} must be an array, not {represent(values)}: {' '.join(str(error).split())}") from None
+        raise TypeError(f"{name} must be an array, not {represent(values)}: {one_line(error)}") from None

@@ -183,7 +183,7 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 
 def check_macs(macs: int) -> None:
-    """Raise ``ValueError`` unless multiply-adds per cycle are 0, or those that an array can do."""
+    """Raise ``ValueError`` unless multiply-adds per cycle are 0 or the number of a known array."""
     if macs and macs not in _ARRAYS:
         raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {macs!r}")
 

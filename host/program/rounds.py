@@ -182,7 +182,7 @@ class RoundFeeder:
     Members
     -------
     last : int
-        Number after that of the last round of the run.
+        Number of the round after the last one of the run.
     """
 
     def __init__(self, ring: Ring, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,

@@ -14,10 +14,10 @@ __all__ = ["ANY", "ARCHIVE", "JSON"]
 
 def flip(data, rng):
     """Up to eight wrong bits."""
-    found = bytearray(data)
-    for place in rng.integers(len(found) * 8, size=rng.integers(1, 9)) if found else ():
-        found[place // 8] ^= 1 << place % 8
-    return bytes(found)
+    damaged = bytearray(data)
+    for bit in rng.integers(len(damaged) * 8, size=rng.integers(1, 9)) if damaged else ():
+        damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
 def truncate(data, rng):
@@ -244,26 +244,26 @@ def _stored(members, name, packed, declared):
 
 def archive_sizes(data, rng):
     """A declared size in the directory, or in front of a member, that becomes large."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     mark, field = [(b"PK\1\2", 24), (b"PK\1\2", 20), (b"PK\3\4", 22), (b"PK\5\6", 10), (b"PK\5\6", 12),
                    (b"PK\5\6", 16), (b"PK\1\2", 42)][rng.integers(7)]
-    places = [place for place in range(len(data) - 60) if data[place:place + 4] == mark]
+    positions = [position for position in range(len(data) - 60) if data[position:position + 4] == mark]
     if mark == b"PK\5\6":
-        places = [data.rfind(mark)]
-    place = places[rng.integers(len(places))] + field
-    found[place:place + (2 if field == 10 else 4)] = [b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\0"][
+        positions = [data.rfind(mark)]
+    position = positions[rng.integers(len(positions))] + field
+    damaged[position:position + (2 if field == 10 else 4)] = [b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\0"][
         rng.integers(3)][:2 if field == 10 else 4]
-    return bytes(found)
+    return bytes(damaged)
 
 
 def archive_flags(data, rng):
     """Members that are encrypted, or packed in another way."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     for mark, field in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
-        place = data.find(mark) + field
-        found[place:place + 4] = struct.pack("<HH", int(rng.choice([0, 1, 1 << 11, 0xFFFF])),
+        position = data.find(mark) + field
+        damaged[position:position + 4] = struct.pack("<HH", int(rng.choice([0, 1, 1 << 11, 0xFFFF])),
                                              int(rng.choice([0, 8, 9, 12, 14, 99])))
-    return bytes(found)
+    return bytes(damaged)
 
 
 ARCHIVE = [*ANY, archive_swap, archive_names, archive_array, archive_array, archive_header, archive_header,

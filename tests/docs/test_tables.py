@@ -13,7 +13,7 @@ _RULE = re.compile(r"\|( *:?-+:? *\|)+")
 
 
 def cells(row):
-    """Cells of a row; a bar in code or behind a backslash is not one of its borders."""
+    """Cells of a row; a bar in code or after a backslash is not one of its borders."""
     return len(re.sub(r"`[^`]*`|\\.", "", row).strip().strip("|").split("|"))
 
 

@@ -244,7 +244,7 @@ class TestClaim:
         output.claim(tmp_path / "new", files=self.FILES)
 
     def test_without_locks(self, tmp_path, monkeypatch):
-        """A file system without locks cannot tell; results are moved all the same."""
+        """On a file system without locks a running run is not noticed; results are moved all the same."""
         def fail(*arguments):
             raise OSError(errno.ENOLCK, "No locks available")
 

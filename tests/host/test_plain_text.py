@@ -1,6 +1,7 @@
 """Texts are printed as they are, whatever names users choose: by the console, in tables, in bars, in all commands."""
 
 import ast
+import functools
 import io
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from host.printable import printable, printable_lines
 
 ROOT = Path(__file__).parents[2]
 
-#: Names of files, scripts and codecs that a user may choose, and what is to be seen of them.
+#: Names of files, scripts and codecs that a user may choose, and their visible forms.
 HOSTILE = {
     "[/b]": "[/b]", "[red]": "[red]", "[link=x]y": "[link=x]y", "\\[b]": "\\[b]", "[": "[", "a]": "a]",
     ":smile:": ":smile:", "{note}": "{note}", "%s": "%s", "100%": "100%", "'1.5'": "'1.5'",
@@ -120,6 +121,7 @@ class Namespace(dict):
         return self._value
 
 
+@functools.cache
 def sources():
     """Syntax trees of everything that may print, by file."""
     paths = [path for folder in ("host", "boards", "sim", "gradring") for path in (ROOT / folder).rglob("*.py")]

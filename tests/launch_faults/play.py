@@ -1,4 +1,4 @@
-"""Faults of ranks and of connections, each in a run of its own, and what must come of each."""
+"""Faults of ranks and of connections, each in a run of its own, and the end that each run must have."""
 
 import contextlib
 import dataclasses
@@ -69,7 +69,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What has come of a fault.
+    """Outcome of a fault.
 
     Members
     -------

@@ -33,9 +33,9 @@ def misbehave(kind, request, generator):
 def main(folder, sums, kind, rank, step, seed):
     folder, own, ranks = Path(folder), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     client().join(own, ranks, 1800)
-    beside = folder / f"{own}.new"
-    beside.write_text(str(os.getpid()))
-    beside.rename(folder / f"{own}.pid")
+    part = folder / f"{own}.new"
+    part.write_text(str(os.getpid()))
+    part.rename(folder / f"{own}.pid")
     while not all((folder / f"{other}.pid").exists() for other in range(ranks)):
         time.sleep(0.01)
     generator = random.Random(seed)

@@ -41,7 +41,7 @@ class Encoder(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     words : int or None
-        Words in a beat of the output; by default as many as a beat can complete.
+        Words in a beat of the output; by default the number that a beat can complete.
 
     Members
     -------
@@ -110,7 +110,7 @@ class Decoder(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     words : int or None
-        Words in a beat of the input; by default as many as a beat of elements can need.
+        Words in a beat of the input; by default the number that a beat of elements can need.
 
     Members
     -------

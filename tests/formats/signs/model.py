@@ -30,9 +30,9 @@ class Signs:
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
         """Return the words of a packet of elements."""
-        given = np.asarray(bits, np.uint32)
-        blocks = np.zeros((-(-len(given) // self.block), self.block), np.uint32)
-        blocks.reshape(-1)[:len(given)] = given
+        elements = np.asarray(bits, np.uint32)
+        blocks = np.zeros((-(-len(elements) // self.block), self.block), np.uint32)
+        blocks.reshape(-1)[:len(elements)] = elements
         exponents = (blocks >> 23 & 0xFF).max(axis=1, initial=0)
         signs = np.where(exponents[:, np.newaxis] == 255, 0, blocks >> 31)
         fields = np.concatenate([exponents[:, np.newaxis] >> np.arange(8) & 1, signs], axis=1).astype(np.uint8)
@@ -45,5 +45,5 @@ class Signs:
         blocks = fields[:len(fields) // _BITS * _BITS].reshape(-1, _BITS).astype(np.uint32)
         exponents = (blocks[:, :8] << np.arange(8, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)[:, np.newaxis]
         numbers = np.where(exponents == 255, _NAN, blocks[:, 8:] << np.uint32(31) | exponents << np.uint32(23))
-        found: Bits = numbers.astype(np.uint32).reshape(-1)[:count]
-        return found
+        elements: Bits = numbers.astype(np.uint32).reshape(-1)[:count]
+        return elements

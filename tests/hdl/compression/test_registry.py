@@ -51,8 +51,8 @@ def test_codes():
 
 
 def test_directions():
-    """All codecs serve weights or gradients; one with a codebook serves no gradients, and one whose sums are added as
-    they are coded is exact."""
+    """All codecs serve weights or gradients; a codec with a codebook serves no gradients, and a codec with coded sums
+    is exact."""
     assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
     assert set(CODES) - set(gateware.GRADIENT_CODECS) == {"table32", "centroid16", "centroid64"}
     assert {name for name in CODES if gateware.CODECS[name].exact} == {"raw", "zero_value"}

@@ -126,7 +126,7 @@ def test_optuna():
 
 
 def test_seeds():
-    """As many seeds as are asked for, or those of the task."""
+    """The number of seeds that is asked for, or that of the task."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]

@@ -47,7 +47,7 @@ def elements(seed, count):
     return given.astype(np.uint32)
 
 
-#: Codecs of weights without those that change a number each time, but for NVFP4, which does so below its scale alone.
+#: Codecs of weights that keep a decoded number; NVFP4 changes it only below its scale.
 REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name].repeatable or name == "nvfp4")]
 
 # --- every codec
