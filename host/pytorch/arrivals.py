@@ -10,6 +10,7 @@ from pathlib import Path
 
 from host.pytorch.messages import ADDRESS
 from host.pytorch.server import Patience, RingServer
+from sim.verilated.processes import status
 
 __all__ = ["Arrivals", "starters"]
 
@@ -86,7 +87,7 @@ def starters(parents: Sequence[int]) -> dict[int, str]:
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int(status(int(folder.name))[1])
             if parent not in parents or f"{ADDRESS}=".encode() not in (folder / "environ").read_bytes():
                 continue
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -17,7 +17,7 @@ from host.pytorch.messages import ADDRESS, KEEPS, REPLACE, STORE
 from host.pytorch.server import Patience, RingServer
 from host.pytorch.watch import WatchedJobs
 from host.sockets.folder import socket_folder
-from sim.verilated.processes import EndedError
+from sim.verilated.processes import EndedError, status
 
 __all__ = ["MODULE", "LaunchError", "Launched", "launch"]
 
@@ -149,9 +149,7 @@ def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
 
 def _is_stopped(process: int) -> bool:
     """Whether a signal has stopped a process, where the system has files of processes; a debugger does not count."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
+    return status(process)[:1] == ["T"]
 
 
 def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "EndedError", "ToolError", "ended_by_signals", "heard", "in_parallel", "run"]
+__all__ = ["PATIENCE", "EndedError", "ToolError", "ended_by_signals", "heard", "in_parallel", "is_alive", "run",
+           "status"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -273,6 +274,19 @@ def _end(process: subprocess.Popen[str]) -> None:
                 process.wait(_GRACE)
 
 
+def status(process: int) -> list[str]:
+    """Fields of a process from its state on, as proc(5) has them; none if it has ended, or if there is no /proc."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process has not ended, even if its parent has yet to ask for its end; never without /proc."""
+    return status(process)[:1] not in ([], ["Z"], ["X"])
+
+
 def _stopped(process: int) -> list[int]:
     """Stop a process and its descendants, as far as the system lists them, and return their numbers.
 
@@ -282,8 +296,8 @@ def _stopped(process: int) -> list[int]:
     try:
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-            if state in "TtZX":
+            fields = status(process)
+            if not fields or fields[0] in "TtZX":
                 break
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:  # it has ended, or there is no /proc

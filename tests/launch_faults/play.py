@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from host.pytorch.messages import MESSAGES, Hello
+from sim.verilated.processes import is_alive
 
 __all__ = ["KINDS", "Case", "Outcome", "plan", "play"]
 
@@ -107,12 +108,6 @@ def _await(condition, seconds):
     return True
 
 
-def _lives(process):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
 def _strike(case, launcher, ranks, address):
     """Make the fault happen, unless the rank does it itself; a connection that stays open."""
     generator = random.Random(case.seed)
@@ -164,7 +159,7 @@ def play(case, folder):
         limit = WHOLE if KINDS[case.kind][case.way] == "" else TIMEOUT + SLACK
         if not _await(lambda: launcher.poll() is not None, limit):
             wrong.append(f"launcher has not ended {limit:g} seconds after the fault")
-        if not _await(lambda: not any(map(_lives, ranks)), SLACK):
+        if not _await(lambda: not any(map(is_alive, ranks)), SLACK):
             wrong.append("ranks are left")
         seconds = time.monotonic() - begun
     finally:

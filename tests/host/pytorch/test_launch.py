@@ -1,6 +1,5 @@
 """Scripts of PyTorch on a simulated ring, as `gradring launch` runs them."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -17,6 +16,7 @@ import pytest
 
 from host.jobs.simulate import simulate
 from host.training.optimizers import AdamW
+from sim.verilated.processes import is_alive
 from tests.host.pytorch.commands import SCRIPTS, launch
 from tests.slow_ranks.plan import judge, plan
 
@@ -104,13 +104,8 @@ def test_failing_ranks(tmp_path):
 
 
 def running(processes):
-    """Processes that have not ended; one whose launcher has yet to take note of its end has."""
-    found = []
-    for process in processes:
-        with contextlib.suppress(FileNotFoundError):
-            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                found.append(process)
-    return found
+    """Processes that have not ended."""
+    return list(filter(is_alive, processes))
 
 
 def test_error_of_a_rank(tmp_path):

@@ -18,6 +18,7 @@ from hdl.config import NodeConfig
 from host.sweep import execution, results
 from host.sweep import jobs as sweep_jobs
 from host.sweep.jobs import Job, JobKind
+from sim.verilated.processes import is_alive
 from tests.host.rings import library
 
 TIMEOUT = 240
@@ -29,13 +30,6 @@ def children(process):
     """Numbers of the processes that one has started, where the system tells."""
     path = Path(f"/proc/{process}/task/{process}/children")
     return [int(number) for number in path.read_text().split()] if path.exists() else []
-
-
-def is_running(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def wait(condition, message):
@@ -93,7 +87,7 @@ class TestExecute:
         assert [failure.job.name for failure in failures] == ["place-0", "place-1"]
         assert failures[0].message == "The process that did it has ended by SIGKILL"
         assert failures[1].message.startswith("Unit must be one of ")
-        assert not [process for process in children(os.getpid()) if is_running(process)]
+        assert not [process for process in children(os.getpid()) if is_alive(process)]
 
     def test_sources_that_change_meanwhile(self, tmp_path, monkeypatch):
         found = sweep_jobs.sources
@@ -162,7 +156,7 @@ class TestResume:
             workers = children(process.pid)
             process.send_signal(number)
             out, _ = process.communicate(timeout=240)
-            wait(lambda: not any(map(is_running, workers)), "a process has outlived the sweep")
+            wait(lambda: not any(map(is_alive, workers)), "a process has outlived the sweep")
             return out
 
         library(NodeConfig())

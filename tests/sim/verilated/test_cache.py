@@ -12,6 +12,7 @@ import pytest
 
 from sim.verilated import cache_folder, toolchain
 from sim.verilated.cache import MANIFEST, cached, complete
+from sim.verilated.processes import status
 
 ROOT = Path(__file__).parents[3]
 
@@ -217,12 +218,10 @@ def begin():
 def descendants(process):
     """Processes whose parents are this one and its children, and theirs."""
     parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    for path in Path("/proc").glob("[0-9]*"):
+        fields = status(int(path.name))
+        if fields:  # it has not ended meanwhile
+            parents.setdefault(int(fields[1]), []).append(int(path.name))
     found = [process]
     for number in found:
         found += parents.get(number, [])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from sim.verilated.build import build_ring
 from sim.verilated.exchange import Part, SharedExchange
 from sim.verilated.part_processes import LocalProcesses
 from sim.verilated.parts import PartedRing, ProcessEndedError, bounds
+from sim.verilated.processes import is_alive
 from sim.verilated.ring import VerilatedRing
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 from tests.sim.verilated.test_ring import load, outcome
@@ -172,18 +172,10 @@ def test_messages_of_any_length():
     exchange.close()
 
 
-def is_there(process):
-    """Whether a process has not ended; one whose end nobody has asked for has."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def ended(processes, limit=10):
     """Whether processes end within some seconds."""
     until = time.monotonic() + limit
-    while any(map(is_there, processes)):
+    while any(map(is_alive, processes)):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)

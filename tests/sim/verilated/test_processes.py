@@ -1,4 +1,5 @@
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim.verilated import toolchain
-from sim.verilated.processes import EndedError, ended_by_signals, in_parallel, run
+from sim.verilated.processes import EndedError, ended_by_signals, in_parallel, is_alive, run, status
 
 
 def test_run_shows_the_end_of_output_and_log(tmp_path):
@@ -166,3 +167,26 @@ class TestSignals:
         thread.start()
         thread.join(timeout=10)
         assert before == [signal.SIG_DFL]
+
+
+def test_states_of_processes():
+    """A process that sleeps, was stopped, has ended, and is no longer listed."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    try:
+        assert status(process.pid)[1] == str(os.getpid())
+        process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 30
+        while status(process.pid)[0] != "T":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert is_alive(process.pid)
+        process.kill()
+        while is_alive(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert status(process.pid)[0] == "Z"
+    finally:
+        process.kill()
+        process.wait()
+    assert status(process.pid) == []
+    assert not is_alive(process.pid)
