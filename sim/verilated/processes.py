@@ -277,7 +277,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def status(process: int) -> list[str]:
     """Fields of a process from its state on, as proc(5) has them; none if it has ended, or if there is no /proc."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
