@@ -328,7 +328,8 @@ class RingServer:
             its = "" if other.title == first.title else f"for {first.title} "
             return (f"Rank {ranks[id(other)]} asks for {other.title} after {other.made}, and rank {ranks[id(first)]} "
                     f"{its}after {first.made}: all ranks must make the same steps and passes; look for one that is "
-                    f"skipped on some ranks only, as after a loss that is not finite")
+                    f"skipped on some ranks only, as after a loss that is not finite, and for an evaluation without "
+                    f"torch.no_grad()")
         return (f"Rank {ranks[id(other)]} asks for {other.title}, and rank {ranks[id(first)]} for {first.title}: all "
                 f"ranks must ask for the same in the same order")
 

@@ -1,5 +1,6 @@
 """Handle of a sum that the ring does while the script continues."""
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Answer
 from typing import Any
@@ -40,10 +41,14 @@ class RingWork(dist.Work):
             self._ended.set_result(None)
             return self._tensors
 
+        def arrive(_answer: Any) -> None:
+            # In a thread of its own, since a callback of the script may wait for the next sum.
+            threading.Thread(target=arrived.set_result, args=(None,)).start()
+
         # An error raised in a callback is an error to C++ as well; `Future.set_exception` is one in Python only.
         self._future: Future[list[torch.Tensor]] = arrived.then(write)
         if answers:
-            answers[-1].add_done_callback(lambda _answer: arrived.set_result(None))
+            answers[-1].add_done_callback(arrive)
         else:
             arrived.set_result(None)
 

@@ -171,7 +171,7 @@ def test_step_that_one_rank_skips(tmp_path, case, text):
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "skipped.py", case, expect=1)
     assert errors.rstrip().splitlines()[-1] == (
         f"error: Rank 1 {text}: all ranks must make the same steps and passes; look for one that is skipped on some "
-        f"ranks only, as after a loss that is not finite")
+        f"ranks only, as after a loss that is not finite, and for an evaluation without torch.no_grad()")
 
 
 @pytest.mark.parametrize(("arguments", "text"), [

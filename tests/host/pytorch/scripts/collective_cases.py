@@ -44,6 +44,15 @@ def all_reduce_out_of_step(group, make):
 
 
 @case(types=[torch.float32, torch.int64])
+def all_reduce_in_callback(group, make):
+    """A sum that the callback of another one asks for and waits for, as the hook of PowerSGD does."""
+    def another(future):
+        return dist.all_reduce(future.value()[0], group=group, async_op=True).get_future().wait()
+
+    return dist.all_reduce(one(group, make), group=group, async_op=True).get_future().then(another).wait()
+
+
+@case(types=[torch.float32, torch.int64])
 def all_reduce_coalesced(group, make):
     found = [make(4, 1), make(2, 2), make(0, 0)]
     dist.all_reduce_coalesced(found, group=group)
