@@ -169,7 +169,7 @@ def reduce_bucket(state: Reduction, bucket: dist.GradBucket) -> Future[torch.Ten
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
-    """Counts of the module in DistributedDataParallel that has a parameter; else those of all other modules."""
+    """Passes of the module in DistributedDataParallel that has a parameter; else of all modules without it."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return OTHERS if reduction is None else reduction.passes
 
@@ -177,8 +177,8 @@ def passes_of(parameter: torch.Tensor) -> Passes:
 def _check_join(module: Any) -> None:
     """Raise ``ValueError`` for ranks with unequal numbers of inputs, if their means could not be formed."""
     if any(ownership.is_owned(parameter) for parameter in module.module.parameters()):
-        raise ValueError("join() must have optimizers of torch.optim, not those of gradring.torch: a rank without "
-                         "inputs does no step")
+        raise ValueError("join() must have optimizers of torch.optim, not of gradring.torch: a rank without inputs "
+                         "does no step")
     if not module._divide_by_initial_world_size:
         raise ValueError("join() must have divide_by_initial_world_size=True, not False: means are of all ranks")
 

@@ -221,7 +221,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Listen:
-    """The connection is one on which a rank waits for the reason, if the ranks cannot go on: the text of an error."""
+    """A rank waits on this connection for the text of an error that ends all ranks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

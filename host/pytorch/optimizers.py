@@ -107,9 +107,10 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     def _made(self) -> Made:
         """Steps so far, with the one that begins, and passes of the modules that have the parameters."""
-        passes = {id(one): one for one in map(passes_of, itertools.chain.from_iterable(self._parameters))}.values()
-        return Made(steps=self._steps, forward=sum(one.forward for one in passes),
-                    backward=sum(one.backward for one in passes))
+        parameters = itertools.chain.from_iterable(self._parameters)
+        passes = {id(count): count for count in map(passes_of, parameters)}.values()
+        return Made(steps=self._steps, forward=sum(count.forward for count in passes),
+                    backward=sum(count.backward for count in passes))
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
         """The nodes' optimizer of a group."""

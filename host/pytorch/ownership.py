@@ -68,22 +68,22 @@ def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) 
 
 
 def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that clips gradients, but not those of which the nodes form the mean."""
+    """A function that clips gradients, and refuses gradients that nodes are to average."""
     @functools.wraps(clip)
     def refuse(parameters: Any, *arguments: Any, **options: Any) -> Any:
         clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any(is_owned(parameter) or parameter in _local for parameter in clipped):
             advice = ("give the optimizer clip=, which clips the mean" if name == "clip_grad_value_"
                       else "take an optimizer of torch.optim, or clip= for single elements")
-            raise ValueError(f"{name} must have gradients that are summed, not those that an optimizer of "
-                             f"gradring.torch sums on the nodes: {advice}")
+            raise ValueError(f"{name} must have gradients that are summed, not gradients that an optimizer "
+                             f"of gradring.torch sums on the nodes: {advice}")
         return clip(clipped, *arguments, **options)
 
     return refuse
 
 
 def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives an optimizer parameters, and notes those that another one on the nodes may still have."""
+    """A function that gives an optimizer parameters, and notes which of them an optimizer on the nodes may have."""
     @functools.wraps(add_group)
     def add(self: torch.optim.Optimizer, param_group: dict[str, Any]) -> Any:
         result = add_group(self, param_group)

@@ -103,7 +103,7 @@ class RingGroup(GlooGroup):
     Parameters
     ----------
     plain, counter
-        As those of :class:`GlooGroup`.
+        See :class:`GlooGroup`.
     number : int
         Number of the group, in the order in which all ranks have made theirs.
     """
@@ -155,7 +155,7 @@ class RingGroup(GlooGroup):
 
 def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any = None, op: Any = None) -> Any:
     """Operation of a reduction, in any of the forms that ``ProcessGroup`` takes."""
-    chosen = next((one for one in (options, opts, op) if one is not None), kind())
+    chosen = next((form for form in (options, opts, op) if form is not None), kind())
     chosen = getattr(chosen, "reduceOp", chosen)
     # `reduceOp` is an object of its own kind, which equals none of the operations; its `op` does.
     return getattr(chosen, "op", chosen)

@@ -39,7 +39,7 @@ _MAX_TEXT = 500
 #: Unknown connections for each rank, and for four more.
 _UNKNOWN = 4
 
-#: Seconds by which the limit of a message is longer than that of the ranks that wait for it, whose error has more.
+#: Seconds by which the limit of a message exceeds that of the ranks that wait for it: their error has more.
 _LATER = 1.0
 
 
@@ -157,7 +157,7 @@ class RingServer:
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
-        """Take in which ranks a signal has stopped, every now and then: they are late even if nobody asks for an
+        """Take in, at intervals, which ranks a signal has stopped: they are late even if nobody asks for an
         operation of the ring, since the other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
@@ -311,8 +311,8 @@ class RingServer:
             self.fail(f"{_numbers(gone).capitalize()} {'has' if len(gone) == 1 else 'have'} left, and "
                       f"{_numbers(sorted(self._asked))} {'waits' if len(self._asked) == 1 else 'wait'} for "
                       f"{first.title}")
-        elif other := [one for _, one in sorted(self._asked.items())
-                       if (type(one), one.title, one.made) != (type(first), first.title, first.made)]:
+        elif other := [request for _, request in sorted(self._asked.items())
+                       if (type(request), request.title, request.made) != (type(first), first.title, first.made)]:
             self.fail(self._difference(first, other[0]))
         elif not missing:
             requests = [self._asked.pop(rank) for rank in range(self._ranks)]
@@ -322,9 +322,8 @@ class RingServer:
 
     def _difference(self, first: Request, other: Request) -> str:
         """Sentence about two requests in which ranks do not agree."""
-        ranks = {id(one): rank for rank, one in self._asked.items()}
-        made = [one.made for one in (other, first)]
-        if other.made != first.made and None not in made:
+        ranks = {id(request): rank for rank, request in self._asked.items()}
+        if other.made != first.made and None not in (other.made, first.made):
             its = "" if other.title == first.title else f"for {first.title} "
             return (f"Rank {ranks[id(other)]} asks for {other.title} after {other.made}, and rank {ranks[id(first)]} "
                     f"{its}after {first.made}: all ranks must make the same steps and passes; look for one that is "

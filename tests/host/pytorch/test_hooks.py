@@ -110,7 +110,7 @@ def test_gradients_of_one_rank(model, monkeypatch):
         del owner
         with pytest.raises(ValueError, match=r"^Gradients of SGD must be means of all ranks, and 1 of them were "):
             optimizer.step()
-        with pytest.raises(ValueError, match=r"^clip_grad_norm_ must have gradients that are summed, not those "):
+        with pytest.raises(ValueError, match=r"^clip_grad_norm_ must have gradients that are summed, not gradients "):
             torch.nn.utils.clip_grad_norm_(parameters, 1)
         gradients(model)
         torch.nn.utils.clip_grad_norm_(parameters, 1)

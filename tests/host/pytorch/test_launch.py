@@ -146,7 +146,7 @@ def test_what_is_true_at_each_pass(tmp_path):
     # Ranks 0 to 3 have 1 to 4 inputs of 4, so means are 4, 3, 2 and 1.
     assert ends["uneven_inputs"] == [[
         -10.0, "join() must have divide_by_initial_world_size=True, not False",
-        "join() must have optimizers of torch.optim, not those of gradring.torch"]] * 4
+        "join() must have optimizers of torch.optim, not of gradring.torch"]] * 4
     assert ends["changed_groups"] == [[
         "Groups of an optimizer on the nodes must be given when it is made",
         "Parameters that were frozen when an optimizer on the nodes was made must stay so",
@@ -158,8 +158,6 @@ def test_what_is_true_at_each_pass(tmp_path):
 
 
 @pytest.mark.parametrize(("case", "text"), [
-    ("sums", "asks for a sum of 3 elements after 0 steps, 3 forward passes and 2 backward passes, and rank 0 after "
-             "0 steps, 2 forward passes and 2 backward passes"),
     ("buffers", "asks for the buffers of a module after 0 steps, 3 forward passes and 1 backward pass, and rank 0 "
                 "for a sum of 3 elements after 0 steps, 2 forward passes and 2 backward passes"),
     ("late", "asks for a step of job 0 after 2 steps, 3 forward passes and 3 backward passes, and rank 0 after "
