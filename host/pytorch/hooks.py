@@ -28,7 +28,7 @@ from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
 from host.pytorch.passes import OTHERS, Passes
 
-__all__ = ["Reduction", "attach", "install", "local_gradients", "passes_of", "reduce_bucket"]
+__all__ = ["Reduction", "attach", "counted", "install", "local_gradients", "passes_of", "reduce_bucket"]
 
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
@@ -183,23 +183,33 @@ def _check_join(module: Any) -> None:
         raise ValueError("join() must have divide_by_initial_world_size=True, not False: means are of all ranks")
 
 
-def _count(module: Any, arguments: Any) -> None:
-    """Count a forward pass whose backward pass sums gradients, and meet the other ranks if it brings buffers."""
-    if module._join_config.enable:
-        _check_join(module)
-    if torch.is_grad_enabled() and module.require_backward_grad_sync:
-        _reductions[module].passes.forward += 1
-        _reductions[module].meet()
+def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
+    """A begin of forward passes that also counts those whose backward pass sums gradients.
+
+    Ranks meet there if the pass brings buffers.
+    """
+    @functools.wraps(begin)
+    def count(self: Any, *inputs: Any, **options: Any) -> Any:
+        reduction = _reductions.get(self)
+        if reduction is not None:
+            if self._join_config.enable:
+                _check_join(self)
+            if torch.is_grad_enabled() and self.require_backward_grad_sync:
+                reduction.passes.forward += 1
+                reduction.meet()
+        return begin(self, *inputs, **options)
+
+    return count
 
 
-def attach(module: Any, *, keeps: bool) -> None:
-    """Give a module the hook, unless it has one that was registered while it was made."""
-    if module._comm_hooks:
+def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
+    """Give a module the hook, unless it has one that was registered while it was made.
+
+    A copy of a module, or one from a file, has a note of the script's hook, but not the hook, as without the ring.
+    """
+    if module._comm_hooks and not copied:
         return
-    reduction = Reduction(module, keeps=keeps)
-    if module not in _reductions:
-        module.register_forward_pre_hook(_count)
-    _reductions[module] = reduction
+    reduction = _reductions[module] = Reduction(module, keeps=keeps)
     for parameter in module.module.parameters():
         _of_parameter[parameter] = weakref.ref(reduction)
     dist._register_comm_hook(module.reducer, reduction, reduce_bucket)
@@ -239,6 +249,7 @@ def install(*, keeps: bool) -> None:
             return
         take(self, self.process_group, _BUILTIN[comm_hook_type])
 
+    DistributedDataParallel._pre_forward = counted(DistributedDataParallel._pre_forward)
     DistributedDataParallel.register_comm_hook = register_hook
     DistributedDataParallel._register_builtin_comm_hook = register_builtin
     passes.install()
@@ -252,6 +263,6 @@ def _attach_after(name: str, *, keeps: bool) -> None:
     @functools.wraps(method)
     def attached(self: Any, *arguments: Any, **options: Any) -> None:
         method(self, *arguments, **options)
-        attach(self, keeps=keeps)
+        attach(self, keeps=keeps, copied=name == "__setstate__")
 
     setattr(DistributedDataParallel, name, attached)

@@ -201,12 +201,15 @@ class _NodeOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a state of the same kind of optimizer, on all ranks.
 
-        A state of ``torch.optim`` without ``gradring`` is refused, since it does not have what nodes keep.
+        A state of ``torch.optim`` without ``gradring`` is refused, since it does not have what nodes keep. A state of
+        before the first step begins another job.
         """
-        if state_dict.get("gradring") is None:
-            raise ValueError("State must be one that an optimizer of gradring.torch has saved after a step, with "
-                             "what its nodes keep")
+        if "gradring" not in state_dict:
+            raise ValueError("State must be one that an optimizer of gradring.torch has saved, with what its nodes "
+                             "keep")
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "gradring"})
+        if state_dict["gradring"] is None:
+            self._job = None
         self._given = _converted(state_dict["gradring"], torch.Tensor, lambda tensor: tensor.numpy().copy())
         self._known = None
 

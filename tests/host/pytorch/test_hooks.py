@@ -20,6 +20,9 @@ from host.pytorch.optimizers import SGD  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
+#: Begin of a forward pass in a launched script.
+BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
+
 
 @pytest.fixture
 def group():
@@ -41,6 +44,7 @@ def attached(module, monkeypatch, ring, *, keeps=False):
     """Give a module the hook, in a group that is the ring's."""
     monkeypatch.setattr(hooks, "client", lambda: ring)
     monkeypatch.setattr(hooks, "RING", module.process_group.name())
+    monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)
     hooks.attach(module, keeps=keeps)
 
 

@@ -137,6 +137,8 @@ def test_what_is_true_at_each_pass(tmp_path):
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
     # One local pass on even ranks and two on odd ones; the step in the middle is left out on all.
+    # With a momentum of 0.5, steps of 1 and 1.5 means, and one of 1 that begins again.
+    assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
     # Two of five steps are skipped, the scale is halved twice.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4
     assert ends["circle"] == [-2 * 2.5] * 4

@@ -3,6 +3,7 @@
 Run by ``gradring launch -n 4 steps.py FILE``, and by itself with gloo only where ``plain`` is given as well.
 """
 
+import copy
 import gc
 import json
 import sys
@@ -123,6 +124,28 @@ def refusal(action):
     return None
 
 
+def copies():
+    """Copies of modules, one with a hook of the script and one without, and a state of before the first step."""
+    means = []
+    for hooked in (False, True):
+        module = DistributedDataParallel(linear([0.0]))
+        if hooked:
+            module.register_comm_hook(None, fp16_compress_hook)
+        copied = copy.deepcopy(module)
+        assert not copied._forward_pre_hooks
+        differentiate(copied, RANK + 1.0)
+        means.append(copied.module.weight.grad.item())
+    optimizer = SGD(module.parameters(), lr=1.0, momentum=0.5)
+    state = copy.deepcopy(optimizer.state_dict())
+    for again in (False, False, True):
+        if again:
+            optimizer.load_state_dict(state)
+        optimizer.zero_grad()
+        differentiate(module, RANK + 1.0)
+        optimizer.step()
+    return [*means, module.module.weight.item()]
+
+
 def unequal_skips():
     """Infinities in two steps of one rank, and no gradient of that rank in another one."""
     module = DistributedDataParallel(linear([0.0]), find_unused_parameters=True)
@@ -234,8 +257,8 @@ def two_groups():
     return [one.item() for one in values]
 
 
-for case in (scaler, another_optimizer, groups, frozen, types, loop, unequal_skips, circle, own_hook, uneven_inputs,
-             changed_groups, passes_of_one_rank, two_groups):
+for case in (scaler, another_optimizer, groups, frozen, types, loop, copies, unequal_skips, circle, own_hook,
+             uneven_inputs, changed_groups, passes_of_one_rank, two_groups):
     every = [None] * RANKS
     dist.all_gather_object(every, case())
     results[case.__name__] = every
