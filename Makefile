@@ -51,7 +51,7 @@ help:
 	@echo "            64 x 64 x 64, METHODS=G-BFS,N-A2C SEEDS= ARITHMETIC=gateware)"
 	@echo "make predict  time of a step on rings that nobody simulates, by a model (NODES=1000 LATENCY= MODEL=25M FORMATS= EXAMPLES="
 	@echo "            MACS= OVERLAP= CHAKRA=file for ASTRA-sim, VALIDATE=1 for its errors against simulated rings)"
-	@echo "make predict-points  those simulated rings, measured anew: some minutes"
+	@echo "make predict-points  those simulated rings, measured again: up to 15 minutes"
 	@echo "make memory  plans of the activation memory, and what to keep, to move to far memory and to compute again: modelled,"
 	@echo "            and measured on a simulated node; it goes on where an earlier run has ended"
 	@echo "make relay  layers from a server on golden nodes: what edits of the model gain while it trains, and modelled stalls"
@@ -60,9 +60,9 @@ help:
 	@echo "make migrate  move a training job to another ring while it runs (NODES=4 STEPS=24 AFTER=11 OPTIMIZER=adam HIDDEN="
 	@echo "            WEIGHTS= GRADIENTS= LATENCY=40 INTERVAL=2 THREADS=2 TRANSPORT=board SOURCE=board BOARD=ulx3s-85f"
 	@echo "            DEVICE=/dev/ttyUSB0 with TRANSPORT=serial KEY= OWNER_KEY= SEED=)"
-	@echo "make migrate-failures  moves between processes, each killed before each step, and each message lost: a minute"
+	@echo "make migrate-failures  moves between processes, each killed before each step, and each message lost: up to 3 minutes"
 	@echo "make estimate  training steps on other machines, estimated by one that is throttled, beside what they really take"
-	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); some minutes for each machine's first build"
+	@echo "            (TARGETS=\"16 MACs;link 1/2\" LENGTHS=\"256;1024\" EXAMPLES=8 RATIOS=no); up to 5 minutes for each machine's first build"
 	@echo "make slow-link  updates on rings with a slow link, groups dealt in turn and to one node: measured and modelled"
 	@echo "make centroids  trains tables of centroids on nodes that compute with indices, beside dense weights, and counts"
 	@echo "            multiplications (SEEDS=5 CENTROIDS=16 NODES= EPOCHS= LEARNING_RATE= COMPUTE=host)"
@@ -106,13 +106,13 @@ help:
 
 # One stamp per set of dependencies, so that `make sim` installs neither test nor synthesis tools.
 $(VENV)/.base: pyproject.toml constraints.txt
-	@echo "Installing Python packages into $(VENV): a minute or two"
+	@echo "Installing Python packages into $(VENV): up to 3 minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
-	@echo "Installing Python packages into $(VENV), for $*: a minute or two"
+	@echo "Installing Python packages into $(VENV), for $*: up to 3 minutes"
 	$(PIP_INSTALL) --editable .[$*]
 	@touch $@
 

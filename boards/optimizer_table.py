@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from boards.command_line import finish
 from boards.synth import DEFAULT_PART, measure
 from boards.tools import RESULTS, SynthesisError, prepare, save
+from hdl.choices import choice_error
 from sim.verilated.processes import in_parallel
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
@@ -41,7 +42,7 @@ def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = L
         raise SynthesisError(f"Processes must be between 1 and 1024, not {processes!r}")
     unknown = [unit for unit in units if unit not in UNITS]
     if unknown:
-        raise SynthesisError(f"Rules must be of {', '.join(UNITS)}, not {unknown[0]!r}")
+        raise SynthesisError(choice_error("Rules", UNITS, unknown[0], separator="; "))
 
     def row(chosen):
         unit, count = chosen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdl.board import BOARDS, BoardConfig
-from hdl.choices import choice_error
+from hdl.choices import choice_error, suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.commands.console import Progress, make_console, new_table, shown, thread_count
@@ -88,7 +88,8 @@ def migrate_command(
     check_range("Seed", seed, 0, SEEDS)
     threads = thread_count(threads, nodes)
     if optimizer not in ("momentum", "adam"):
-        raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}")
+        raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}"
+                         f"{suggestion(('momentum', 'adam'), optimizer)}")
     for name, codecs, given in (("weights", WEIGHT_CODECS, weights), ("gradients", GRADIENT_CODECS, gradients)):
         if given not in codecs:
             raise ValueError(choice_error(f"Codec of {name}", codecs, given))
@@ -168,11 +169,12 @@ def _built(board: str | None, device: str | None, transport: str, source: str) -
     """The board whose build a site has, if one is named; a ``ValueError`` for what cannot be a source or a target."""
     for name, given in (("Target", transport), ("Source", source)):
         if given not in ("verilated", "board", "serial"):
-            raise ValueError(f"{name} must be verilated, board or serial, not {given!r}")
+            raise ValueError(f"{name} must be verilated, board or serial, not {given!r}"
+                             f"{suggestion(('verilated', 'board', 'serial'), given)}")
     names = [transport, source]
     if board is not None and (board not in _JOBS or names == ["verilated"] * 2):
         raise ValueError(f"Board must be one of {', '.join(_JOBS)}, for a source or a target that is a board, not "
-                         f"{board!r}")
+                         f"{board!r}{suggestion(_JOBS, board)}")
     if names.count("serial") != (device is not None) or (device is not None and board is None):
         raise ValueError("Serial port and board must be given for a source or a target that is serial, and for no "
                          "other")

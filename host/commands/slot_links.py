@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from hdl.choices import suggestion
 from hdl.config import NodeConfig
 from host.transports.session import TransportName
 
@@ -29,7 +30,7 @@ def with_links(links: str, node: NodeConfig, *, transport: TransportName, **othe
         Other options that a run with slots must not have, by name; None where they were not given.
     """
     if links not in (CREDITS, SLOTS):
-        raise ValueError(f"Links must be {CREDITS} or {SLOTS}, not {links!r}")
+        raise ValueError(f"Links must be {CREDITS} or {SLOTS}, not {links!r}{suggestion((CREDITS, SLOTS), links)}")
     if links == CREDITS:
         if transport is TransportName.MESSAGES:
             raise ValueError(f"Transport messages must be with --links {SLOTS}, not {links!r}")

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from hdl.choices import choice_error
 from host.memory.profile import Lifetime, Profile, live_words
 
 __all__ = [
@@ -234,7 +235,7 @@ def make_plan(profile: Profile, *, method: str | None = None, seed: int = 0, rou
     """
     found = {one.method: one for one in planned(profile.lifetimes, seed=seed, rounds=rounds)}
     if method is not None and method not in found:
-        raise ValueError(f"Method of a plan must be one of {', '.join(found)}, not {method!r}")
+        raise ValueError(choice_error("Method of a plan", found, method))
     preferred = sorted(found.values(), key=lambda one: one.method in ("strict", "shared"))
     chosen = found[method] if method is not None else min(preferred, key=lambda one: one.peak)
     return Plan(digest=profile.digest, method=chosen.method, words=dict(profile.words), lifetimes=profile.lifetimes,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.compute.factors import Array, best_factors
@@ -95,7 +96,8 @@ def format_of(text: str) -> Format:
     if gradients not in GRADIENT_CODECS or weights not in WEIGHT_CODECS:
         codecs = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
         raise ValueError(f"Format must be dense, a density as 10% or 10%-apart, one of {', '.join(codecs)}, or "
-                         f"weights and gradients as {RAW}/{ZERO_VALUE}, not {text!r}")
+                         f"weights and gradients as {RAW}/{ZERO_VALUE}, not {text!r}"
+                         f"{suggestion(['dense', *codecs], text)}")
     return Format(gradients=gradients, weights=weights)
 
 

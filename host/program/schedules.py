@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from hdl.choices import suggestion
 from hdl.group import GROUP
 from host.program.estimate import Collective, Costs
 from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
@@ -87,9 +88,11 @@ class Schedule:
                 raise ValueError
             return cls(kind, int(number)) if colon else cls(kind)
         except ValueError:
+            kinds = [kind.value for kind in Kind]
             names = ", ".join(f"{kind.value}:n" if kind in _COUNTED else kind.value for kind in Kind)
+            similar = "" if name in kinds else suggestion(kinds, name)
             raise ValueError(f"Overlap must be one of {names} with n of at least 1, or 0 of stale, not {text!r}"
-                             ) from None
+                             f"{similar}") from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,9 @@ __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "packed", "peek", "save"
 
 NAME = "checkpoint.tar"
 
+#: Differences of a file that a message has, and characters of each value in it.
+_MOST_SHOWN, _LONGEST_SHOWN = 6, 60
+
 #: Name of the files that versions before format 1 have written.
 _OLD = "checkpoint.npz"
 
@@ -88,8 +91,9 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
     found = peek(path)
     others = _others(json_files.parse_product(json.dumps(identity)), found["identity"])
     if others:
+        more = f" and {len(others) - _MOST_SHOWN} others" if len(others) > _MOST_SHOWN else ""
         raise CheckpointError(f"{path} must be of a run with the same options and versions, not with "
-                              f"{', '.join(others)}; take those, or {ADVICE}")
+                              f"{', '.join(others[:_MOST_SHOWN])}{more}; take those, or {ADVICE}")
     return found["content"]
 
 
@@ -118,7 +122,13 @@ def _others(here: Any, there: Any, name: str = "") -> list[str]:
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
                 for text in _others(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]
-    return [] if here == there else [f"{name} {there!r} (here {here!r})"]
+    return [] if here == there else [f"{name} {_brief(there)} (here {_brief(here)})"]
+
+
+def _brief(value: Any) -> str:
+    """A value as in Python, in one line that is not long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
 #: Names of the levels of an identity that say nothing by themselves.

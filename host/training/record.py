@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from hdl.choices import choice_error
+from hdl.choices import choice_error, suggestion
 from hdl.group import GROUP
 from host.driver.memory import Allocation
 from host.memory.policy_search import KINDS
@@ -144,10 +144,12 @@ class TrainingConfig:
         if self.overlap is not None:
             Schedule.parse(self.overlap)
         if self.compute not in (HOST, NODE):
-            raise ValueError(f"Compute must be {HOST} or {NODE}, not {self.compute!r}")
+            raise ValueError(f"Compute must be {HOST} or {NODE}, not {self.compute!r}"
+                             f"{suggestion((HOST, NODE), self.compute)}")
         operands_of(self.compute_format)
         if self.tiling not in (DEFAULT, SEARCHED):
-            raise ValueError(f"Tiling must be {DEFAULT} or {SEARCHED}, not {self.tiling!r}")
+            raise ValueError(f"Tiling must be {DEFAULT} or {SEARCHED}, not {self.tiling!r}"
+                             f"{suggestion((DEFAULT, SEARCHED), self.tiling)}")
         if self.far is not None and self.compute != NODE:
             raise ValueError(f"Compute must be {NODE} for a far memory, not {self.compute}")
         if not 1 <= self.macs <= _MOST:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from hdl.choices import choice_error
 from sim.golden import conversion, floating, summation
 from sim.golden.block_format import BlockFormat
 from sim.golden.microscaling import MXFP4_E2M1, MXFP4_E2M1_UP
@@ -137,7 +138,7 @@ OPERANDS = {FP32: Operands(0), BF16: Operands(1, bfloat16, _multiply_bfloat16), 
 def operands_of(name: str) -> Operands:
     """Format of a name; ValueError if there is none."""
     if name not in OPERANDS:
-        raise ValueError(f"Operands must be one of {', '.join(OPERANDS)}, not {name!r}")
+        raise ValueError(choice_error("Operands", OPERANDS, name))
     return OPERANDS[name]
 
 

@@ -41,7 +41,7 @@ def test_command(measured, capsys, tmp_path):
 
 
 def test_unknown_rules():
-    with pytest.raises(SynthesisError, match=r"^Rules must be of SGD, momentum, Adam, .*, not 'Lion'$"):
+    with pytest.raises(SynthesisError, match=r"^Rules must be one of SGD; momentum; Adam; .*, not 'Lion'$"):
         optimizer_table.measure_all(units=["Lion"])
 
 

@@ -4,6 +4,7 @@ Commands and options are those of the command line itself, so that a new one is 
 that is legal is in :data:`LEGAL`.
 """
 
+import enum
 import sys
 import types
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 import typer
 from typer import core
 
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from host import cli, output
 from host.commands import console
 from host.sweep import execution
+from sim.golden.operands import OPERANDS
 from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
@@ -133,6 +136,41 @@ def test_wrong_paths(call, tmp_path, command, parameter):
                         else str(path))
     assert (code, len(err.splitlines())) == (1, 1), err
     assert "script.py" in err
+
+
+def similar(option):
+    """Choices of an option, each with another letter: of its type, or words of one kind in its help."""
+    kind = option.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return [str(member.value) for member in kind]
+    return CHOICES.get(option.opts[0], ())
+
+
+#: Choices of options that are text.
+CHOICES = {
+    "--weights": WEIGHT_CODECS, "--gradients": GRADIENT_CODECS, "--compute": ("host", "node"),
+    "--board": ("ulx3s-85f", "colorlight-5a-75b"),
+    "--compute-format": OPERANDS, "--overlap": ("strict", "layers", "search"), "--links": ("credits", "slots"),
+    "--formats": WEIGHT_CODECS.keys() & GRADIENT_CODECS.keys(), "--compute-formats": OPERANDS,
+    "--source": ("verilated", "serial"),
+    "--transport": ("verilated", "serial"), "--optimizer": ("momentum", "adam"), "--memory": ("recompute", "mixed"),
+    "--tiling": ("default", "searched"), "--scheme": ("symmetric", "float-offset"), "--methods": ("G-BFS", "N-A2C"),
+    "--rounding": ("nearest",), "--extrema": ("weights", "aligned"),
+}
+
+
+@pytest.mark.parametrize(("command", "option"), [
+    (name, option) for name, option in OPTIONS if similar(option)], ids=name_of)
+def test_similar_names(call, command, option):
+    """A name with a letter too many is answered with the right one."""
+    wrong = {}
+    for name in similar(option):
+        if len(name) < 4:
+            continue
+        code, err = outcome(call, command, f"{option.opts[0]}={name[:2]}q{name[2:]}")
+        if code not in (1, 2) or "did you mean" not in err or name not in err.partition("did you mean")[2]:
+            wrong[name] = code, err
+    assert not wrong
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

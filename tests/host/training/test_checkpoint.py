@@ -83,12 +83,22 @@ class TestFile:
         ({"nodes": 4, "training": {"seed": 1, "optimizer": {"momentum": 0.5}}},
          "training.optimizer.momentum 0.9 (here 0.5)"),
         ({**IDENTITY, "comparison": {"seed": 1}}, "comparison None (here {'seed': 1})"),
+        ({**IDENTITY, "nodes": "x" * 1000}, f"nodes 4 (here '{'x' * 29} … {'x' * 29}')"),
+        ({**IDENTITY, **{f"option_{number}": 1 for number in range(9)}},
+         ", ".join(f"option_{number} None (here 1)" for number in range(6)) + " and 3 others"),
     ])
     def test_another_run(self, path, identity, difference):
         with pytest.raises(checkpoint.CheckpointError) as caught:
             checkpoint.load(path, identity)
         assert str(caught.value) == (f"{path} must be of a run with the same options and versions, not with "
                                      f"{difference}; take those, or leave out --resume to begin anew")
+
+    @pytest.mark.parametrize("length", [1000, 100_000])
+    def test_long_options(self, tmp_path, length):
+        """Options of any length are those of the same run."""
+        identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
+        checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
+        assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
 
     def test_no_file(self, tmp_path):
         with pytest.raises(FileNotFoundError):
