@@ -1,0 +1,53 @@
+"""Ends of the programs of boards/."""
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from boards.command_line import finish
+from boards.tools import SynthesisError
+from sim.verilated.processes import EndedError, ToolError
+from tests.wrong_commands.signals import Sent, send
+
+PROGRAMS = [path.stem for path in sorted((Path(__file__).parents[2] / "boards").glob("*.py"))
+            if "argparse.ArgumentParser" in path.read_text()]
+
+
+@pytest.mark.parametrize("kind", [SynthesisError, ToolError, ValueError, OSError, TypeError])
+def test_errors(capsys, kind):
+    def work():
+        raise kind("no")
+
+    assert finish(work) == 1
+    assert capsys.readouterr().err == "error: no\n"
+
+
+def test_signal(capsys):
+    with pytest.raises(EndedError) as caught:
+        finish(lambda: signal.raise_signal(signal.SIGTERM))
+    assert caught.value.code == 143
+    assert capsys.readouterr().err == "ended by SIGTERM\n"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_signal_during_imports(name, tmp_path):
+    found = send(Sent(module=f"boards.{name}", words=(), number=signal.SIGINT, moment=0.2), tmp_path / "run")
+    assert (found.code, found.wrong) == (130, [])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_all_programs(monkeypatch, name):
+    """All programs end their work this way; a reader that has ended is no error of those that show lists."""
+    module = importlib.import_module(f"boards.{name}")
+    assert module.finish is finish
+    if name == "optimizer_table":
+        return
+    there, here = os.pipe()
+    os.close(there)
+    with os.fdopen(here, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert module.main(["--list"]) == 0
