@@ -17,9 +17,9 @@ def test_names():
 
 @pytest.mark.parametrize("find", [operands_of, golden.operands_of])
 def test_unknown(find):
-    message = "Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, nvfp4, not 'fp64'"
+    message = "Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, nvfp4, not 'q'"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        find("fp64")
+        find("q")
 
 
 def test_latencies():
