@@ -255,11 +255,11 @@ late: $(VENV)/.base
 	$(BIN)/python -m host.training.late_run
 	$(BIN)/python -m host.reports.late build/late-run
 
-launch-wrong-commands: $(VENV)/.test
+wrong-commands: $(VENV)/.test
 	$(BIN)/python -m tests.wrong_commands $(call option,CASES,--cases) $(call option,SEED,--seed) \
 	  $(if $(filter-out 0 no,$(SIGNALS)),--signals)
 
-faults: $(VENV)/.test
+launch-faults: $(VENV)/.test
 	$(BIN)/python -m tests.launch_faults $(call option,FAULTS,--faults) $(call option,RANKS,--ranks) \
 	  $(call option,SEED,--seed) $(call option,JOBS,--jobs)
 

@@ -1,6 +1,7 @@
 """Layout of the tree: files that can be read at once, and nothing outside tests/ that needs them."""
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -31,3 +32,12 @@ def test_nothing_needs_tests():
                      else [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else [])
             found = [name for name in names if name == "tests" or name.startswith("tests.")]
             assert not found, f"{path}:{node.lineno}"
+
+
+def test_targets():
+    """Each target of make has one rule, and is declared; help names no other."""
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    rules = re.findall(r"^([a-z][a-z-]*):(?! *export)", text, re.MULTILINE)
+    declared = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split()
+    assert sorted(rules) == sorted(declared)
+    assert set(re.findall(r"""@echo "make ([a-z-]+)""", text)) <= set(declared)

@@ -28,7 +28,7 @@ from host.pytorch.launch import LaunchError, launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
 from host.pytorch.server import Patience
 from host.training.density import check_zeros
-from host.transports.session import LATENCY
+from host.transports.session import LATENCY, MAX_LATENCY
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
@@ -96,7 +96,7 @@ def launch_command(
     options = Options(nodes=nodes, gradients=codec, weights=weights, density=density, packed_state=bf16_moments,
                       check=check, threads=thread_count(threads, nodes), arithmetic=arithmetic, host_port=host_port,
                       link_latency=link_latency)
-    check_range("Link latency", link_latency, 1, 1_000_000)
+    check_range("Link latency", link_latency, 1, MAX_LATENCY)
     check_range("Timeout", timeout, 0, COUNT)
     patience = Patience(slow=slow, timeout=timeout)
     claim(output, files=FILES)

@@ -16,7 +16,7 @@ from hdl.config import NodeConfig
 from host.commands.console import Progress, make_console, new_table, shown, thread_count
 from host.commands.run_options import SEEDS, check_range
 from host.output import claim, prepare, write_json
-from host.transports.session import LATENCY, TransportName, open_session
+from host.transports.session import LATENCY, MAX_LATENCY, TransportName, open_session
 from sim.verilated import toolchain
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def migrate_command(
     check_range("Nodes", nodes, 1, 16)
     check_range("Steps", steps, 1, 100_000)
     check_range("Steps before the move", after, 0, steps)
-    check_range("Latency of the target's links", latency, 1, 1_000_000)
+    check_range("Latency of the target's links", latency, 1, MAX_LATENCY)
     check_range("Seed", seed, 0, SEEDS)
     threads = thread_count(threads, nodes)
     if optimizer not in ("momentum", "adam"):

@@ -21,7 +21,7 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 #: Parameters that were given to an optimizer following the first one on the nodes, until the next look at owners.
-_given: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+_claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 #: Parameters with a gradient that a backward pass has left local.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
@@ -39,9 +39,9 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
 
 def is_owned(parameter: torch.Tensor) -> bool:
     """Whether an optimizer on the nodes updates the parameter."""
-    if parameter in _given:
+    if parameter in _claimed:
         gc.collect()  # an optimizer that refers to itself, and was replaced, has ended on all ranks
-        _given.clear()
+        _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 
 
@@ -89,7 +89,7 @@ def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
         result = add_group(self, param_group)
         for parameter in param_group["params"]:
             if parameter in _owners:
-                _given[parameter] = True
+                _claimed[parameter] = True
         return result
 
     return add

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from host.printable import one_line
 from host.sweep.engine import Ended, Engine, Running
 from host.sweep.jobs import Job, JobKind, SweepError
 from host.sweep.results import load
@@ -59,7 +60,7 @@ def _check(scheduler: str) -> None:
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
     except Exception as error:  # of any kind, since another program may answer anything
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
     finally:
         logging.disable(disabled)
     if reason:

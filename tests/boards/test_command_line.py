@@ -12,7 +12,7 @@ import pytest
 from boards.command_line import finish
 from boards.tools import SynthesisError
 from sim.verilated.processes import EndedError, ToolError
-from tests.wrong_commands.signals import heard
+from tests.wrong_commands.signals import hear_interrupts
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_signal(capsys):
 def test_signal_during_imports(name, tmp_path):
     (tmp_path / "amaranth.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(300)\n")
     process = subprocess.Popen([sys.executable, "-m", f"boards.{name}"], text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, cwd=tmp_path, preexec_fn=heard,
+                               stderr=subprocess.PIPE, cwd=tmp_path, preexec_fn=hear_interrupts,
                                env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
     try:
         assert process.stdout.readline() == "importing\n"

@@ -11,6 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
+from sim.verilated.processes import status
 from tests.wrong_commands.draw import Case, prepare
 
 __all__ = ["LEGAL", "SECONDS", "Family", "Outcome", "play", "survivors"]
@@ -68,9 +69,9 @@ class Family:
     def look(self) -> list[int]:
         """Numbers of those that are alive."""
         stats = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                stats[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+        for folder in Path("/proc").glob("[0-9]*"):
+            if fields := status(int(folder.name)):
+                stats[int(folder.name)] = fields
         grown = True
         while grown:
             mine = {number for number, fields in stats.items() if number not in self._seen and (

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.wrong_commands.commands import COMMANDS, Command
 from tests.wrong_commands.play import Family, survivors
 
-__all__ = ["LATE", "MOMENTS", "Sent", "Signalled", "heard", "plan", "send"]
+__all__ = ["LATE", "MOMENTS", "Sent", "Signalled", "hear_interrupts", "plan", "send"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,7 @@ def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOME
     return found
 
 
-def heard() -> None:
+def hear_interrupts() -> None:
     """Have a program hear SIGINT, also where the tests run in the background and ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -94,7 +94,7 @@ def send(sent: Sent, folder: Path) -> Signalled:
     with (folder / "printed").open("wb") as printed:
         process = subprocess.Popen([sys.executable, "-m", sent.module, *sent.words], cwd=folder, stdout=printed,
                                    stderr=printed, stdin=subprocess.DEVNULL, start_new_session=True,
-                                   preexec_fn=heard,
+                                   preexec_fn=hear_interrupts,
                                    env={**os.environ, "PYTHONPATH": str(ROOT)})
     family, began, wrong, seconds = Family(process.pid), time.monotonic(), [], None
     while process.poll() is None and family.seconds < sent.moment and time.monotonic() < began + WAITS:
