@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Kind, Register
+from host.make.commands import option_table
 from host.system_rdl import system_rdl
 
 __all__ = ["check", "main", "register_map", "write"]
@@ -75,7 +76,8 @@ def register_map() -> str:
     return _INTRODUCTION + "\n".join(lines) + "\n"
 
 
-_DOCUMENTS = {"docs/registers.md": register_map, "docs/registers.rdl": system_rdl}
+_DOCUMENTS = {"docs/registers.md": register_map, "docs/registers.rdl": system_rdl,
+              "host/make/options.json": option_table}
 
 
 def write(root: Path = ROOT) -> None:

@@ -23,7 +23,8 @@ from tests.faults.parts import is_wrong, link, parts_of, play_part
 def main(
     faults: Annotated[int, typer.Option(min=128, help="Wrong bits; a tenth as many of each other kind.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(
+        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
 ) -> None:
     """Damage the wires of a link, and compare what arrives with what was sent."""
     began = time.monotonic()

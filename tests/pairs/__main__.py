@@ -47,7 +47,8 @@ def main(
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of commands in all.")] = 20_000,
     nodes: Annotated[str, typer.Option(help="Ring sizes, of 1 to 16 nodes.")] = ",".join(map(str, SHARES)),
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(
+        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
 ) -> None:
     """Queue pairs of commands on simulated rings, and compare events and memories with the model."""
     began = time.monotonic()

@@ -46,7 +46,8 @@ def _sources() -> str:
 def main(
     programs: Annotated[int, typer.Option(min=1, help="Programs in all.")] = 2_100,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(
+        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
     remote: Annotated[bool, typer.Option(help="Commands wait for those of other nodes as well.")] = False,
     faults: Annotated[float, typer.Option(min=0, max=0.01, help="Faults per link and cycle, with --remote.")] = 1e-3,
 ) -> None:

@@ -29,7 +29,8 @@ _KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, RoundTwins) for no
 def main(
     requests: Annotated[int, typer.Option(min=1, help="Requests in all; each twin gets every one.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first part.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(
+        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
 ) -> None:
     """Attack simulated nodes as one of two tenants, and compare twins."""
     began = time.monotonic()

@@ -1,0 +1,12 @@
+"""``python -m host.make TARGET [GOAL ...]``, as the Makefile runs it; the first lines work with old Pythons as well."""
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.stderr.write("error: Python must be 3.11 or later, not " + ".".join(map(str, sys.version_info[:2]))
+                     + ": name another one, as in PYTHON=python3.12\n")
+    sys.exit(2)
+
+from host.make.run import main
+
+sys.exit(main(sys.argv[1:]))

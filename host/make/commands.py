@@ -1,0 +1,96 @@
+"""Options of the commands that targets of make run, as the document host/make/options.json."""
+
+import argparse
+import enum
+import importlib.util
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import typer
+from typer import core
+
+from host import cli
+from host.make.targets import read_tables
+
+__all__ = ["option_table"]
+
+_KINDS = {int: "integer", float: "number", Path: "path"}
+
+
+class _ParserError(Exception):
+    """A parser that would now parse a command line."""
+
+
+def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) -> dict[str, Any]:
+    """An option with its kind, and with its default in its help; members that are off are left out."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        more["values"] = [str(member.value) for member in kind]
+    text = " ".join((text or "").split())
+    if isinstance(default, enum.Enum):
+        default = default.value
+    if not text.endswith("]") and not isinstance(default, bool | list | None) and default != "":
+        text = f"{text} [default: {default}]".strip()
+    row = {"kind": _KINDS.get(kind, "text"), **more}
+    return {"option": option, "text": text} | {key: value for key, value in row.items()
+                                               if value not in ("text", [], "", False)}
+
+
+def _of_typer(command: Any) -> dict[str, Any]:
+    """Options of a command of Typer, and its operand, which has no option."""
+    rows = {}
+    for one in command.params:
+        longest = max(one.opts, key=len)
+        flags = [longest, *one.secondary_opts] if getattr(one, "is_flag", False) else []
+        rows[longest] = _row(
+            longest if isinstance(one, core.TyperOption) else "", one.help, one.type_descriptor.annotation,
+            one.default if one.show_default else None, repeats=one.multiple, section=one.rich_help_panel or "",
+            values={"1": flags[:1], "0": flags[1:]} if flags else [])
+    return rows
+
+
+def _of_argparse(module: Any) -> dict[str, Any]:
+    """Options of a program with a parser of its own."""
+    def stop(parser: argparse.ArgumentParser, *arguments: object) -> None:
+        raise _ParserError(parser)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
+        try:
+            module.main(*[[]] * module.main.__code__.co_argcount)
+        except _ParserError as caught:
+            parser = caught.args[0]
+    return {max(one.option_strings, key=len): _row(
+        max(one.option_strings, key=len), one.help, one.type or str, one.default,
+        repeats=type(one).__name__ in ("_AppendAction", "_ExtendAction"),
+        values={"1": list(one.option_strings[-1:]), "0": []} if one.nargs == 0 else list(one.choices or ()))
+        for one in parser._actions if one.dest != "help"}
+
+
+def _options(command: str) -> dict[str, Any]:
+    """Options of a command, by names of variables; none of a program that is not gradring's."""
+    words = [word for word in shlex.split(command) if not word.startswith("--")]
+    rows: dict[str, Any] = {}
+    if words[0] == "gradring":
+        program: Any = typer.main.get_command(cli.app)
+        rows = _of_typer(program.commands[words[1]])
+    elif words[:2] == ["python", "-m"] and (spec := importlib.util.find_spec(words[2])) and "." in words[2]:
+        module = importlib.import_module(words[2] + ".__main__" * bool(spec.submodule_search_locations))
+        if hasattr(module, "argparse"):
+            rows = _of_argparse(module)
+        elif hasattr(module, "typer"):
+            app = typer.Typer()
+            app.command()(module.main)
+            rows = _of_typer(typer.main.get_command(app))
+    return {name.lstrip("-").replace("-", "_").upper(): row for name, row in rows.items()}
+
+
+def option_table() -> str:
+    """The text of host/make/options.json: a line for each option of each command that is its target's only one."""
+    groups = [table for target in read_tables().values() for table in (target, *target.get("modes", {}).values())]
+    commands = dict.fromkeys(table["run"][0] for table in groups if len(table.get("run", ())) == 1)
+    found = {command: rows for command in commands if (rows := _options(command))}
+    return "{\n" + ",\n".join(f"{json.dumps(command)}: {{\n" + ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()) + "}"
+        for command, rows in found.items()) + "}\n"

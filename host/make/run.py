@@ -1,0 +1,76 @@
+"""A target of make: its variables are checked, its packages are installed, its commands are run."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from host.make.flags import read_flags
+from host.make.install import ENVIRONMENT, InstallError, call, install
+from host.make.manual import manual, overview
+from host.make.targets import Target, check_known, find_target
+
+__all__ = ["main"]
+
+#: The Makefile's copy of MAKEFLAGS: with -e, make's own has the names of variables in place of their values.
+_FLAGS = "GRADRING_MAKEFLAGS"
+#: Variables that a command which runs make must not see.
+_OWN = (_FLAGS, "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+
+
+def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[str, str], *, dry: bool,
+         show: bool) -> int:
+    """Run commands up to the first that fails; the last one takes the place of this process."""
+    if target.note and not dry:
+        print(target.note)
+    for number, command in enumerate(commands, start=1):
+        first = next(index for index, word in enumerate(command) if not word.partition("=")[0].isupper())
+        words = [f"{ENVIRONMENT}/bin/{command[first]}" if target.install else command[first], *command[first + 1:]]
+        if show:
+            print(" ".join([*command[:first], shlex.join(words)]), flush=True)
+        if dry:
+            continue
+        settings = environment | dict(setting.split("=", 1) for setting in command[:first])
+        if number == len(commands):
+            sys.stdout.flush()
+            os.execvpe(words[0], words, settings)
+        if code := call(words, settings):
+            return code
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a target, with the variables of ``MAKEFLAGS``; return the exit code of its command.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        The target, and all targets of make's command line.
+    """
+    goal, *goals = arguments
+    letters, given = read_flags(os.environ.get(_FLAGS, ""))
+    environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *given)}
+    given.pop("PYTHON", None)  # the one that runs this
+    dry, show = bool(set(letters) & set("nqt")), not set(letters) & set("sqt")
+    try:
+        goals = list(dict.fromkeys([*goals, goal]))
+        check_known(goals, given)
+        chosen = {name: find_target(name).mode(given) for name in goals}
+        commands = {name: target.commands(given) for name, target in chosen.items()}[goal]
+        target = chosen[goal]
+        if goal == "help" or goal.startswith("help-"):
+            print(overview() if goal == "help" else manual(goal.removeprefix("help-")))
+            return 0
+        if target.install:
+            install(target.needed(given), dry=dry, show=show)
+        return _run(target, commands, environment, dry=dry, show=show)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except InstallError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
+    except OSError as error:
+        print(f"error: {error.filename} must run, not end with {error.strerror!r}: 'make clean ALL=1' removes "
+              f"{ENVIRONMENT}, and the same command makes it again", file=sys.stderr)
+        return 1

@@ -1,0 +1,223 @@
+"""Targets of make, and the words that their variables add to commands: tables in targets.toml and options.json."""
+
+import dataclasses
+import functools
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hdl.choices import choice_error, suggestion
+
+__all__ = ["FOLDER", "OFF", "Target", "Variable", "check_known", "find_target",
+           "read_tables", "targets"]
+
+FOLDER = Path(__file__).parent
+#: Values that switch off, and on, in capitals or not.
+OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variable:
+    """A variable, and the words that it adds.
+
+    Members
+    -------
+    option : str
+        Option of the command that takes the value; empty where words are added as they are.
+    kind : str
+        integer, number, text or path.
+    text : str
+        Line of help.
+    values : dict of lists, or list of str
+        Words that each value adds; or the values that there are. Empty for any.
+    repeats : bool
+        Whether the value is several words, each of which the option takes.
+    off : bool
+        Whether 0, no and false leave the variable out.
+    always : str, optional
+        Value where there is none.
+    section : str
+        Section of the table of help.
+    """
+
+    option: str
+    text: str
+    kind: str = "text"
+    values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
+    repeats: bool = False
+    off: bool = False
+    always: str | None = None
+    section: str = ""
+
+    def words(self, name: str, value: str) -> list[str]:
+        """Words of the command line; raises ``ValueError`` if a value is wrong."""
+        off = value.lower() in OFF
+        if isinstance(self.values, Mapping):
+            key = "0" if off else "1" if value.lower() in _ON and "1" in self.values else value
+            self._check(name, key in self.values, value)
+            return self.values[key]
+        if off and self.off:
+            return []
+        if self.kind in ("integer", "number"):
+            value = "0" if off else value
+            try:
+                (int if self.kind == "integer" else float)(value)
+            except ValueError:
+                raise ValueError(f"Variable {name} must be {'an' if self.kind == 'integer' else 'a'} {self.kind}, "
+                                 f"not {value!r}") from None
+        try:
+            parts = shlex.split(value) if self.repeats else [value]
+        except ValueError as error:
+            raise ValueError(f"Variable {name} must be words as in a shell, not {value!r}: "
+                             f"{str(error).lower()}") from None
+        for part in parts:
+            self._check(name, not self.values or part in self.values, part)
+        if not self.option:
+            return parts
+        return [word for part in parts for word in (
+            [f"{self.option}={part}"] if part.startswith("-") else [self.option, part])]
+
+    def _check(self, name: str, known: bool, value: str) -> None:
+        if not known:
+            raise ValueError(choice_error(f"Variable {name}", self.values, value))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """A target, as targets.toml describes it.
+
+    Members
+    -------
+    name, subject, text : str
+        Name, and heading and line of help.
+    run : list of str
+        Commands, with quotes as in a shell, and settings of the environment before them.
+    extras : list of str
+        Extras of pyproject.toml.
+    extras_with, extras_unless_off : dict of str
+        Extras by variables with which, or unless which are switched off, they are needed.
+    variables : dict of Variable
+        Variables by their names.
+    needs : list of str
+        Variables that must be set.
+    modes : dict of Target
+        Targets that take the place of this one, by the variable that is set.
+    install : bool
+        Whether programs are in the virtual environment.
+    note : str
+        Line that is printed first.
+    """
+
+    name: str
+    subject: str = ""
+    text: str = ""
+    run: list[str] = dataclasses.field(default_factory=list)
+    extras: list[str] = dataclasses.field(default_factory=list)
+    extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
+    extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
+    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)
+    needs: list[str] = dataclasses.field(default_factory=list)
+    modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
+    install: bool = True
+    note: str = ""
+
+    def mode(self, given: Mapping[str, str]) -> "Target":
+        """This target, or the mode that a variable selects."""
+        return next((mode for name, mode in self.modes.items() if _on(given.get(name, ""))), self)
+
+    def commands(self, given: Mapping[str, str]) -> list[list[str]]:
+        """Words of each command; raises ``ValueError`` if a value is wrong or missing."""
+        commands = [shlex.split(command) for command in self.run]
+        for name in self.needs:
+            if not given.get(name):
+                raise ValueError(f"Variable {name} must be set for make {self.name}, not left out: 'make "
+                                 f"help-{self.name}' shows it")
+        for name, variable in self.variables.items():
+            if value := given.get(name) or variable.always:
+                commands[-1] += variable.words(name, value)
+        return commands
+
+    def needed(self, given: Mapping[str, str]) -> list[str]:
+        """Extras that the target needs with these variables."""
+        return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(given.get(name, ""))),
+                *(extra for name, extra in self.extras_unless_off.items() if given.get(name, "").lower() not in OFF)]
+
+
+def _on(value: str) -> bool:
+    return value != "" and value.lower() not in OFF
+
+
+def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
+    """Variables of a target: the options of its command, by names of their own where the table has such."""
+    run = table.get("run", ())
+    rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
+    for name, entry in table.get("variables", {}).items():
+        entry = {"option": entry} if isinstance(entry, str) else entry
+        same = [key for key, row in rows.items() if row["option"] == entry["option"] != ""] or [name]
+        rows[name] = rows.pop(same[0], {}) | entry
+    return {name: Variable(**row) for name, row in rows.items()}
+
+
+def _target(name: str, table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> Target:
+    modes = {key: _target(name, mode, options) for key, mode in table.get("modes", {}).items()}
+    variables = _variables(table, options) | {key: mode.variables[key] for key, mode in modes.items()}
+    for section, names in table.get("sections", {}).items():
+        variables |= {key: dataclasses.replace(variables.pop(key), section=section) for key in names.split()}
+    variables |= {key: dataclasses.replace(variables[key], off=True) for key in (*modes, *table.get("off", ()))}
+    fields = {key: value for key, value in table.items() if key not in ("variables", "modes", "sections", "off")}
+    return Target(name=name, modes=modes, variables=variables, **fields)
+
+
+def read_tables() -> dict[str, Any]:
+    """The tables of targets.toml."""
+    return tomllib.loads((FOLDER / "targets.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def targets() -> dict[str, Target]:
+    """All targets that have a rule of their own, by name."""
+    options = json.loads((FOLDER / "options.json").read_text(encoding="utf-8"))
+    return {name: _target(name, table, options) for name, table in read_tables().items()}
+
+
+def find_target(goal: str) -> Target:
+    """The target of a goal; raises ``ValueError`` if there is none.
+
+    Parameters
+    ----------
+    goal : str
+        Name of a target, ``help-`` and one, or ``.venv/.`` and an extra of pyproject.toml.
+    """
+    if goal.startswith("help-"):
+        find_target(goal.removeprefix("help-"))
+        return Target(name=goal, install=False)
+    if goal.startswith(".venv/."):
+        extra = goal.removeprefix(".venv/.")
+        project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = ["base", *project["optional-dependencies"]]
+        if extra not in extras:
+            raise ValueError(choice_error("Extra", extras, extra))
+        return Target(name=goal, extras=[extra])
+    if goal not in targets():
+        raise ValueError(choice_error("Target", targets(), goal, listed="'make help'"))
+    return targets()[goal]
+
+
+def check_known(goals: Sequence[str], given: Mapping[str, str]) -> None:
+    """Raise ``ValueError`` unless each variable is one of a goal, with the others that are set."""
+    chosen = [find_target(goal) for goal in goals]
+    known = {name: variable for target in chosen for name, variable in target.mode(given).variables.items()}
+    for wrong in (name for name in given if name not in known):
+        option = f"--{wrong.lower().replace('_', '-')}"
+        meant = next((f": did you mean {name}?" for name, variable in known.items() if variable.option == option),
+                     suggestion(known, wrong.upper()))
+        for target in chosen:
+            for selector, mode in target.modes.items():
+                if wrong in target.variables.keys() | mode.variables.keys():
+                    word = "without" if target.mode(given) is target else "with"
+                    raise ValueError(f"Variable {wrong} must be left out {word} {selector}{meant}")
+        message = choice_error(f"Variable of make {' '.join(goals)}", known, wrong, listed=f"'make help-{goals[0]}'")
+        raise ValueError(message.partition(": did")[0] + meant)
