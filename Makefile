@@ -1,10 +1,12 @@
 # `make help` lists all targets, `make help-sim` the variables of one. host/make has both: it reads the variables of
 # make's command line from MAKEFLAGS, checks them, installs what the target needs into .venv, and runs its command.
 
+# Names of variables are in small letters and override those of the command line, but for PYTHON.
+
 # The Python that runs host/make, and makes .venv.
 PYTHON := python3
 
-TARGETS := help setup clean docs \
+override targets := help setup clean docs \
   sim migrate late relay centroids quantize \
   sweep predict predict-points estimate tiling memory bench slow-link two-jobs large-rings job-speed \
   synth program synth-optimizer verilog registers wave packets \
@@ -15,15 +17,15 @@ TARGETS := help setup clean docs \
 override export GRADRING_MAKEFLAGS = $(MAKEFLAGS)
 
 # A text as one word of a shell, which takes nothing in it as its own.
-quoted = '$(subst ','\'',$(1))'
+override quoted = '$(subst ','\'',$(1))'
 
 # `+`: make -n runs it too, and it then prints the commands of the target in place of running them.
-define run
+override define run
 +@$(foreach text,$(PYTHON) -m host.make $@ $(MAKECMDGOALS),$(call quoted,$(text)))
 endef
 
-.PHONY: $(TARGETS)
-$(TARGETS):
+.PHONY: $(targets)
+$(targets):
 	$(run)
 
 # The variables of a target; an extra of pyproject.toml, or the packages that all need, as .venv/.base.

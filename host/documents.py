@@ -115,4 +115,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ModuleNotFoundError as missing:
+        sys.exit(f"error: {missing.name} must be installed, since a command imports it: run 'make setup'")

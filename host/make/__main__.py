@@ -1,4 +1,4 @@
-"""``python -m host.make TARGET [GOAL ...]``, as the Makefile runs it; the first lines work with old Pythons as well."""
+"""``python -m host.make TARGET [GOAL ...]``, as the Makefile runs it; its first lines are for old Pythons, too."""
 
 import sys
 

@@ -47,7 +47,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None, *, 
                 process.send_signal(number)
 
         before = {number: signal.signal(number, on_signal) for number in (
-            signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+            signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN}
         code = process.wait()
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -91,7 +91,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
     wanted = list(dict.fromkeys(["base", *extras]))
     if not any(map(_stale, wanted)):
         return
-    if importlib.util.find_spec("ensurepip") is None:
+    if _stale("base") and importlib.util.find_spec("ensurepip") is None:
         raise InstallError(f"Python must have its module venv, not lack it: install it (Debian: apt-get install "
                            f"python{sys.version_info[0]}.{sys.version_info[1]}-venv), or name another Python, as in "
                            f"PYTHON=python3.12")

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -15,14 +16,14 @@ __all__ = ["main"]
 #: The Makefile's copy of MAKEFLAGS: with -e, make's own has the names of variables in place of their values.
 _FLAGS = "GRADRING_MAKEFLAGS"
 #: Variables that a command which runs make must not see.
-_OWN = (_FLAGS, "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+_OWN = (_FLAGS, "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 
 
 def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[str, str], *, dry: bool,
          show: bool) -> int:
     """Run commands up to the first that fails; the last one takes the place of this process."""
     if target.note and not dry:
-        print(target.note)
+        print(target.note, flush=True)
     for number, command in enumerate(commands, start=1):
         first = next(index for index, word in enumerate(command) if not word.partition("=")[0].isupper())
         words = [f"{ENVIRONMENT}/bin/{command[first]}" if target.install else command[first], *command[first + 1:]]
@@ -32,7 +33,6 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
-            sys.stdout.flush()
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str]) -> int:
         The target, and all targets of make's command line.
     """
     goal, *goals = arguments
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     letters, given = read_flags(os.environ.get(_FLAGS, ""))
     environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *given)}
     given.pop("PYTHON", None)  # the one that runs this
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         commands = {name: target.commands(given) for name, target in chosen.items()}[goal]
         target = chosen[goal]
         if goal == "help" or goal.startswith("help-"):
-            print(overview() if goal == "help" else manual(goal.removeprefix("help-")))
+            print(overview() if goal == "help" else manual(goal.removeprefix("help-")), flush=True)
             return 0
         if target.install:
             install(target.needed(given), dry=dry, show=show)
@@ -71,6 +73,5 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"error: {error.filename} must run, not end with {error.strerror!r}: 'make clean ALL=1' removes "
-              f"{ENVIRONMENT}, and the same command makes it again", file=sys.stderr)
+        print(f"error: {error}: 'make clean ALL=1' removes {ENVIRONMENT}, which is then made again", file=sys.stderr)
         return 1
