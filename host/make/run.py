@@ -33,6 +33,8 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by this process, and else by the command as well
+                signal.signal(ignored, signal.SIG_DFL)
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code

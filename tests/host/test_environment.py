@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import subprocess
 import sys
@@ -251,12 +250,3 @@ class TestVersion:
         assert code == 0
         assert str(ROOT) not in "".join(out.split())
         assert "site-packages" not in out
-
-
-def test_make_prints_no_blank_lines():
-    for target, options in itertools.product(("sim", "sweep", "quantize", "synth", "wave"), ([], ["NODES=3"])):
-        found = subprocess.run(["make", "--no-print-directory", "--dry-run", target, *options], cwd=ROOT,
-                               capture_output=True, text=True, timeout=60, check=True)
-        last = found.stdout.rstrip("\n").splitlines()[-1]
-        assert last.startswith((".venv/bin/gradring", ".venv/bin/python"))
-        assert "  " not in last

@@ -1,6 +1,5 @@
 """The registers in SystemRDL, as an independent compiler reads them."""
 
-import re
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import systemrdl
 
 from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access
 from host import documents
+from host.make.targets import find_target
 
 PATH = documents.ROOT / "docs" / "registers.rdl"
 ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
@@ -53,12 +53,10 @@ def test_special_fields(node):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder in which `make registers` has made its files, by the commands that the Makefile has."""
+    """Folder in which `make registers` has made its files, by its commands."""
     folder = tmp_path_factory.mktemp("registers")
-    lines = re.search(r"^registers:.*\n((?:\t.*\n)+)", (documents.ROOT / "Makefile").read_text(), re.MULTILINE)[1]
-    for line in lines.splitlines():
-        program, *arguments = line.split()
-        assert program == "$(BIN)/peakrdl"
+    for program, *arguments in find_target("registers").commands({}):
+        assert program == "peakrdl"
         arguments = [text.replace("docs/registers.rdl", str(PATH)) for text in arguments]
         subprocess.run([sys.executable, "-m", "peakrdl", *arguments], cwd=folder, check=True, capture_output=True)
     return folder / "build" / "registers"

@@ -240,8 +240,8 @@ def check(case, found, expected):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"))
-    parser.add_argument("--few", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"), help="folder of all moves")
+    parser.add_argument("--few", action="store_true", help="lose four of the messages only")
     options = parser.parse_args()
     library(CONFIGS["wide"])  # known to all processes from here on
     folder = options.folder.absolute()

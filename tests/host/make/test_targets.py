@@ -1,0 +1,231 @@
+"""Targets, their variables and their help: all of them, by the tables that the front end has."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from host import cli
+from host.make import run
+from host.make.install import install
+from host.make.manual import manual, overview
+from host.make.targets import OFF, check_known, find_target, targets
+
+ROOT = Path(__file__).parents[3]
+#: Beginning of a message about a name.
+UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
+#: Targets, each with a number in messages.
+ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
+#: All targets, and their modes.
+CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
+
+
+def call(monkeypatch, capsys, target, *, letters="n", **given):
+    """Exit code, lines and errors of a target that only prints its commands."""
+    words = [f"{name}={value}".replace(" ", "\\ ") for name, value in given.items()]
+    monkeypatch.setenv("GRADRING_MAKEFLAGS", " ".join([letters, "--", *words]))
+    code = run.main([target, target])
+    out, errors = capsys.readouterr()
+    return code, out.splitlines(), errors.splitlines()
+
+
+@pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda one: one.run[0])
+def test_values_of_all_variables(target):
+    """A variable adds words, and 0, no and false switch it off, in whatever letters: for each of each target."""
+    before = target.commands(dict.fromkeys(target.needs, "x"))
+    for name, variable in target.variables.items():
+        on = next(iter(variable.values), "2")
+        words = variable.words(name, on)
+        assert words == variable.values["1" if on == "1" else on] if isinstance(variable.values, dict) else (
+            words == ([variable.option, on] if variable.option else [on])), name
+        switches = isinstance(variable.values, dict)
+        for value in (*OFF, *map(str.upper, OFF)):
+            if switches or variable.off or variable.kind in ("integer", "number"):
+                expected = variable.values["0"] if switches else [] if variable.off else [variable.option, "0"]
+                assert variable.words(name, value) == expected, name
+        if name not in target.needs:
+            assert target.commands({**dict.fromkeys(target.needs, "x"), name: ""}) == before
+
+
+def test_switches(monkeypatch, capsys):
+    """Switches that were on with any value, or took a wrong one without a word."""
+    for target, name, words in (("clean", "ALL", ".venv"), ("quantize", "TRAIN", "--train"),
+                                ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
+                                ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
+                                ("synth", "DSP_REGISTERS", "--dsp-registers"), ("sim", "COMPARE", " --compare"),
+                                ("sim", "RESUME", "--resume"), ("sim", "RELAY", "relay-nodes"),
+                                ("wrong-commands", "SIGNALS", "--signals"), ("sweep", "SWEEP", "--full")):
+        on = "full" if name == "SWEEP" else "1"
+        assert words in call(monkeypatch, capsys, target, **{name: on})[1][-1]
+        for value in ("0", "no", "false", "NO"):
+            assert words not in call(monkeypatch, capsys, target, **{name: value})[1][-1]
+        code, lines, (error,) = call(monkeypatch, capsys, target, **{name: "maybe"})
+        assert (code, lines) == (2, [])
+        assert error.startswith(f"error: Variable {name} must be one of ")
+
+
+def test_all_options_are_variables():
+    """Each option of `gradring train`, and of each command that a target runs by itself."""
+    program = typer.main.get_command(cli.app)
+    for target in CHOSEN:
+        if len(target.run) == 1 and target.run[0].startswith("gradring "):
+            names = {max(option.opts, key=len) for option in program.commands[target.run[0].split()[1]].params}
+            assert {name for name in names if name.startswith("--")} <= {
+                variable.option for variable in target.variables.values()}, target.name
+    assert len(targets()["sim"].variables) > 60
+    assert all(variable.section for variable in targets()["sim"].variables.values())
+    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # of the environment, and of make
+    assert not {name for target in CHOSEN for name in target.variables} & reserved
+
+
+@pytest.mark.parametrize(("target", "given", "error"), [
+    ("sim", {"STPES": "3"}, f"{UNKNOWN} 'STPES': did you mean STEPS?"),
+    ("sim", {"OPTIMISER": "adam"}, f"{UNKNOWN} 'OPTIMISER': did you mean OPTIMIZER?"),
+    ("sim", {"steps": "3"}, f"{UNKNOWN} 'steps': did you mean STEPS?"),
+    ("sim", {"LINK_LATENCY": "3"}, f"{UNKNOWN} 'LINK_LATENCY': did you mean LATENCY?"),
+    ("sim", {"N": "2;id"}, f"{UNKNOWN} 'N'"),
+    ("sim", {"RELAY": "1", "OPTIMIZER": "adam"}, "Variable OPTIMIZER must be left out with RELAY"),
+    ("sim", {"RELAY": "0", "SETS": "3"}, "Variable SETS must be left out without RELAY: did you mean STEPS?"),
+    ("sim", {"RELAY": "1", "RATE": "3"},
+     f"Variable of make sim must be one of {', '.join(targets()['sim'].modes['RELAY'].variables)}, not 'RATE': did "
+     "you mean LEARNING_RATE?"),
+    ("synth", {"BOARD": "icebreaker", "LANES": "3"}, "Variable LANES must be left out with BOARD"),
+    ("synth", {"CABLE": "x"}, "Variable CABLE must be left out without BOARD: did you mean TABLE?"),
+    ("program", {}, "Variable BOARD must be set for make program, not left out: 'make help-program' shows it"),
+    ("two-jobs", {"SEED": "1"},
+     "Variable of make two-jobs must be left out, since there is none to choose, not 'SEED'"),
+    ("sim", {"STEPS": "3x"}, "Variable STEPS must be an integer, not '3x'"),
+    ("sim", {"FAULTS": "x"}, "Variable FAULTS must be a number, not 'x'"),
+    ("sim", {"OPTIMIZER": "adma"},
+     "Variable OPTIMIZER must be one of sgd, momentum, nesterov, adam, adamw, not 'adma': did you mean adam or "
+     "adamw?"),
+    ("sim", {"OPTIMIZER": "no"}, "Variable OPTIMIZER must be one of sgd, momentum, nesterov, adam, adamw, not 'no'"),
+    ("test", {"TESTS": "-k 'a"}, "Variable TESTS must be words as in a shell, not \"-k 'a\": no closing quotation"),
+    ("smi", {}, f"Target {ONE_OF} 'smi': did you mean sim?"),
+    ("help-smi", {}, f"Target {ONE_OF} 'smi': did you mean sim?"),
+    ("help", {"STEPS": "3"}, "Variable of make help must be left out, since there is none to choose, not 'STEPS'"),
+    (".venv/.onxn", {}, "Extra must be one of base, test, check, synth, registers, wave, docs, tensorboard, cluster, "
+                        "mpi, chakra, tiling, onnx, torch, not 'onxn': did you mean onnx?")])
+def test_errors(monkeypatch, capsys, target, given, error):
+    """One line with the nearest name, and nothing is installed or run."""
+    monkeypatch.setattr(run, "install", None)
+    assert call(monkeypatch, capsys, target, **given) == (2, [], [f"error: {error}"])
+
+
+@pytest.mark.parametrize(("target", "given", "command"), [
+    ("sim", {"MOMENTUM": "0.5", "LATENCY": "32", "INTERVAL": "3"},
+     "gradring train --interval 3 --momentum 0.5 --link-latency 32"),
+    ("sim", {"CHECKPOINT": "no", "COMPARE": "0", "PLANES": "2", "LAMBDA": "0.9", "TENSORBOARD": "0", "OVERLAP": "No"},
+     "gradring train --no-compare --state-planes 2 --lambda 0.9 --checkpoint 0"),
+    ("sim", {"RELAY": "resident", "FORMATS": "mx4", "LEARNING_RATE": "1"},
+     "gradring relay-nodes --rate 1 --format mx4 --resident"),
+    ("sim", {"RELAY": "yes", "PLATEAU": "no"}, "gradring relay-nodes"),
+    ("relay", {"NODES": "1"}, "gradring relay --nodes"),
+    ("partition", {"LATENCY": "16,64"}, "python -m tests.partition --latencies 16,64"),
+    ("synth", {"UNIT": "floating.add ring.packetizer", "OPTIONS": "a=1 b=2", "CRITICAL_PATH": "1"},
+     "python -m boards.synth --unit floating.add --unit ring.packetizer --set a=1 --set b=2 --path"),
+    ("synth", {"BOARD": "icebreaker", "SEEDS": "3"}, "python -m boards.bitstream --board icebreaker --seeds 3"),
+    ("program", {"BOARD": "icebreaker", "CABLE": "ft2232"},
+     "python -m boards.bitstream --program --board icebreaker --cable ft2232"),
+    ("verilog", {"UNIT": "node", "OPTIONS": "weight_codec=mx9 masking=False"},
+     "python -m boards.verilog --unit node --set weight_codec=mx9 --set masking=False"),
+    ("test", {}, "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n auto"),
+    ("test", {"TESTS": "tests/a.py -k 'a or b'", "WORKERS": "2"},
+     "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n 2 tests/a.py -k 'a or b'"),
+    ("packets", {"FIRST": "2", "WAVE": "x.fst"}, "gradring packets x.fst --first 2"),
+    ("docs", {}, "NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict")])
+def test_commands(monkeypatch, capsys, target, given, command):
+    code, lines, errors = call(monkeypatch, capsys, target, **given)
+    assert (code, errors) == (0, [])
+    assert lines[-1] == command if "=" in command.split()[0] else f".venv/bin/{command}"
+
+
+def test_extras():
+    """Each target with each of its variables needs extras that pyproject.toml has; those of TORCH are not all's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = set(project["optional-dependencies"])
+    for target in CHOSEN:
+        for name in (None, *target.variables):
+            assert set(target.needed({name: "1"} if name else {})) <= known
+    assert set(targets()["setup"].extras) == known - {"torch"}
+    assert set(targets()["test"].extras) == known - {"torch", "wave"}
+    sim, sweep = targets()["sim"], targets()["sweep"]
+    assert sim.needed({}) == sim.needed({"CHAKRA": "0", "TENSORBOARD": "no"}) == []
+    assert sim.needed({"CHAKRA": "x", "TENSORBOARD": "y"}) == ["tensorboard", "chakra"]
+    assert sweep.needed({}) == sweep.needed({"SYNTH": "1"}) == ["synth"]
+    assert sweep.needed({"SYNTH": "False", "SCHEDULER": "tcp://x"}) == ["cluster"]
+    assert targets()["quantize"].needed({"ONNX": "1"}) == ["synth", "onnx"]
+    assert find_target(".venv/.torch").needed({}) == ["torch"]
+
+
+#: A target, and variables with their values, in a line of a page or of a docstring.
+LINE = re.compile(r"""(?<=[`' ])make[ ]((?:\.venv/\.)?[a-z][a-z-]+)          # target
+                      ((?:\s+[A-Z][A-Z_]*=(?:"[^"]*"|[^\s`'#)…,;]*))*)      # variables
+                      (?=[\s`'),.;:]|$)""", re.MULTILINE | re.VERBOSE)
+
+
+def shown():
+    """Lines `make TARGET NAME=value` of README, docs and the sources."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages += [path for folder in ("host", "boards", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
+    for page in pages:
+        for goal, settings in LINE.findall(page.read_text(encoding="utf-8")):
+            if settings or goal in targets():
+                yield page, goal, dict(re.findall(r"([A-Z_]+)=(\"[^\"]*\"|\S*)", settings))
+
+
+def test_lines_of_the_pages():
+    """Each is known, with its variables."""
+    lines = list(shown())
+    assert len(lines) > 150
+    for page, goal, given in lines:
+        given = {name: value.strip('"') for name, value in given.items() if value.strip('"')}
+        try:
+            check_known([goal], given)
+            target = find_target(goal).mode(given)
+            target.commands(dict.fromkeys(target.needs, "x") | given)
+        except ValueError as error:
+            pytest.fail(f"{page}: make {goal} {given}: {error}")
+
+
+class TestHelp:
+    def test_overview(self):
+        """All targets, on one screen."""
+        lines = overview().splitlines()
+        assert len(lines) <= 40
+        assert max(map(len, lines)) <= 100
+        for name in targets():
+            assert any(re.search(rf"(?:^|\s{{2}}){name} ", line) for line in lines), name
+
+    @pytest.mark.parametrize("name", targets())
+    def test_manual(self, name):
+        """Each variable with its values, in lines that fit."""
+        text = manual(name)
+        assert max(map(len, text.splitlines())) <= 100
+        target = targets()[name]
+        for chosen in (target, *target.modes.values()):
+            for variable, entry in chosen.variables.items():
+                assert re.search(rf"^  {variable} +\S", text, re.MULTILINE)
+                assert entry.text
+        assert "--" not in re.sub(r"--(?:set|scheduler)", "", text)
+
+    def test_sections(self):
+        lines = manual("sim").splitlines()
+        assert [line for line in lines if re.match(r"[A-Z]", line)] == [
+            "Task", "Optimizer", "Words on the links", "Computing", "Ring", "Slow workers", "Layers from a server",
+            "Simulation and boards", "Results"]
+        assert (f"  {'TRANSPORT':<15} {'name':<18} Transport to the nodes. [default: verilated] Names: verilated,"
+                in lines)
+        assert manual("two-jobs").splitlines()[-1] == "It has no variables."
+
+
+def test_install_of_nothing(monkeypatch, tmp_path, capsys):
+    """A dry run prints what would be installed, and makes nothing."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    install(["onnx", "onnx"], dry=True, show=True)
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert not (tmp_path / ".venv").exists()
