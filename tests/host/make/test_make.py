@@ -61,7 +61,7 @@ def start(tree, *words, environment=(), **options):
 def make(tree, *words, **options):
     """Exit code, printed lines, what programs were run with, and lines of errors but for make's own."""
     process = start(tree, f"PYTHON={sys.executable} -S", *words, **options)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=200)
     lines = out.splitlines()
     ran = [json.loads(line[4:]) for line in lines if line.startswith("ran ")]
     return (process.returncode, [line for line in lines if not line.startswith("ran ")], ran,
@@ -165,7 +165,7 @@ def test_clean(tree):
 
 def test_exit_code(tree):
     process = start(tree, "sim", environment={"CODE": "3"}.items())
-    assert "sim] Error 3" in process.communicate(timeout=60)[1]
+    assert "sim] Error 3" in process.communicate(timeout=200)[1]
     code, _, ran, _ = make(tree, "check", environment={"CODE": "3"}.items())
     assert (code, [words[0] for words in ran]) == (2, ["ruff"])
 
@@ -182,7 +182,7 @@ def test_signals(tree, target, number):
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=200)
     assert out.splitlines() == [f"signal {number}"]
     assert process.returncode
 
@@ -230,7 +230,7 @@ class TestInstall:
         while not process.stdout.readline().startswith("ran "):
             assert process.poll() is None
         process.terminate()
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=200)
         assert out == "signal 15\n"
         assert "not end with exit code 143: the same command tries again" in errors
         assert not (tree / ".venv/.tiling").exists()
@@ -242,7 +242,7 @@ class TestInstall:
             process = start(tree, "tiling")
             assert process.stdout.readline() == ("Another make installs packages into .venv: waiting for its end\n")
             (tree / ".venv/.tiling").touch()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
         assert out.startswith(".venv/bin/gradring tiling\nran ")
 
     def test_no_venv_module(self, tree):
@@ -250,7 +250,7 @@ class TestInstall:
         (tree / ".venv/.base").unlink()
         (tree / "sitecustomize.py").write_text("import sys\nsys.modules['ensurepip'] = None\n")
         process = start(tree, f"PYTHON={sys.executable}", "sim", environment={"PYTHONPATH": str(tree)}.items())
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=200)
         assert out == ""
         assert errors.startswith("error: Python must have its module venv, not lack it: install it (Debian: apt-get "
                                  "install python3.")
