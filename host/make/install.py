@@ -95,12 +95,14 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
         raise InstallError(f"Python must have its module venv, not lack it: install it (Debian: apt-get install "
                            f"python{sys.version_info[0]}.{sys.version_info[1]}-venv), or name another Python, as in "
                            f"PYTHON=python3.12")
-    with _locked() as lock:
+    with contextlib.nullcontext() if dry else _locked() as lock:
         for extra in wanted:
             if not _stale(extra):
                 continue
             base = extra == "base"
-            print(f"Installing Python packages into {ENVIRONMENT}{'' if base else f', for {extra}'}: up to 3 minutes")
+            if show or not dry:
+                print(f"Installing Python packages into {ENVIRONMENT}{'' if base else f', for {extra}'}: up to 3 "
+                      f"minutes")
             broken = ["--clear"] * (_PYTHON.is_symlink() and not _PYTHON.exists())
             for words in ([[sys.executable, "-m", "venv", *broken, str(ENVIRONMENT)], [*_PIP, "."]] if base else
                           [[*_PIP, f".[{extra}]"]]):

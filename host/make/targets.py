@@ -11,10 +11,9 @@ from typing import Any
 
 from hdl.choices import choice_error, suggestion
 
-__all__ = ["FOLDER", "OFF", "Target", "Variable", "check_known", "find_target",
-           "read_tables", "targets"]
+__all__ = ["OFF", "Target", "Variable", "check_known", "find_target", "read_tables", "targets"]
 
-FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 #: Values that switch off, and on, in capitals or not.
 OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 
@@ -61,13 +60,8 @@ class Variable:
             return self.values[key]
         if off and self.off:
             return []
-        if self.kind in ("integer", "number"):
-            value = "0" if off else value
-            try:
-                (int if self.kind == "integer" else float)(value)
-            except ValueError:
-                raise ValueError(f"Variable {name} must be {'an' if self.kind == 'integer' else 'a'} {self.kind}, "
-                                 f"not {value!r}") from None
+        if off and self.kind in ("integer", "number"):
+            value = "0"
         try:
             parts = shlex.split(value) if self.repeats else [value]
         except ValueError as error:
@@ -75,6 +69,11 @@ class Variable:
                              f"{str(error).lower()}") from None
         for part in parts:
             self._check(name, not self.values or part in self.values, part)
+            try:
+                {"integer": int, "number": float}.get(self.kind, str)(part)
+            except ValueError:
+                raise ValueError(f"Variable {name} must be {'an' if self.kind == 'integer' else 'a'} {self.kind}, "
+                                 f"not {part!r}") from None
         if not self.option:
             return parts
         return [word for part in parts for word in (
@@ -173,13 +172,13 @@ def _target(name: str, table: Mapping[str, Any], options: Mapping[str, dict[str,
 
 def read_tables() -> dict[str, Any]:
     """The tables of targets.toml."""
-    return tomllib.loads((FOLDER / "targets.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((_FOLDER / "targets.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
 def targets() -> dict[str, Target]:
     """All targets that have a rule of their own, by name."""
-    options = json.loads((FOLDER / "options.json").read_text(encoding="utf-8"))
+    options = json.loads((_FOLDER / "options.json").read_text(encoding="utf-8"))
     return {name: _target(name, table, options) for name, table in read_tables().items()}
 
 
@@ -196,7 +195,7 @@ def find_target(goal: str) -> Target:
         return Target(name=goal, install=False)
     if goal.startswith(".venv/."):
         extra = goal.removeprefix(".venv/.")
-        project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        project = tomllib.loads((_FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         extras = ["base", *project["optional-dependencies"]]
         if extra not in extras:
             raise ValueError(choice_error("Extra", extras, extra))

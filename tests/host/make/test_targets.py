@@ -97,6 +97,7 @@ def test_all_options_are_variables():
     ("two-jobs", {"SEED": "1"},
      "Variable of make two-jobs must be left out, since there is none to choose, not 'SEED'"),
     ("sim", {"STEPS": "3x"}, "Variable STEPS must be an integer, not '3x'"),
+    ("synth-optimizer", {"LANES": "1 x"}, "Variable LANES must be an integer, not 'x'"),
     ("sim", {"FAULTS": "x"}, "Variable FAULTS must be a number, not 'x'"),
     ("sim", {"OPTIMIZER": "adma"},
      "Variable OPTIMIZER must be one of sgd, momentum, nesterov, adam, adamw, not 'adma': did you mean adam or "
@@ -134,6 +135,8 @@ def test_errors(monkeypatch, capsys, target, given, error):
     ("test", {}, "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n auto"),
     ("test", {"TESTS": "tests/a.py -k 'a or b'", "WORKERS": "2"},
      "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n 2 tests/a.py -k 'a or b'"),
+    ("synth-optimizer", {"LANES": "1 2", "RULES": "SGD 'all four'"},
+     "python -m boards.optimizer_table --rules SGD --rules 'all four' --lanes 1 --lanes 2"),
     ("packets", {"FIRST": "2", "WAVE": "x.fst"}, "gradring packets x.fst --first 2"),
     ("docs", {}, "NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict")])
 def test_commands(monkeypatch, capsys, target, given, command):
