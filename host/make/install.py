@@ -28,7 +28,7 @@ class InstallError(Exception):
         self.code = code
 
 
-def call(words: Sequence[str], environment: Mapping[str, str] | None = None, *, lock: int | None = None) -> int:
+def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a command to its end, and send on signals; return its exit code, or 128 and the number of a signal.
 
     Parameters
@@ -36,11 +36,9 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None, *, 
     words : sequence of str
     environment : mapping, optional
         Variables of the environment. [this process's]
-    lock : int, optional
-        Descriptor of a lock, which the command holds as well.
     """
     received = []
-    with subprocess.Popen(words, env=environment, pass_fds=() if lock is None else (lock,)) as process:
+    with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
             received.append(number)
             if number != signal.SIGINT:  # which a terminal sends to both
@@ -63,7 +61,7 @@ def _stale(extra: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked() -> Iterator[int]:
+def _locked() -> Iterator[None]:
     """A lock that one make at a time holds."""
     with _LISTS[0].open() as file:
         try:
@@ -71,7 +69,7 @@ def _locked() -> Iterator[int]:
         except BlockingIOError:
             print(f"Another make installs packages into {ENVIRONMENT}: waiting for its end", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
+        yield
 
 
 def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
@@ -95,7 +93,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
         raise InstallError(f"Python must have its module venv, not lack it: install it (Debian: apt-get install "
                            f"python{sys.version_info[0]}.{sys.version_info[1]}-venv), or name another Python, as in "
                            f"PYTHON=python3.12")
-    with contextlib.nullcontext() if dry else _locked() as lock:
+    with contextlib.nullcontext() if dry else _locked():
         for extra in wanted:
             if not _stale(extra):
                 continue
@@ -108,7 +106,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                           [[*_PIP, f".[{extra}]"]]):
                 if show:
                     print(shlex.join(words), flush=True)
-                code = 0 if dry else call(words, lock=lock)
+                code = 0 if dry else call(words)
                 if code:
                     raise InstallError(f"Python packages must be installed, not end with exit code {code}: the same "
                                        f"command tries again, after 'make clean ALL=1' from the start", code)

@@ -187,6 +187,13 @@ def test_signals(tree, target, number):
     assert process.returncode
 
 
+def test_signals_that_are_ignored(tree):
+    """The command is not started with signals that Python ignores."""
+    (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
+    line = make(tree, "-s", "sim")[1][0]
+    assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
 def test_front_end_needs_no_packages(tree):
     """It runs without site-packages, from a fresh clone, where Python's own are all there is."""
     shutil.rmtree(tree / ".venv")
@@ -254,6 +261,13 @@ class TestInstall:
         assert out == ""
         assert errors.startswith("error: Python must have its module venv, not lack it: install it (Debian: apt-get "
                                  "install python3.")
+
+    def test_missing_python(self, tree):
+        """An environment with a Python that was removed is made from the start."""
+        (tree / ".venv/bin/python").unlink()
+        (tree / ".venv/bin/python").symlink_to("nowhere")
+        assert f"{sys.executable} -m venv --clear .venv" in make(tree, "-n", "sim")[1]
+        assert not any("Installing" in line for line in make(tree, "-nt", "sim")[1])
 
     def test_moved_tree(self, tree):
         (tree / ".venv/bin/gradring").unlink()
