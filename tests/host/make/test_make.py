@@ -16,7 +16,7 @@ from host.make.flags import read_flags
 from host.make.targets import find_target
 
 ROOT = Path(__file__).parents[3]
-EXTRAS = {extra for name in ("setup", "test", "torch-scripts") for extra in find_target(name).extras} | {"base"}
+EXTRAS = {extra for name in ("setup", "test", "torch-scripts") for extra in find_target(name).extras}
 
 #: Prints arguments and environment; ends with CODE, or waits for a signal if WAIT is set.
 PROGRAM = f"""#!{sys.executable} -SE
@@ -45,7 +45,7 @@ def tree(tmp_path):
     for name in ("python", "gradring", "ruff", "mypy"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for name in ("base", *EXTRAS):  # base is the first
+    for name in ("base", *EXTRAS):  # none is older than base
         (tmp_path / f".venv/.{name}").touch()
     (tmp_path / "build").mkdir()
     return tmp_path
