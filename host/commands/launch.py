@@ -32,16 +32,12 @@ from host.transports.session import LATENCY, MAX_LATENCY
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
-__all__ = ["SETTINGS", "launch_command"]
+__all__ = ["launch_command"]
 
 class Backend(enum.StrEnum):
     """Backends that the ring can replace: of tensors on the CPU."""
 
     GLOO = "gloo"
-
-
-#: Options behind the script are the script's own.
-SETTINGS = {"allow_interspersed_args": False}
 
 
 def launch_command(

@@ -64,7 +64,7 @@ def quantize_command(
                                           "[default: build/quantize]", show_default=False)
                       ] = toolchain.BUILD / "quantize",
 ) -> None:
-    """Quantise a trained perceptron by every scheme, and measure it on the nodes' integer datapath."""
+    """Quantise a trained perceptron by every scheme, and measure it on the nodes."""
     from host.quantization import experiment as quantize
     from host.quantization.candidates import UNITS, candidates, configuration
     from host.quantization.cells import CellCount

@@ -57,7 +57,7 @@ def relay_nodes_command(
     output: Annotated[Path, typer.Option(help="Folder of relay-nodes.json and checkpoint.tar. [default: build/relay]",
                                          show_default=False)] = toolchain.BUILD / "relay",
 ) -> None:
-    """Train layer by layer from a server, on simulated nodes, and compare them with golden ones."""
+    """Train layer by layer from a server, on simulated nodes, and compare with golden ones."""
     from hdl.config import NodeConfig
     from host.checkpoints.keys import user_key
     from host.models.digits import digits
@@ -69,7 +69,7 @@ def relay_nodes_command(
     from host.relay.opening import LATENCY, open_relay, relay_nodes
     from host.relay.plan import cut, make_relay_plan
     from host.relay.program_timeline import Far
-    from host.training.experiment import GRACE, Interrupted, watching
+    from host.signals import GRACE, Interrupted, handle_signals
     from host.training.optimizers import SGD
 
     check_range("Workers", nodes, 1, 15)
@@ -115,7 +115,7 @@ def relay_nodes_command(
     with Progress(console) as progress:
         progress.stage("build", 1)
         with open_relay(configs, workers=nodes, rate=speed, worker_rate=worker_speed, threads=threads,
-                        arithmetic=arithmetic) as (ring, simulation), watching(grace=GRACE) as signals:
+                        arithmetic=arithmetic) as (ring, simulation), handle_signals(grace=GRACE) as signals:
             run = NodeRun(ring, data, structure, optimizer=optimizer, seed=seed, traced=True,
                           assessor=Together(*rules) if rules else None)
             rows: list[dict[str, Any]] = keeper.go_on(ring, run) if kept else []

@@ -8,24 +8,18 @@ from collections.abc import Sequence
 import typer
 
 from hdl.choices import choice_error
-from host.driver.diagnosis import RingError
-from host.driver.errors import DeviceError
-from host.jobs.job import JobError
+from host.errors import ExpectedError
 from host.output import claims
 from host.plain_text import tolerate
 from host.printable import printable_lines
-from host.pytorch.launch import LaunchError
-from host.sweep.jobs import SweepError
-from host.training.experiment import Interrupted
-from host.training.record import TrainingError
+from host.signals import Interrupted
 from sim.verilated import cache_folder, toolchain
 from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["EXPECTED", "close_output", "report", "run"]
 
 #: What the user can mend, and no fault of the program: shown as a message, without a traceback.
-EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, JobError, LaunchError,
-            toolchain.ToolError)
+EXPECTED = (ValueError, OSError, ExpectedError, toolchain.ToolError)
 
 #: Characters of a line of a message, of which a value that is longer takes its beginning and its end.
 _LENGTH = 1000

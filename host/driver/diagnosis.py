@@ -12,6 +12,7 @@ from hdl.ring.topology import RingTopology
 from host.driver.command import REFUSED, Event
 from host.driver.device import Device
 from host.driver.errors import DeviceError
+from host.errors import ExpectedError
 
 __all__ = ["RingError", "explain", "report"]
 
@@ -19,7 +20,7 @@ _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
 _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
 
 
-class RingError(Exception):
+class RingError(ExpectedError):
     """A collective failed on at least one node.
 
     Members

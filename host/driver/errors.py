@@ -3,6 +3,7 @@
 import enum
 
 from hdl.control.protocol import Status
+from host.errors import ExpectedError
 
 __all__ = [
     "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
@@ -18,7 +19,7 @@ class TransportStatus(enum.IntEnum):
     NO_ANSWER = 1 << 16
 
 
-class DeviceError(Exception):
+class DeviceError(ExpectedError):
     """A node could not carry out a request."""
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from host.arguments import Flag, Instance, Integer, Items, Optional, checked, represent
 from host.driver.buffers import Buffers
 from host.driver.results import Outcome
+from host.errors import ExpectedError
 from host.jobs.checks import (
     DENSITY,
     OPTIMIZER,
@@ -41,7 +42,7 @@ __all__ = ["Job", "JobError", "Vector"]
 Vector = npt.NDArray[np.float32]
 
 
-class JobError(RuntimeError):
+class JobError(ExpectedError, RuntimeError):
     """Nodes and the golden model do not agree."""
 
 

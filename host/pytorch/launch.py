@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hdl.compression.registry import GRADIENT_CODECS
+from host.errors import ExpectedError
 from host.pytorch.arrivals import Arrivals
 from host.pytorch.jobs import Jobs, Options
 from host.pytorch.messages import ADDRESS, KEEPS, REPLACE, STORE
@@ -33,7 +34,7 @@ _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
-class LaunchError(RuntimeError):
+class LaunchError(ExpectedError, RuntimeError):
     """A rank has ended by an error, or the ranks do not agree; the message names the first one."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from host.errors import ExpectedError
 from sim.verilated import toolchain
 
 __all__ = ["ROOT", "Job", "JobKind", "SweepError", "sources"]
@@ -20,7 +21,7 @@ ROOT = toolchain.ROOT
 _VERSION = 1
 
 
-class SweepError(Exception):
+class SweepError(ExpectedError):
     """A sweep cannot be done, or cannot go on."""
 
 

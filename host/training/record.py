@@ -6,6 +6,7 @@ from typing import Any
 from hdl.choices import choice_error, suggestion
 from hdl.group import GROUP
 from host.driver.memory import Allocation
+from host.errors import ExpectedError
 from host.memory.policy_search import KINDS
 from host.program.estimate import MACS
 from host.program.schedules import Kind, Schedule
@@ -25,7 +26,7 @@ DEFAULT, SEARCHED = "default", "searched"
 MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
 
 
-class TrainingError(Exception):
+class TrainingError(ExpectedError):
     """Training cannot go on; the message says at which step, and which node is the cause."""
 
 

@@ -29,6 +29,7 @@ from hdl.streams.stream import connect_stream, word_layout
 from host import cli
 from host.commands import late_options
 from host.commands import quantize as quantize_command
+from host.commands import train as train_module
 from host.driver import memory
 from host.driver.device import Device
 from host.models.digits import Dataset, digits
@@ -167,7 +168,7 @@ def planes_as_they_are(monkeypatch):
         planes = node.state_planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
 
-    monkeypatch.setattr(cli, "fitted", fitted)
+    monkeypatch.setattr(train_module, "fitted", fitted)
 
 
 @pytest.fixture

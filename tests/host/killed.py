@@ -21,6 +21,7 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from host import cli
+from host.commands import train as train_module
 from host.training import checkpoint
 from tests.host.rings import CONFIGS
 
@@ -113,10 +114,11 @@ def steps(path):
 
 def main(folder, kills, seed):
     generator = random.Random(seed)
-    cli.NodeConfig = functools.partial(NodeConfig, masking=False, error_feedback=False, stand_in=True, queues=2,
-                                       ring_ports=2, restorable=True)
-    cli.NodeConfig.weight_codec, cli.NodeConfig.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
-    assert cli.NodeConfig(weight_codec="mx9", gradient_codec="mx9") == CONFIGS["mx9"]
+    node = functools.partial(NodeConfig, masking=False, error_feedback=False, stand_in=True, queues=2, ring_ports=2,
+                             restorable=True)
+    node.weight_codec, node.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
+    assert node(weight_codec="mx9", gradient_codec="mx9") == CONFIGS["mx9"]
+    train_module.NodeConfig = node
     log = folder / "log"
     whole, broken = folder / "whole", folder / "broken"
     pid = start(functools.partial(train, whole), log)

@@ -9,6 +9,7 @@ import pytest
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from host import cli
+from host.commands import train as train_module
 from host.commands import wave
 from host.driver.diagnosis import RingError
 from host.driver.errors import ConfigurationError
@@ -273,7 +274,7 @@ class TestTrain:
             raise error
             yield
 
-        monkeypatch.setattr(cli, "open_session", fail)
+        monkeypatch.setattr(train_module, "open_session", fail)
         assert run("train") == (1, "", f"error: {error}\n")
 
     def test_unknown_option(self, run):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from host import cli
+from host.commands import train as train_module
 from host.transports.session import Elapsed
 from tests.host.training.engine_ring import EngineRing, FarRing
 
@@ -32,7 +33,7 @@ def run(monkeypatch, capsys, tmp_path, rates):
                     EngineRing(nodes, words=config.activation_words, sequences=config.sequences))
             yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
-        monkeypatch.setattr(cli, "open_session", session)
+        monkeypatch.setattr(train_module, "open_session", session)
         monkeypatch.setattr(sys, "argv", ["gradring", "train", "--compute", "node", *map(str, options),
                                           "--output", str(tmp_path)])
         with pytest.raises(SystemExit) as caught:

@@ -14,6 +14,7 @@ import typer
 
 from host import cli, output
 from host.commands import launch
+from host.commands import train as train_module
 from sim.json_files import sealed
 
 #: Arguments without which a command ends before it takes its folder, or takes long.
@@ -135,7 +136,7 @@ def test_interrupted_build(run, folder, monkeypatch):
     def fail(*arguments, **options):
         raise ValueError("no compiler")
 
-    monkeypatch.setattr(cli, "open_session", fail)
+    monkeypatch.setattr(train_module, "open_session", fail)
     for file in ("report.json", "weights.npz", "timeline-chunks-2.png", "checkpoint.tar"):
         (folder / file).write_text("of the run before")
     for _ in range(2):

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from host import signals
 from host.models.digits import digits
 from host.relay import experiment, node_run
 from host.training import checkpoint
-from host.training import experiment as training
 from tests.host import rings
 
 
@@ -111,7 +111,7 @@ def test_second_signal(run, signalled, tmp_path, sets, line):
 
 def test_grace(run, signalled, monkeypatch, tmp_path):
     """A set that takes longer than the time for its end is given up."""
-    monkeypatch.setattr(training, "GRACE", 0.01)
+    monkeypatch.setattr(signals, "GRACE", 0.01)
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
     signalled(signal.SIGINT, at=1)
     begun = time.monotonic()

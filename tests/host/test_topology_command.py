@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from host import cli
+from host.commands import train as train_module
 from host.training import checkpoint
 from host.training import weight_files as weights
 from tests import mx5
@@ -120,7 +120,7 @@ def test_memories_of_the_fewest(run, monkeypatch):
         raise ValueError(f"{config.state_words} words, {config.ring_ports} ports, {nodes} nodes, {grid}")
         yield
 
-    monkeypatch.setattr(cli, "open_session", show)
+    monkeypatch.setattr(train_module, "open_session", show)
     code, out, err = run("train", "--topology", "2x2", "--hidden", 300, "--disable", "card1@1,node1@2")
     assert (code, err) == (1, "error: 32768 words, 2 ports, 4 nodes, (2, 2)\n")
     assert "  from step 3, disable node1: 1 node, flat\n" in out

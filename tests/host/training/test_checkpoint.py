@@ -14,8 +14,9 @@ import pytest
 from host.models.digits import Dataset, digits
 from host.models.text import Text, topics
 from host.output import OutputError
+from host.signals import Interrupted, Signals, handle_signals
 from host.training import checkpoint
-from host.training.experiment import Experiment, Interrupted, Keeper, Signals, watching
+from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import TrainingConfig
 from host.training.trainer import Run, train
@@ -237,7 +238,7 @@ class TestExperiment:
         before = signal.getsignal(signal.SIGTERM)
 
         def ask():
-            with watching() as signals:
+            with handle_signals() as signals:
                 os.kill(os.getpid(), signal.SIGTERM)
                 assert signals.asked == signal.SIGTERM
                 os.kill(os.getpid(), signal.SIGINT)
@@ -255,7 +256,7 @@ class TestExperiment:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         def ask():
-            with watching():
+            with handle_signals():
                 Signalled()
                 time.sleep(60)
 
@@ -265,7 +266,7 @@ class TestExperiment:
     def test_grace(self):
         """A step that takes longer than the grace is given up; one that has ended is not."""
         def ask(seconds, *, grace, ends=False):
-            with watching(grace=grace) as signals:
+            with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)
                 if ends:
                     signals.settle()

@@ -7,10 +7,11 @@ import pytest
 
 from host.driver.diagnosis import RingError
 from host.models.text import Text, topics
+from host.signals import Interrupted, Signals
 from host.topology.course import Course, Request
 from host.topology.grid import Shape
 from host.training import checkpoint
-from host.training.experiment import Experiment, Interrupted, Keeper, Signals
+from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.rings import Rings

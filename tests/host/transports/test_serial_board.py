@@ -16,6 +16,7 @@ import host.transports.serial_board
 from hdl.board import BOARDS
 from hdl.control.protocol import EventStatus, Operation, Space
 from host import cli
+from host.commands import train as train_module
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
@@ -287,7 +288,7 @@ def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
         raise LinkError("enough")
         yield
 
-    monkeypatch.setattr(cli, "open_session", open_session)
+    monkeypatch.setattr(train_module, "open_session", open_session)
     monkeypatch.setattr(sys, "argv", ["gradring", "train", "--hidden", "none", "--output", str(tmp_path), "--device",
                                       "/dev/null", *arguments])
     with pytest.raises(SystemExit):

@@ -1,0 +1,88 @@
+"""What is imported before a command is known, and signals while modules are imported."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from host import cli
+from host.commands.registry import COMMANDS
+from host.importing import ended_at_once
+
+ROOT = Path(__file__).parents[2]
+
+#: Prints the lines of the modules of this repository that a program has imported.
+COUNTED = """
+import atexit, runpy, sys
+from pathlib import Path
+
+def count():
+    root = Path.cwd()
+    files = {Path(module.__file__) for module in [*sys.modules.values()] if getattr(module, "__file__", None)}
+    folders = [root / name for name in ("hdl", "sim", "boards", "host", "gradring")]
+    own = [path for path in files if any(path.is_relative_to(folder) for folder in folders)]
+    print("\\nlines", sum(len(path.read_text().splitlines()) for path in own))
+
+atexit.register(count)
+"""
+
+
+def lines(program, *arguments):
+    printed = subprocess.run([sys.executable, "-c", COUNTED + program, *arguments], cwd=ROOT, capture_output=True,
+                             text=True, check=True, timeout=60).stdout
+    return int(printed.rsplit("lines ", 1)[1])
+
+
+def test_lines():
+    """The help, and the library, import little of the tree."""
+    command = "sys.argv[0] = 'gradring'; runpy.run_module('gradring', run_name='__main__')"
+    assert 1_000 < lines(command, "--help") <= 12_000
+    assert 100 < lines("import gradring") <= 15_000
+
+
+def test_registry():
+    """The help has the first sentence of each command's own."""
+    group = typer.main.get_command(cli.app)
+    assert list(group.commands) == list(COMMANDS)
+    for name, command in group.commands.items():
+        assert command.name == name
+        assert " ".join(command.help.split("\n\n")[0].split()) == COMMANDS[name].help
+
+
+def test_commands(run):
+    """Commands are found by name, and by a similar one where there is none."""
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(f"  {name} " in out for name in COMMANDS)
+    assert run("tran") == (2, "", "error: No such command 'tran'. Did you mean 'train'? ('gradring --help' shows "
+                                  "what there is)\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals(number):
+    """A signal ends a process at once while modules are imported; handlers are as before afterwards."""
+    before = signal.getsignal(number)
+    with ended_at_once():
+        assert signal.getsignal(number) is not before
+    assert signal.getsignal(number) is before
+    child = os.fork()
+    if not child:
+        signal.signal(number, signal.SIG_DFL)
+        with ended_at_once():
+            os.kill(os.getpid(), number)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + number
+
+
+def test_ignored():
+    """A signal that is ignored stays so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_at_once():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
