@@ -175,7 +175,7 @@ def planes_as_they_are(monkeypatch):
 def nodes_of(monkeypatch):
     """Has the program make nodes that other tests simulate too, by their name in tests/host/rings.py."""
     def use(name):
-        for module in (cli, quantize_command, late_options):
+        for module in (train_module, quantize_command, late_options):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
 
     return use

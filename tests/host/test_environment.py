@@ -12,6 +12,7 @@ import pytest
 from host import cli
 from host.commands import late_options
 from host.commands import quantize as quantize_command
+from host.commands import train as train_module
 from host.commands import wave as wave_command
 from host.reports import bench
 from host.reports.report import table
@@ -34,7 +35,7 @@ def run(monkeypatch, capsys):
     def stop(*arguments, **options):
         raise ToolError(BUILT)
 
-    for module in (cli, late_options, quantize_command, wave_command):
+    for module in (train_module, late_options, quantize_command, wave_command):
         monkeypatch.setattr(module, "open_session", refuse)
     monkeypatch.setattr(bench, "collect", stop)
     monkeypatch.setattr(execution, "execute", stop)

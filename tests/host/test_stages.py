@@ -27,7 +27,7 @@ import contextlib
 import sys
 from boards import bitstream, synth, verilog
 from host import cli
-from host.commands import quantize, wave
+from host.commands import quantize, train, wave
 from host.reports import bench
 from host.sweep import execution
 from sim.verilated.toolchain import ToolError
@@ -50,7 +50,7 @@ def execute(jobs, folder, *, engine, ended, tick):
     tick(execution.State(done=0, total=1, spent=1.0, left=100.0, running=[("build-digits-raw", "")]))
     last()
 
-for module in (cli, quantize, wave):
+for module in (train, quantize, wave):
     module.open_session = session
 bench.collect, execution.execute = collect, execute
 synth.execute = bitstream.plan = verilog.wrap = last
