@@ -277,7 +277,9 @@ def test_all_json_is_legal():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dump", "json.dumps"):
                 found.add(path.relative_to(ROOT / "host").as_posix())
-    # Digests of configurations and networks, texts of refusals, and what processes send each other.
-    assert found == {"output.py", "checkpoints/manifest.py", "memory/profile.py", "relay/edits.py", "relay/plan.py",
+    # Digests of configurations and networks, texts of refusals, what processes send each other, and options of
+    # commands.
+    assert found == {"output.py", "checkpoints/manifest.py", "make/commands.py", "memory/profile.py",
+                     "relay/edits.py", "relay/plan.py",
                      "sockets/format.py", "sweep/jobs.py", "sweep/local.py", "sweep/worker.py",
                      "training/checkpoint.py"}
