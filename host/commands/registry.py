@@ -1,7 +1,8 @@
 """The commands, each loaded when it is run or its help is asked for: a new command is entered here."""
 
+import functools
 import importlib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import typer
@@ -73,30 +74,25 @@ COMMANDS = {
 }
 
 
-class _Loaded(MutableMapping[str, Any]):
-    """Commands by name, which are imported when they are read."""
+@functools.cache
+def _load(name: str) -> Any:
+    """Import a command."""
+    entry = COMMANDS[name]
+    with ended_at_once():
+        app = getattr(importlib.import_module(entry.module), entry.name)
+    if not isinstance(app, typer.Typer):
+        function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(name, context_settings=entry.settings)(function)
+    command = main.get_command(app)
+    command.name = name
+    return command
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
+
+class _Commands(Mapping[str, Any]):
+    """Commands by name. A command is imported when it is read."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            entry = COMMANDS[name]
-            with ended_at_once():
-                command = getattr(importlib.import_module(entry.module), entry.name)
-            if not isinstance(command, typer.Typer):
-                app = typer.Typer(add_completion=False, rich_markup_mode=None)
-                app.command(name, context_settings=entry.settings)(command)
-                command = app
-            self._loaded[name] = main.get_command(command)
-            self._loaded[name].name = name
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
+        return _load(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -106,11 +102,11 @@ class _Loaded(MutableMapping[str, Any]):
 
 
 class CommandGroup(core.TyperGroup):
-    """Group of :data:`COMMANDS`, whose help loads none of them."""
+    """Group of :data:`COMMANDS`. Its help loads none of them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded()
+        self.commands = _Commands()  # type: ignore[assignment]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands with their help."""
