@@ -1,7 +1,7 @@
 # `make help` lists all targets, `make help-sim` the variables of one. host/make has both: it reads the variables of
 # make's command line from MAKEFLAGS, checks them, installs what the target needs into .venv, and runs its command.
 
-# Names of variables are in small letters and override those of the command line, but for PYTHON.
+# Of the variables below, only PYTHON can be set on the command line.
 
 # The Python that runs host/make, and makes .venv.
 PYTHON := python3

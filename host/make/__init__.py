@@ -1,1 +1,1 @@
-"""What `make` runs: targets, their variables, their virtual environment, by Python's own modules only."""
+"""What `make` runs: targets, their variables, their virtual environment, with the standard library only."""

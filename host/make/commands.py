@@ -41,12 +41,13 @@ def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) ->
 def _of_typer(command: Any) -> dict[str, Any]:
     """Options of a command of Typer, and its operand, which has no option."""
     rows = {}
-    for one in command.params:
-        longest = max(one.opts, key=len)
-        flags = [longest, *one.secondary_opts] if getattr(one, "is_flag", False) else []
+    for parameter in command.params:
+        longest = max(parameter.opts, key=len)
+        flags = [longest, *parameter.secondary_opts] if getattr(parameter, "is_flag", False) else []
         rows[longest] = _row(
-            longest if isinstance(one, core.TyperOption) else "", one.help, one.type_descriptor.annotation,
-            one.default if one.show_default else None, repeats=one.multiple, section=one.rich_help_panel or "",
+            longest if isinstance(parameter, core.TyperOption) else "", parameter.help,
+            parameter.type_descriptor.annotation, parameter.default if parameter.show_default else None,
+            repeats=parameter.multiple, section=parameter.rich_help_panel or "",
             values={"1": flags[:1], "0": flags[1:]} if flags else [])
     return rows
 
@@ -61,11 +62,11 @@ def _of_argparse(module: Any) -> dict[str, Any]:
             module.main(*[[]] * module.main.__code__.co_argcount)
         except _ParserError as caught:
             parser = caught.args[0]
-    return {max(one.option_strings, key=len): _row(
-        max(one.option_strings, key=len), one.help, one.type or str, one.default,
-        repeats=type(one).__name__ in ("_AppendAction", "_ExtendAction"),
-        values={"1": list(one.option_strings[-1:]), "0": []} if one.nargs == 0 else list(one.choices or ()))
-        for one in parser._actions if one.dest != "help"}
+    return {max(action.option_strings, key=len): _row(
+        max(action.option_strings, key=len), action.help, action.type or str, action.default,
+        repeats=type(action).__name__ in ("_AppendAction", "_ExtendAction"),
+        values={"1": list(action.option_strings[-1:]), "0": []} if action.nargs == 0 else list(action.choices or ()))
+        for action in parser._actions if action.dest != "help"}
 
 
 def _options(command: str) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _options(command: str) -> dict[str, Any]:
         if hasattr(module, "argparse"):
             rows = _of_argparse(module)
         elif hasattr(module, "typer"):
-            app = typer.Typer()
+            app = typer.Typer(add_completion=False)
             app.command()(module.main)
             rows = _of_typer(typer.main.get_command(app))
     return {name.lstrip("-").replace("-", "_").upper(): row for name, row in rows.items()}
@@ -90,7 +91,7 @@ def option_table() -> str:
     """The text of host/make/options.json: a line for each option of each command that is its target's only one."""
     groups = [table for target in read_tables().values() for table in (target, *target.get("modes", {}).values())]
     commands = dict.fromkeys(table["run"][0] for table in groups if len(table.get("run", ())) == 1)
-    found = {command: rows for command in commands if (rows := _options(command))}
+    tables = {command: rows for command in commands if (rows := _options(command))}
     return "{\n" + ",\n".join(f"{json.dumps(command)}: {{\n" + ",\n".join(
         f"  {json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()) + "}"
-        for command, rows in found.items()) + "}\n"
+        for command, rows in tables.items()) + "}\n"

@@ -26,7 +26,7 @@ def overview() -> str:
 
 
 def _values(variable: Variable) -> str:
-    """The kind of a variable's values, or those that there are."""
+    """The kind of a variable's values, or the list of them."""
     values = list(variable.values)
     text = " or ".join(values) if len(values) < 3 else ", ".join(values)
     if values:

@@ -52,21 +52,21 @@ def main(arguments: Sequence[str]) -> int:
     goal, *goals = arguments
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    letters, given = read_flags(os.environ.get(_FLAGS, ""))
-    environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *given)}
-    given.pop("PYTHON", None)  # the one that runs this
+    letters, values = read_flags(os.environ.get(_FLAGS, ""))
+    environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *values)}
+    values.pop("PYTHON", None)  # the one that runs this
     dry, show = bool(set(letters) & set("nqt")), not set(letters) & set("sqt")
     try:
         goals = list(dict.fromkeys([*goals, goal]))
-        check_known(goals, given)
-        chosen = {name: find_target(name).mode(given) for name in goals}
-        commands = {name: target.commands(given) for name, target in chosen.items()}[goal]
+        check_known(goals, values)
+        chosen = {name: find_target(name).mode(values) for name in goals}
+        commands = {name: target.commands(values) for name, target in chosen.items()}[goal]
         target = chosen[goal]
         if goal == "help" or goal.startswith("help-"):
             print(overview() if goal == "help" else manual(goal.removeprefix("help-")), flush=True)
             return 0
         if target.install:
-            install(target.needed(given), dry=dry, show=show)
+            install(target.needed(values), dry=dry, show=show)
         return _run(target, commands, environment, dry=dry, show=show)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -123,26 +123,26 @@ class Target:
     install: bool = True
     note: str = ""
 
-    def mode(self, given: Mapping[str, str]) -> "Target":
+    def mode(self, values: Mapping[str, str]) -> "Target":
         """This target, or the mode that a variable selects."""
-        return next((mode for name, mode in self.modes.items() if _on(given.get(name, ""))), self)
+        return next((mode for name, mode in self.modes.items() if _on(values.get(name, ""))), self)
 
-    def commands(self, given: Mapping[str, str]) -> list[list[str]]:
+    def commands(self, values: Mapping[str, str]) -> list[list[str]]:
         """Words of each command; raises ``ValueError`` if a value is wrong or missing."""
         commands = [shlex.split(command) for command in self.run]
         for name in self.needs:
-            if not given.get(name):
+            if not values.get(name):
                 raise ValueError(f"Variable {name} must be set for make {self.name}, not left out: 'make "
                                  f"help-{self.name}' shows it")
         for name, variable in self.variables.items():
-            if value := given.get(name) or variable.always:
+            if value := values.get(name) or variable.always:
                 commands[-1] += variable.words(name, value)
         return commands
 
-    def needed(self, given: Mapping[str, str]) -> list[str]:
+    def needed(self, values: Mapping[str, str]) -> list[str]:
         """Extras that the target needs with these variables."""
-        return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(given.get(name, ""))),
-                *(extra for name, extra in self.extras_unless_off.items() if given.get(name, "").lower() not in OFF)]
+        return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(values.get(name, ""))),
+                *(extra for name, extra in self.extras_unless_off.items() if values.get(name, "").lower() not in OFF)]
 
 
 def _on(value: str) -> bool:
@@ -205,18 +205,18 @@ def find_target(goal: str) -> Target:
     return targets()[goal]
 
 
-def check_known(goals: Sequence[str], given: Mapping[str, str]) -> None:
+def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
     """Raise ``ValueError`` unless each variable is one of a goal, with the others that are set."""
     chosen = [find_target(goal) for goal in goals]
-    known = {name: variable for target in chosen for name, variable in target.mode(given).variables.items()}
-    for wrong in (name for name in given if name not in known):
+    known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
+    for wrong in (name for name in values if name not in known):
         option = f"--{wrong.lower().replace('_', '-')}"
         meant = next((f": did you mean {name}?" for name, variable in known.items() if variable.option == option),
                      suggestion(known, wrong.upper()))
         for target in chosen:
             for selector, mode in target.modes.items():
                 if wrong in target.variables.keys() | mode.variables.keys():
-                    word = "without" if target.mode(given) is target else "with"
+                    word = "without" if target.mode(values) is target else "with"
                     raise ValueError(f"Variable {wrong} must be left out {word} {selector}{meant}")
         message = choice_error(f"Variable of make {' '.join(goals)}", known, wrong, listed=f"'make help-{goals[0]}'")
         raise ValueError(message.partition(": did")[0] + meant)
