@@ -47,7 +47,7 @@ def _of_typer(command: Any) -> dict[str, Any]:
         rows[longest] = _row(
             longest if isinstance(parameter, core.TyperOption) else "", parameter.help,
             parameter.type_descriptor.annotation, parameter.default if parameter.show_default else None,
-            repeats=parameter.multiple, section=parameter.rich_help_panel or "",
+            repeats=parameter.multiple or parameter.nargs < 0, section=parameter.rich_help_panel or "",
             values={"1": flags[:1], "0": flags[1:]} if flags else [])
     return rows
 

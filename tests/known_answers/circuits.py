@@ -1,0 +1,121 @@
+# amaranth: UnusedElaboratable=no
+"""Circuits of nodes as digests of their RTLIL, without the configuration's hash and without names."""
+
+import hashlib
+import random
+import re
+from typing import Any
+from unittest import mock
+
+from amaranth.back import rtlil
+
+from hdl.board import BOARDS, node_of
+from hdl.config import NodeConfig
+
+__all__ = ["COUNT", "SEED", "VALUES", "board_nodes", "digest", "draw", "node_config", "renamed"]
+
+#: Seed of :func:`draw`.
+SEED = 55
+#: Configurations that are kept.
+COUNT = 50
+
+#: A node with little memory, to which a draw adds options.
+_SMALL: dict[str, Any] = {"segment": 32, "gradient_words": 1024, "weight_words": 1024, "state_words": 512,
+                          "activation_words": 512, "program_depth": 16}
+
+#: Values that a draw gives to options, apart from what they are by default.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "lanes": (1, 2, 8), "segment": (64,), "state_planes": (0, 1), "ingress_segments": (2, 3), "update_lanes": (2, 4),
+    "update_interval": (2, 4, 8), "multiplier_dsps": (1, 2), "masking": (False,), "error_feedback": (False,),
+    "quantization": (True,), "stand_in": (True,), "compute": (1, 2), "far_words": (2048, 4096), "scale_mask": (True,),
+    "operands": ("bf16", "mx9"), "centroids": (4, 16), "sequences": (True,), "row_owners": (True,), "queues": (2, 3),
+    "versions": (True,), "program_banks": (2,),
+    "weight_codec": ("mx9", "bf16", "centroid16", "table32", "mxfp8_e4m3", "nvfp4"), "masters": (True,),
+    "gradient_codec": ("raw", "mx6", "bf16", "mxfp4_e2m1"), "nodes_max": (1, 4, 255), "ring_ports": (2,),
+    "replay": (True,), "rounds": (True,), "role": ("worker", "server"), "fetch_formats": (True,),
+    "one_owner": (True,), "interleaved": (True,), "throttles": (True,), "restorable": (True,),
+    "tenants": (2,), "slots": (True,), "jobs": (2,), "messages": (True,), "element": ("int16",),
+}
+
+#: Options without which some others are refused.
+_COMPANIONS: dict[str, dict[str, Any]] = {
+    "rounds": {"queues": 2, "replay": True, "stand_in": True}, "slots": {"queues": 2, "replay": True},
+    "jobs": {"queues": 2, "replay": True, "slots": True}, "messages": {"queues": 2, "replay": True, "slots": True},
+    "role": {"masking": False, "error_feedback": False, "far_words": 4096, "compute": 0},
+    "fetch_formats": {"role": "worker", "compute": 1},
+    "centroids": {"compute": 1}, "operands": {"compute": 1}, "sequences": {"compute": 1},
+    "row_owners": {"compute": 1}, "scale_mask": {"compute": 1}, "far_words": {"compute": 1},
+    "versions": {"queues": 2}, "program_banks": {"queues": 2},
+    "element": {"lanes": 1, "state_planes": 0, "state_words": 32, "nodes_max": 1},
+}
+
+
+def node_config(options: dict[str, Any]) -> NodeConfig:
+    """The configuration that has these options, by their names in answers.json."""
+    return NodeConfig(**options)
+
+
+def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
+    """Options of a legal node, with one that is not as by default."""
+    while True:
+        names = [first, *(name for name in VALUES if name != first and generator.random() < 0.15)]
+        options = dict(_SMALL)
+        for name in reversed(names):
+            options |= _COMPANIONS.get(name, {}) | {name: generator.choice(VALUES[name])}
+        try:
+            node_config(options)
+        except ValueError:
+            continue
+        return options
+
+
+def draw(count: int) -> list[dict[str, Any]]:
+    """Options of legal nodes by :data:`SEED`: each option in turn is not as by default, with some of the rest."""
+    generator = random.Random(SEED)
+    names = list(VALUES)
+    return [_drawn(generator, names[number % len(names)]) for number in range(count)]
+
+
+def board_nodes() -> dict[str, NodeConfig]:
+    """Configurations of all boards' nodes that differ, by the name of the first board that has them."""
+    nodes: dict[NodeConfig, str] = {}
+    for name, board in BOARDS.items():
+        nodes.setdefault(board.node, name)
+    return {name: node for node, name in nodes.items()}
+
+
+#: A name of RTLIL, and the beginning of a line that has what is no name of ours: the kind of a cell, and the names of
+#: its ports, of parameters and of attributes.
+_NAME = re.compile(r"\\[^\s]+|\$[\w.$:]+")
+_KEYWORD = re.compile(r"\s*(?:cell|parameter(?: signed)?|attribute|connect) \S+")
+
+
+def renamed(text: str) -> str:
+    """RTLIL with all names replaced by numbers in the order in which they come, and without names of enumerations."""
+    numbers: dict[str, str] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"\\{len(numbers)}")
+
+    lines, primitive = [], False
+    for line in text.split("\n"):
+        word, _, rest = line.lstrip().partition(" ")
+        if word == "attribute" and rest.startswith("\\enum_"):
+            continue
+        if word == "cell":
+            primitive = rest.startswith("$")
+        if word in ("parameter", "attribute") or (primitive and word in ("cell", "connect")):
+            match = _KEYWORD.match(line)
+            assert match is not None
+            lines.append(match[0] + _NAME.sub(number, line[match.end():]))
+        else:
+            lines.append(_NAME.sub(number, line))
+        primitive = primitive and word != "end"
+    return "\n".join(lines)
+
+
+def digest(config: NodeConfig) -> dict[str, Any]:
+    """Digest and lines of a node's RTLIL."""
+    with mock.patch.object(NodeConfig, "hash", 0):
+        text = renamed(rtlil.convert(node_of(config), name="node", emit_src=False))
+    return {"rtlil": hashlib.sha256(text.encode()).hexdigest()[:32], "lines": text.count("\n")}

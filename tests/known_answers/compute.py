@@ -1,0 +1,76 @@
+"""Answers of runs and circuits, computed again; and their comparison with the kept ones."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.known_answers import circuits, runs
+
+__all__ = ["PATH", "board", "configuration", "differences", "kept", "run", "trained_by_gloo"]
+
+#: The kept answers.
+PATH = Path(__file__).with_name("answers.json")
+_ROOT = Path(__file__).resolve().parents[2]
+#: Seconds of the longest run, with its builds on a busy machine.
+_TIMEOUT = 3600
+
+
+def kept() -> dict[str, Any]:
+    """The kept answers: of runs and of boards by name, and of configurations by their options in JSON."""
+    answers: dict[str, Any] = json.loads(PATH.read_text())
+    return answers
+
+
+def run(name: str, folder: Path) -> Any:
+    """Answer of a run, whose files are written to ``folder``.
+
+    Raises
+    ------
+    RuntimeError
+        The command fails; the message has its output.
+    """
+    weights = folder / "weights.txt"
+    process = subprocess.run([sys.executable, "-m", "gradring", *runs.command(name, folder)], cwd=_ROOT, text=True,
+                             capture_output=True, timeout=_TIMEOUT, check=False,
+                             env={**os.environ, "WEIGHTS": str(weights)})
+    if process.returncode:
+        raise RuntimeError(f"{name} ended with exit code {process.returncode}:\n{process.stdout}{process.stderr}")
+    answer = runs.answer(name, folder)
+    if name == "launch":
+        answer["as_gloo"] = weights.read_text() == trained_by_gloo(folder)
+    return answer
+
+
+def trained_by_gloo(folder: Path) -> str:
+    """Digest of the weights that the script of ``launch`` has with two ranks of gloo on this machine."""
+    weights = folder / "gloo.txt"
+    subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", runs.DDP], cwd=_ROOT,
+                   capture_output=True, timeout=_TIMEOUT, check=True,
+                   env={**os.environ, "WEIGHTS": str(weights), "OMP_NUM_THREADS": "1"})
+    return weights.read_text()
+
+
+def board(name: str) -> dict[str, Any]:
+    """Circuit of a board's nodes."""
+    return circuits.digest(circuits.board_nodes()[name])
+
+
+def configuration(options: dict[str, Any]) -> dict[str, Any]:
+    """Circuit of a node with some options."""
+    return circuits.digest(circuits.node_config(options))
+
+
+def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
+    """Lines about each value that is not as it was kept."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for name in [*expected, *(name for name in actual if name not in expected)]:
+            yield from differences(expected.get(name), actual.get(name), f"{path}.{name}" if path else name)
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for index, values in enumerate(zip(expected, actual, strict=True)):
+            yield from differences(*values, f"{path}[{index}]")
+    elif expected != actual:
+        yield f"{path}: {actual!r}, kept {expected!r}"
