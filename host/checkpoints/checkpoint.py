@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
+from hdl.ring.topology import RingTopology
 from host.checkpoints.archive import Archive, listed, open_archive, pack
 from host.checkpoints.contents import pack_state, unpack_state
 from host.checkpoints.device_frame import (
@@ -288,7 +289,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:
     """Raise ``WrongPeersError`` unless the target is such a ring, and all of its nodes answer."""
-    topology = ring.topology
+    topology = RingTopology(ring.nodes)
     peers = [[topology.predecessor(rank), topology.successor(rank)] for rank in range(ring.nodes)]
     if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
         raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hdl.config import WORKER, NodeConfig
 from hdl.control.protocol import Operation
 from hdl.control.registers import REGISTERS, Access, register
+from hdl.ring.topology import RingTopology
 from host.checkpoints.frame_programs import (
     forget_programs,
     load_programs,
@@ -126,10 +127,11 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
     RuntimeError
         A program runs.
     """
-    ring.wait()
-    ring.quiesce()
-    epoch, collective = ring.numbers
-    peers = [[ring.topology.predecessor(rank), ring.topology.successor(rank)] for rank in range(ring.nodes)]
+    ring.commands.wait()
+    ring.collectives.quiesce()
+    epoch, collective = ring.commands.numbers
+    topology = RingTopology(ring.nodes)
+    peers = [[topology.predecessor(rank), topology.successor(rank)] for rank in range(ring.nodes)]
     devices, nodes = ring.devices, []
     regions, programs = program_regions(ring), program_fields(ring)
     windows: Sequence[Windows]
@@ -178,7 +180,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     devices = ring.devices
     catch_up(ring, frame.fields["nodes"])
     _take_flags(ring)
-    ring.clear_counters()  # pending gradients are counted as computed
+    ring.counters.clear()  # pending gradients are counted as computed
     write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])
                         for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
@@ -204,7 +206,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     for one in pending:
         one.result()
     load_programs(ring, frame.fields, frame.regions)
-    ring.go_on_from(frame.fields["ring"]["epoch"], frame.fields["ring"]["collective"])
+    ring.commands.resume_from(frame.fields["ring"]["epoch"], frame.fields["ring"]["collective"])
 
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
@@ -216,9 +218,9 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
     ReadBackError
         A node holds something else.
     """
-    numbers = ring.numbers
+    numbers = ring.commands.numbers
     found = read(ring, windows_of(frame))
-    ring.go_on_from(*numbers)
+    ring.commands.resume_from(*numbers)
     for node, expected in zip(found.fields["nodes"], frame.fields["nodes"], strict=True):
         rank = node["rank"]
         for space, windows in expected["windows"].items():
@@ -257,9 +259,9 @@ def scrub(ring: Ring) -> None:
 
 def digest(ring: Ring, live: Live | None = None) -> str:
     """SHA-256 of everything that a frame has, by default of the whole nodes, but for numbers, which go on."""
-    numbers = ring.numbers
+    numbers = ring.commands.numbers
     found = read(ring, live)
-    ring.go_on_from(*numbers)
+    ring.commands.resume_from(*numbers)
     found.fields["ring"] |= {"epoch": 0, "collective": 0}
     if "banks" in found.fields:
         found.fields["banks"]["latest"] = 0  # numbers of edits are used once

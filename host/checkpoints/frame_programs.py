@@ -44,27 +44,28 @@ def commands(data: bytes) -> list[Command]:
 
 def program_regions(ring: Ring) -> dict[str, bytes]:
     """Commands that nodes have confirmed, by the names of regions."""
-    kept = [(program_region, ring.loaded[1]), (idle_region, [] if ring.staged is None else ring.staged[1])]
+    staged = ring.programs.staged
+    kept = [(program_region, ring.programs.loaded[1]), (idle_region, [] if staged is None else staged[1])]
     return {region(rank, queue): b"".join(command.words().astype("<u4").tobytes() for command in mine)
             for region, programs in kept for rank, queues in enumerate(programs) for queue, mine in enumerate(queues)}
 
 
 def program_fields(ring: Ring) -> ProgramFields:
     """Lengths and digests of programs, and the state of both banks."""
-    regions, staged = program_regions(ring), ring.staged
+    regions, staged = program_regions(ring), ring.programs.staged
 
     def listed(programs: _Programs, rank: int, region: Any) -> list[list[Any]]:
         return [[len(mine), hashlib.sha256(regions[region(rank, queue)]).hexdigest()]
                 for queue, mine in enumerate(programs[rank])] if programs else []
 
-    nodes = [{"model": ring.loaded[0], "programs": listed(ring.loaded[1], rank, program_region)}
+    nodes = [{"model": ring.programs.loaded[0], "programs": listed(ring.programs.loaded[1], rank, program_region)}
              for rank in range(ring.nodes)]
     if not _banked(ring):
         return ProgramFields(nodes, {})
     for rank, node in enumerate(nodes):
         node["idle"] = [] if staged is None else listed(staged[1], rank, idle_region)
     return ProgramFields(nodes, {"banks": {
-        "set": ring.next_set or 0, "latest": _latest(ring), "model": 0 if staged is None else staged[0],
+        "set": ring.programs.next_set or 0, "latest": _latest(ring), "model": 0 if staged is None else staged[0],
         "due": None if staged is None else staged[2]}})
 
 
@@ -85,31 +86,31 @@ def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, b
     banks = fields.get("banks", {"set": 0, "latest": 0, "model": 0, "due": None})
     runs = all(map(any, programs))
     if not _banked(ring) or not (runs or any(idle)):
-        ring.load_programs(programs, model=model)
+        ring.programs.load(programs, model=model)
         return
     first, due = banks["set"], banks["due"]
     # Later edits have numbers above those of the source, and of the target.
     number = max(_latest(ring), banks["latest"] - 2) + 1
     given = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
-    ring.load_programs(given, model=(model - 1) % 256)  # so that the two banks have different numbers
+    ring.programs.load(given, model=(model - 1) % 256)  # so that the two banks have different numbers
     _stage(ring, given, model=model)  # which takes back an edit that waits
-    ring.begin_set(first)
+    ring.programs.begin_set(first)
     _edit(ring, number=number, first=first, region="program")
-    ring.begin_set(first)
+    ring.programs.begin_set(first)
     if not runs:
-        ring.load_programs(programs, model=model)
+        ring.programs.load(programs, model=model)
     if any(idle):
         _stage(ring, idle, model=banks["model"])
         if due is None:
             if all(map(any, idle)):  # an EDIT is for programs of all nodes
                 with _compared(ring, "idle"):
-                    ring.compare_staged(number=number + 1)
+                    ring.programs.compare_staged(number=number + 1)
             return
         if due != first:
-            ring.begin_set(due)
+            ring.programs.begin_set(due)
         _edit(ring, number=number + 1, first=due, region="idle")
         if due != first:  # the set is over, and the edit waits until it is run again
-            ring.begin_set(first)
+            ring.programs.begin_set(first)
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
@@ -130,17 +131,17 @@ def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
 
 def forget_programs(ring: Ring) -> None:
     """Overwrite what was loaded, and leave no program."""
-    idle = [] if ring.staged is None else ring.staged[1]
-    for programs, other in ((ring.loaded[1], False), (idle, True)):
+    idle = [] if ring.programs.staged is None else ring.programs.staged[1]
+    for programs, other in ((ring.programs.loaded[1], False), (idle, True)):
         for rank, queues in enumerate(programs):
             device = ring.devices[rank]
             for queue, mine in enumerate(queues if device.config.queues > 1 else []):
                 device.load_program(queue, [device.named(Command(operation=Operation.QUIESCE))] * len(mine),
                                     idle=other)
     if idle:
-        ring.drop_staged()
-    if ring.loaded[1]:
-        ring.load_programs([[[] for _ in range(device.config.queues)] for device in ring.devices])
+        ring.programs.drop_staged()
+    if ring.programs.loaded[1]:
+        ring.programs.load([[[] for _ in range(device.config.queues)] for device in ring.devices])
 
 
 def _banked(ring: Ring) -> bool:
@@ -154,13 +155,13 @@ def _latest(ring: Ring) -> int:
 
 
 def _stage(ring: Ring, programs: _Programs, *, model: int) -> None:
-    for _ in ring.stage_programs(programs, model=model):
+    for _ in ring.programs.stage(programs, model=model):
         pass
 
 
 def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
     with _compared(ring, region):
-        ring.edit_programs(number=number, set=first)
+        ring.programs.edit(number=number, set=first)
 
 
 @contextlib.contextmanager

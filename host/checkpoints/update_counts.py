@@ -48,7 +48,7 @@ def catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
     before = [device.read_memory(space, 0, GROUP) for device, space in zip(ring.devices, spaces, strict=True)]
     try:
         for _ in range(count):
-            ring.broadcast(GROUP, root=ring.nodes - 1)
+            ring.collectives.broadcast(GROUP, root=ring.nodes - 1)
     finally:
         ring.recover()
         for device, space, words in zip(ring.devices, spaces, before, strict=True):

@@ -15,8 +15,8 @@ from host.commands.run_files import FILES
 from host.commands.run_options import COUNT, check_range
 from host.commands.slot_links import SLOTS, with_links
 from host.driver.device import Device
+from host.driver.devices import TIMEOUT
 from host.driver.memory import fitted
-from host.driver.nodes import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
 from host.models.digits import digits
@@ -92,7 +92,7 @@ def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Sess
         port_time = PortTime(lambda: simulation.cycle, LATENCY)
         own = Ring([Device(BackdoorTransport(SharedTransport(time, rank), simulation, rank, node, port_time), node,
                            name=f"node {rank}") for rank in range(job, len(first), JOBS)], timeout=timeout)
-        own.go_on_from(*ring.numbers)
+        own.commands.resume_from(*ring.commands.numbers)
         sessions.append(Session(own, node, opened.seconds, lambda: simulation.cycle, port_time, []))
     return sessions
 

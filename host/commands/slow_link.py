@@ -92,7 +92,7 @@ def deal(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[s
     ratio = tried["one_owner"] / tried["turn"]
     say(f"dense update of {length:,}: {tried['turn']:,} cycles with groups in turn, {tried['one_owner']:,} with "
         f"those of rank {slowest} alone ({ratio:.3f})")
-    ring.deal_to(dealing.owner)
+    ring.partition.set_root(dealing.owner)
     return {"owner": dealing.owner, "rates": list(dealing.rates), "slowest": slowest, "cycles": tried,
             "modelled": {"turn": dealing.cycles[None], "one_owner": dealing.cycles[slowest]},
             "order": _order(dealing)}
@@ -108,6 +108,6 @@ def _order(dealing: Dealing) -> str:
 def _tried(ring: Ring, length: int, owner: int | None) -> int:
     """Cycles of an update without state, of dense gradients."""
     gradients = np.random.default_rng(0).standard_normal(length).astype(np.float32)
-    ring.write_gradients([gradients] * ring.nodes)
-    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.0))
-    return ring.fused_update(length, owner=owner).cycles
+    ring.memory.write_gradients([gradients] * ring.nodes)
+    ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.0))
+    return ring.collectives.fused_update(length, owner=owner).cycles

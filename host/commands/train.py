@@ -38,10 +38,10 @@ from host.commands.topology_options import (
     course_of,
     lines,
 )
+from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.memory import fitted
-from host.driver.nodes import TIMEOUT
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig

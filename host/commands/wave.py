@@ -51,14 +51,14 @@ def wave_command(
         with open_session(config, nodes=nodes, wave=output, announce=progress.stage) as session:
             progress.stage("run")
             ring = session.ring
-            ring.require(allocation)
+            ring.memory.require(allocation)
             generator = np.random.default_rng(0)
             gradients = generator.standard_normal((nodes, length)).astype(np.float32)
             gradients[generator.random((nodes, length)) < 0.5] = 0
-            ring.write_weights(np.zeros(length, dtype=np.float32))
-            ring.write_gradients(list(gradients))
-            ring.write_settings(SGD(learning_rate=0.1).settings(1, gradient_scale=1 / nodes))
-            outcome = ring.fused_update(length)
+            ring.memory.write_weights(np.zeros(length, dtype=np.float32))
+            ring.memory.write_gradients(list(gradients))
+            ring.settings.write(SGD(learning_rate=0.1).settings(1, gradient_scale=1 / nodes))
+            outcome = ring.collectives.fused_update(length)
             cycles = session.cycle
             progress.stage("names")
             names = name_values(config, output, nodes=nodes)

@@ -12,7 +12,6 @@ Example
 import dataclasses
 from collections.abc import Sequence
 
-from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer
 from host.driver.ring import Ring
 from sim.golden.ring import PACKET_OVERHEAD
@@ -71,14 +70,14 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
     if ring.nodes < 2:
         return (1.0,) * ring.nodes
     room = min(device.config.weight_words for device in ring.devices)
-    short, long = (min(segments * ring.segment, room) for segments in _SEGMENTS)
+    short, long = (min(segments * ring.formats.segment, room) for segments in _SEGMENTS)
     if short == long:
         raise ValueError(f"Weight memory must have room for more than {short:,} elements for links to be measured, "
                          f"not for {room:,}")
-    words = (long - short) * (1 + PACKET_OVERHEAD / ring.segment)
+    words = (long - short) * (1 + PACKET_OVERHEAD / ring.formats.segment)
     costs = []
     for root in range(ring.nodes):
-        cycles = [ring.submit(Operation.BROADCAST, Buffer("weights", 0, length), root=root).result().cycles
+        cycles = [ring.collectives.broadcast(Buffer("weights", 0, length), root=root).cycles
                   for length in (short, long)]
         costs.append(max((cycles[1] - cycles[0]) / words, 1.0))
     fastest, slowest = min(costs), max(costs)
@@ -107,7 +106,8 @@ def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, 
     if ring.nodes < 2:
         return Dealing(owner=None, rates=tuple(rates), cycles={None: 0.0})
     best, cycles = best_owner(length, ring.nodes, rates=rates, least_gain=LEAST_GAIN, latency=latency,
-                              segment=ring.segment, credits=config.ingress_segments,
+                              segment=ring.formats.segment, credits=config.ingress_segments,
                               update_rate=config.update_lanes / config.update_interval)
-    has_room = min(device.config.state_words for device in ring.devices) >= length or not (planes or ring.has_master)
+    has_state = planes or ring.formats.has_master
+    has_room = min(device.config.state_words for device in ring.devices) >= length or not has_state
     return Dealing(owner=best if config.one_owner and has_room else None, rates=tuple(rates), cycles=cycles)

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+from host.driver.command import Event
 from host.driver.inference import Integers
 from host.driver.masking import Matrices
+from host.driver.trace import TraceRecord
 
-__all__ = ["InferOutcome", "MaskOutcome", "Outcome", "SparsifyOutcome"]
+__all__ = ["InferOutcome", "ListsOutcome", "MaskOutcome", "Outcome", "Passes", "SparsifyOutcome"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,3 +85,39 @@ class InferOutcome:
     cycles: int
     multiplied: int
     commands: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListsOutcome:
+    """End of a list on all nodes that have run it.
+
+    Members
+    -------
+    cycles : int
+        On the node where it took longest.
+    multiplied : int
+        Cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes.
+    """
+
+    cycles: int
+    multiplied: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Result of a run.
+
+    Members
+    -------
+    events : list of list of Event
+        Events of each node, those of its first queue before those of the next.
+    traces : list of list of TraceRecord
+        Starts and ends of its commands; empty where they were not asked for, and on nodes with one queue.
+    outcome : Outcome
+        Cycles from the first start to the last end, of the node on which they were most. Without traces, the sum of
+        the cycles that its commands took.
+    """
+
+    events: list[list[Event]]
+    traces: list[list[TraceRecord]]
+    outcome: Outcome

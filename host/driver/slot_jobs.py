@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from hdl.ring.slots.job_table import JobFrame
 from host.driver.device import Device
+from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError
-from host.driver.nodes import TIMEOUT
 from host.driver.ring import Ring
 
 __all__ = ["place_nodes", "rings_of_jobs"]

@@ -10,7 +10,7 @@ from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.words import pack, places
 
-__all__ = ["NodeProgram", "Staged", "commands_of", "digest", "named", "place_behind"]
+__all__ = ["NodeProgram", "Staged", "commands_of", "digest", "end_slot", "named"]
 
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
@@ -50,8 +50,8 @@ def named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
     return [device.named(command) for command in commands_of(program, queue)]
 
 
-def place_behind(device: Device, program: NodeProgram) -> int:
-    """Place behind the last command of a node's last queue."""
+def end_slot(device: Device, program: NodeProgram) -> int:
+    """Slot after the last command of a node's last queue."""
     return len(commands_of(program, device.config.queues - 1))
 
 
@@ -63,7 +63,7 @@ def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
         for command in named(device, program, queue):
             found = zlib.crc32(command.words().tobytes(), found)
     for _ in range(staged.comparisons):
-        found = _header(found, staged, queue=queues - 1, slot=place_behind(device, program))
+        found = _header(found, staged, queue=queues - 1, slot=end_slot(device, program))
     return found
 
 

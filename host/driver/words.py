@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Words", "fields", "pack", "places"]
+__all__ = ["Vector", "Words", "fields", "pack", "places"]
 
 Words = NDArray[np.uint32]
+
+Vector = NDArray[Any]
+"""Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
 
 
 def places(layout: Any) -> dict[str, tuple[int, int]]:

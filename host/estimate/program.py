@@ -186,8 +186,8 @@ class Step:
         ring = self._ring
         if self._computer is not None:
             self._computer.prepare()
-        ring.load_programs([self._program.commands(rank, NODES) for rank in range(NODES)])
-        ring.write_settings(_SETTINGS)
+        ring.programs.load([self._program.commands(rank, NODES) for rank in range(NODES)])
+        ring.settings.write(_SETTINGS)
 
     def measure(self) -> Measured:
         """Run the step from the same weights as ever: short ones several times."""
@@ -200,26 +200,26 @@ class Step:
         self._begin()
         first = self._opened.simulation.cycle
         self._give()
-        found = self._ring.run_programs(collectives=self._program.collectives)
+        found = self._ring.programs.run(collectives=self._program.collectives)
         cycles = found.outcome.cycles
         if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
             cycles = max(record.time for trace in found.traces for record in trace) - first
-        return cycles, self._ring.read_weights(self._length).tobytes()
+        return cycles, self._ring.memory.read_weights(self._length).tobytes()
 
     def durations(self) -> list[int]:
         """Cycles of each command that computes, of the node where it took longest."""
         self._begin()
         self._give()
-        found = self._ring.run_programs(collectives=self._program.collectives)
+        found = self._ring.programs.run(collectives=self._program.collectives)
         return [max(ends) for ends in zip(*map(_durations, found.traces), strict=True)]
 
     def _begin(self) -> None:
-        self._ring.distribute(self._weights)
-        self._ring.clear_state(self._length)
+        self._ring.collectives.distribute(self._weights)
+        self._ring.memory.clear_state(self._length)
 
     def _give(self) -> None:
         if self._computer is None:
-            self._ring.write_gradients(list(self._gradients), self._staged)
+            self._ring.memory.write_gradients(list(self._gradients), self._staged)
         else:
             self._computer.give(self._shares)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from hdl.board import node_of
 from host.driver.device import Device
-from host.driver.nodes import TIMEOUT
+from host.driver.devices import TIMEOUT
 from host.driver.ring import Ring
 from host.estimate.machine import NODES, Machine
 from host.estimate.slow_port import SlowPortNode

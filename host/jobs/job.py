@@ -199,16 +199,16 @@ class Job:
         self._start()
         if places is None:
             buffers = self._slots.borrow(values.shape[1])
-            if ring.has_residual:
-                ring.clear_residual(buffers)
+            if ring.formats.has_residual:
+                ring.memory.clear_residual(buffers)
         else:
             buffers = self._slots.bring(places)
-        ring.write_gradients(list(values), buffers)
+        ring.memory.write_gradients(list(values), buffers)
         sent, chosen = values.view(np.uint32), 0
         if places is not None and self._density is not None:
             sent, chosen = self._sparsify(values, places, buffers, key=(int(places[0]), len(places)))
-        outcome = ring.all_reduce(buffers)
-        found = ring.read_gradients(buffers)
+        outcome = ring.collectives.all_reduce(buffers)
+        found = ring.memory.read_gradients(buffers)
         traffic = None
         if self._model is not None:
             total, traffic = self._model.all_reduce(sent, places)
@@ -242,8 +242,8 @@ class Job:
             self._thresholds.clear()
         for _, places in self._parts:
             buffers = self._slots.bring(places)
-            self._ring.distribute(array[places], buffers)
-            self._slots.weights[places] = self._ring.read_weights(buffers, ranks=[0])[0]
+            self._ring.collectives.distribute(array[places], buffers)
+            self._slots.weights[places] = self._ring.memory.read_weights(buffers, ranks=[0])[0]
             if self._model is not None:
                 self._model.load(array[places].view(np.uint32), places, fresh=fresh)
         self._loaded = True
@@ -295,14 +295,14 @@ class Job:
         buffers = self._slots.bring(places)
         settings = dataclasses.replace(optimizer.settings(number, gradient_scale=1 / self.nodes),
                                        packed_state=self._packed and bool(optimizer.planes))
-        ring.write_gradients(list(gradients), buffers)
+        ring.memory.write_gradients(list(gradients), buffers)
         sent, chosen = gradients.view(np.uint32), 0
         if self._density is not None:
             sent, chosen = self._sparsify(gradients, places, buffers, key=(int(places[0]), len(places)))
-        ring.write_settings(settings)
-        outcome = ring.fused_update(buffers)
+        ring.settings.write(settings)
+        outcome = ring.collectives.fused_update(buffers)
         ranks = None if self._model is not None else [0]
-        found = ring.read_weights(buffers, ranks=ranks)
+        found = ring.memory.read_weights(buffers, ranks=ranks)
         self._slots.weights[places] = found[0]
         traffic = None
         if self._model is not None:
@@ -388,7 +388,7 @@ class Job:
         """Have nodes choose what they send: that, and the cycles that it takes."""
         threshold = self._threshold(key)
         bound = threshold.choose(list(gradients))
-        outcome = self._ring.sparsify(buffers, threshold=bound)
+        outcome = self._ring.local.sparsify(buffers, threshold=bound)
         threshold.observe(sum(outcome.dropped))
         if self._model is None:
             return gradients.view(np.uint32), outcome.cycles
@@ -409,13 +409,13 @@ class Job:
 
     def _start(self) -> None:
         """Begin to count."""
-        self._ring.clear_counters()
+        self._ring.counters.clear()
         self._begun = self._session.elapsed, self._session.seconds
 
     def _cost(self, elements: int, outcome: Outcome, chosen: int, traffic: "Traffic | None") -> Figures:
         """Figures since :meth:`_start`."""
         assert self._begun is not None
-        words = [counters["WORDS_SENT"] for counters in self._ring.counters()]
+        words = [counters["WORDS_SENT"] for counters in self._ring.counters.read()]
         elapsed, seconds = self._session.elapsed.since(self._begun[0]), self._session.seconds - self._begun[1]
         cost = Figures(elements=elements, commands=1, cycles=outcome.cycles, sparsify_cycles=chosen, words=sum(words),
                        host_cycles=max(elapsed.cycles - outcome.cycles - chosen, 0), seconds=seconds)

@@ -13,7 +13,7 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer, Buffers
 from host.driver.memory import Allocation
-from host.driver.ring import Ring
+from host.driver.protocols import VectorRing
 from host.jobs.model import Places
 
 __all__ = ["Slot", "Slots", "largest_part", "parts_of"]
@@ -96,7 +96,7 @@ class Slots:
         Weights that all nodes have, of the whole vector.
     """
 
-    def __init__(self, ring: Ring, lengths: list[int], *, length: int, planes: int, packed_state: bool,
+    def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,
                  errors: bool, updates: bool) -> None:
         self._ring, self._planes, self._packed, self._errors = ring, planes, packed_state, errors
         self._updates = updates
@@ -108,22 +108,22 @@ class Slots:
             for slot in self._slots:
                 for name in ("gradients", "weights", "state", "errors"):
                     if getattr(slot.buffers, name) is not None:
-                        ring.allocator.free(getattr(slot.buffers, name))
+                        ring.memory.allocator.free(getattr(slot.buffers, name))
             self._slots = [self._allocate(max(lengths))]
         self.weights = np.zeros(length, np.float32)
         rows = (ring.nodes, length)
         self.contents: dict[str, npt.NDArray[np.float32]] = {
             f"state_{plane}": np.zeros(length, np.float32) for plane in range(planes)}
-        if updates and ring.weight_codec != RAW:
+        if updates and ring.formats.weight_codec != RAW:
             self.contents["master"] = np.zeros(length, np.float32)
         if errors:
             self.contents["errors"] = np.zeros(rows, np.float32)
-        if ring.has_residual:
+        if ring.formats.has_residual:
             self.contents["residual"] = np.zeros(rows, np.float32)
 
     def _allocate(self, length: int) -> Slot:
-        return Slot(self._ring.allocate(Allocation(length=length, planes=self._planes, packed_state=self._packed,
-                                                   errors=self._errors)))
+        return Slot(self._ring.memory.allocate(Allocation(
+            length=length, planes=self._planes, packed_state=self._packed, errors=self._errors)))
 
     @property
     def longest(self) -> int:
@@ -149,7 +149,7 @@ class Slots:
     def borrow(self, length: int) -> Buffers:
         """Buffers for a vector that is not part of the job's, whose weights and state nobody needs."""
         slot = next(slot for slot in self._slots if slot.buffers.length >= length)
-        if self._ring.has_residual:
+        if self._ring.formats.has_residual:
             self.empty(slot)
         return slot.of(length)
 
@@ -180,23 +180,23 @@ class Slots:
     def _read(self, places: Places, buffers: Buffers) -> None:
         ring, contents = self._ring, self.contents
         for plane in range(self._planes):
-            contents[f"state_{plane}"][places] = ring.read_state(buffers, plane, packed_state=self._packed)
+            contents[f"state_{plane}"][places] = ring.memory.read_state(buffers, plane, packed_state=self._packed)
         if "master" in contents:
-            contents["master"][places] = ring.read_master(buffers)
+            contents["master"][places] = ring.memory.read_master(buffers)
         if self._errors:
-            contents["errors"][:, places] = ring.read_errors(buffers)
-        if ring.has_residual:
-            contents["residual"][:, places] = ring.read_residual(buffers)
+            contents["errors"][:, places] = ring.memory.read_errors(buffers)
+        if ring.formats.has_residual:
+            contents["residual"][:, places] = ring.memory.read_residual(buffers)
 
     def _write(self, places: Places, buffers: Buffers) -> None:
         ring, contents = self._ring, self.contents
         if self._updates:
-            ring.write_weights(self.weights[places], buffers)
+            ring.memory.write_weights(self.weights[places], buffers)
         for plane in range(self._planes):
-            ring.write_state(contents[f"state_{plane}"][places], plane, buffers, packed_state=self._packed)
+            ring.memory.write_state(contents[f"state_{plane}"][places], plane, buffers, packed_state=self._packed)
         if "master" in contents:
-            ring.write_master(contents["master"][places], buffers)
+            ring.memory.write_master(contents["master"][places], buffers)
         if self._errors:
-            ring.write_errors(list(contents["errors"][:, places]), buffers)
-        if ring.has_residual:
-            ring.write_residual(list(contents["residual"][:, places]), buffers)
+            ring.memory.write_errors(list(contents["errors"][:, places]), buffers)
+        if ring.formats.has_residual:
+            ring.memory.write_residual(list(contents["residual"][:, places]), buffers)

@@ -33,21 +33,21 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     """Cycles of a collective, words of the node that sends most, and cycles that are simulated in a processor second;
     or a ``ValueError`` if a bit is wrong."""
     ring, length = session.ring, len(weights)
-    ring.write_weights(weights)
-    ring.write_gradients(list(gradients))
-    ring.clear_counters()
+    ring.memory.write_weights(weights)
+    ring.memory.write_gradients(list(gradients))
+    ring.counters.clear()
     cycle, begun = session.cycle, time.process_time()
-    outcome = getattr(ring, kind.name.lower())(length)
+    outcome = getattr(ring.collectives, kind.name.lower())(length)
     speed = (session.cycle - cycle) / (time.process_time() - begun)
     if kind is Collective.ALL_REDUCE:
         expected, traffic = golden.all_reduce(golden.bits(gradients), lanes=SMALL.lanes)
-        found = ring.read_gradients(length)
+        found = ring.memory.read_gradients(length)
     else:
         update = golden.fused_update(golden.bits(gradients), golden.bits(weights), [], golden.settings(**_SCALARS),
                                      lanes=SMALL.lanes)
         expected, traffic = update.weights, update.traffic
-        found = ring.read_weights(length)
-    words = [int(counters["WORDS_SENT"]) for counters in ring.counters()]
+        found = ring.memory.read_weights(length)
+    words = [int(counters["WORDS_SENT"]) for counters in ring.counters.read()]
     if not (found.view(np.uint32) == expected).all() or words != traffic.words.tolist():
         raise ValueError(f"{kind.name} on {ring.nodes} nodes must have the bits and words of the golden model")
     return outcome.cycles, max(words), speed
@@ -59,7 +59,7 @@ def check(session: Session, *, latency: int, length: int = SMALL.gradient_words,
     generator = np.random.default_rng([seed, ring.nodes])
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
     weights = generator.standard_normal(length).astype(np.float32)
-    ring.write_settings(Settings(**_SCALARS))
+    ring.settings.write(Settings(**_SCALARS))
     rows = []
     for kind in _KINDS:
         cycles, words, speed = _run(session, kind, gradients, weights)

@@ -136,11 +136,11 @@ def gradients(point: Point) -> npt.NDArray[np.float32]:
 
 
 def _one(ring: Ring, point: Point) -> Point:
-    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
-    ring.write_gradients(list(gradients(point)))
-    ring.clear_counters()
-    cycles = getattr(ring, point.kind.name.lower())(point.length).cycles
-    words = max(int(counters["WORDS_SENT"]) for counters in ring.counters())
+    ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
+    ring.memory.write_gradients(list(gradients(point)))
+    ring.counters.clear()
+    cycles = getattr(ring.collectives, point.kind.name.lower())(point.length).cycles
+    words = max(int(counters["WORDS_SENT"]) for counters in ring.counters.read())
     return dataclasses.replace(point, cycles=cycles, words=words)
 
 

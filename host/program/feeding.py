@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from hdl.control.protocol import EventStatus
 from host.driver.command import Event
 from host.driver.optimizer_settings import Settings
-from host.driver.programs import Passes
+from host.driver.protocols import TrainingRing
+from host.driver.results import Passes
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.program.program import CompiledProgram
@@ -53,7 +54,7 @@ class Feeder:
     feeds : sequence of Feed
     """
 
-    def __init__(self, ring: Ring, passes: int, feeds: Sequence[Feed]):
+    def __init__(self, ring: TrainingRing, passes: int, feeds: Sequence[Feed]):
         self._ring = ring
         self._passes = passes
         self._feeds = {feed.tag: feed for feed in feeds}
@@ -79,7 +80,7 @@ class Feeder:
 
     def _give(self, feed: Feed, number: int) -> None:
         feed.give(number)
-        self._ring.set_flags(feed.flag)
+        self._ring.settings.set_flags(feed.flag)
 
 
 class TraceReader:
@@ -122,7 +123,7 @@ class TraceReader:
         self._events[rank] = 0
 
 
-def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings], *, first: int, after: str,
+def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings], *, first: int, after: str,
                give: Callable[[int], None]) -> Passes:
     """Run a stale program, which the nodes have loaded, for several passes that overlap.
 
@@ -144,7 +145,7 @@ def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings
     tags = {task.name: task.place for task in program.tasks}
     feeder = Feeder(ring, len(settings), [
         Feed(tag=tags[after], flag=STAGED_FLAG, give=give),
-        Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.write_settings(settings[number]))])
+        Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.settings.write(settings[number]))])
     feeder.begin()
-    return ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+    return ring.programs.run(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
                              on_event=feeder.on_event)

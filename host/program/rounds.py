@@ -17,8 +17,9 @@ import numpy.typing as npt
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.buffers import Buffer, aligned
 from host.driver.command import Command, Event
-from host.driver.programs import NodeProgram, Passes
+from host.driver.results import Passes
 from host.driver.ring import Ring
+from host.driver.staged_programs import NodeProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
 from sim.golden.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
 
@@ -143,18 +144,18 @@ class RoundProgram:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
             raise ValueError(f"Quorum must be at most the nodes, {self.nodes}, not {closing.quorum}")
-        if self.words > ring.allocator.room("gradients"):
+        if self.words > ring.memory.allocator.room("gradients"):
             raise ValueError(f"Gradient memory must have {self.words} elements for two slots, zeros and a staged "
-                             f"gradient, not {ring.allocator.room('gradients')}")
-        ring.load_programs([self.commands(rank) for rank in range(self.nodes)])
-        ring.write_rounds({**closing.registers(), "GRADIENT_STRIDE": self.stride}, scale_table(scale))
-        ring.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
+                             f"gradient, not {ring.memory.allocator.room('gradients')}")
+        ring.programs.load([self.commands(rank) for rank in range(self.nodes)])
+        ring.quorum.write_rules({**closing.registers(), "GRADIENT_STRIDE": self.stride}, scale_table(scale))
+        ring.memory.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
 
     def resume(self, ring: Ring, rounds: Rounds) -> None:
         """Give nodes the pending gradients of a golden model again, before a run."""
         for rank in range(self.nodes):
             for slot, (tag, gradient) in enumerate(rounds.pending(rank).items()):
-                ring.resume_set(rank, slot, tag, gradient, self.slot(slot))
+                ring.quorum.resume_set(rank, slot, tag, gradient, self.slot(slot))
 
 
 class RoundFeeder:
@@ -285,12 +286,12 @@ class RoundFeeder:
                 gradient = np.asarray(self._gradient(rank, number))
                 words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
                 self._staged[rank][number] = words.astype(np.uint32)
-                self._ring.write_gradient_of(rank, words, self._program.staged)
-            self._ring.set_flags_of(rank, STAGED_FLAG)
+                self._ring.quorum.write_gradient_of(rank, words, self._program.staged)
+            self._ring.quorum.set_flags_of(rank, STAGED_FLAG)
 
     def _give_settings(self, number: int) -> None:
         self._settings(number)
-        self._ring.set_flags(SETTINGS_FLAG)
+        self._ring.settings.set_flags(SETTINGS_FLAG)
 
 
 def run_rounds(ring: Ring, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
@@ -307,6 +308,6 @@ def run_rounds(ring: Ring, program: RoundProgram, *, passes: int, first: int, ro
     feeder = RoundFeeder(ring, program, passes=passes, first=first, rounds=rounds, gradient=gradient, closed=closed,
                          settings=settings)
     feeder.begin()
-    found = ring.run_programs(collectives=1, passes=passes, parity=first % 2, first=first, traced=traced,
+    found = ring.programs.run(collectives=1, passes=passes, parity=first % 2, first=first, traced=traced,
                               on_event=feeder.on_event)
     return found, feeder.masks

@@ -163,7 +163,7 @@ def on_ring(ring: Ring, network: QuantizedNetwork, x: npt.NDArray[np.floating]) 
     DivergenceError
         The nodes do not agree with the golden model.
     """
-    outcome = ring.infer(node_layers(network), network.input_codes(x))
+    outcome = ring.local.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)
     wrong = np.argwhere(outcome.outputs != expected)
     if len(wrong):

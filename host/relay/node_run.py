@@ -257,7 +257,7 @@ class NodeRun(RelayRun):
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
         relay = self._on_nodes(structure)
         self._running = structure
-        self._nodes.write_settings(settings)
+        self._nodes.settings.write(settings)
         outcome = relay.run_set(shares, traced=self._traced, meanwhile=self._meanwhile(relay))
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)

@@ -242,13 +242,13 @@ class RelayRing:
         for base, master, planes in units:
             self._serve(base, master, planes)
             yield
-        yield from self._ring.stage_programs(node_programs(following.compiled, self._ring.nodes))
-        self._ring.write_settings(settings)
+        yield from self._ring.programs.stage(node_programs(following.compiled, self._ring.nodes))
+        self._ring.settings.write(settings)
         yield
         if self._earlier is None:  # edits of an earlier run
             self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
         begun = int(self._workers[0].read_register("NODE_TIME"))
-        self._ring.edit_programs(number=self._earlier + number, set=self._sets % _SETS)
+        self._ring.programs.edit(number=self._earlier + number, set=self._sets % _SETS)
         self.edited.append((self._sets, begun, int(self._workers[0].read_register("NODE_TIME"))))
         self._following = following
 
@@ -278,7 +278,7 @@ class RelayRing:
         lengths = [[len(labels[first:first + plan.microbatch]) for first in self._firsts] for _, labels in shares]
         if lengths != self._lengths:
             program = self.prepare(self._lists, self._bases, lengths).compiled
-            self._ring.load_programs(node_programs(program, self._ring.nodes))
+            self._ring.programs.load(node_programs(program, self._ring.nodes))
             self._lengths, self._program = lengths, program
         self._give(shares)
         records: list[TraceRecord] = []
@@ -296,7 +296,7 @@ class RelayRing:
             if len(latched) == self._ring.nodes:
                 next(steps, None)
 
-        self._ring.run_programs(collectives=self._program.collectives, first=number % _SETS, traced=False,
+        self._ring.programs.run(collectives=self._program.collectives, first=number % _SETS, traced=False,
                                 on_event=react)
         for _ in steps:
             pass
@@ -339,5 +339,5 @@ class RelayRing:
 
     def _move(self, operation: Operation, near: int, far: Region) -> None:
         """Move words of all workers between near and far memory."""
-        self._ring._run_apart({rank: Command(operation=operation, weight_base=near, state_base=far.base,
-                                             length=far.length) for rank in range(len(self._workers))})
+        self._ring.commands.run_apart({rank: Command(operation=operation, weight_base=near, state_base=far.base,
+                                                     length=far.length) for rank in range(len(self._workers))})

@@ -153,9 +153,9 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
 
 def _formats(ring: Ring) -> str:
     """Codecs, as the configuration of a row has them."""
-    if (ring.weight_codec, ring.gradient_codec) == (RAW, ZERO_VALUE):
+    if (ring.formats.weight_codec, ring.formats.gradient_codec) == (RAW, ZERO_VALUE):
         return ""
-    return f", weights {ring.weight_codec}, gradients {ring.gradient_codec}"
+    return f", weights {ring.formats.weight_codec}, gradients {ring.formats.gradient_codec}"
 
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
@@ -168,36 +168,37 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     rows = []
     formats = _formats(ring)
     weights = np.random.default_rng(0).standard_normal(length).astype(np.float32) / 10
-    centroids = codebook(ring.weight_codec, weights) if ring.has_codebook else None
+    centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
     if centroids is not None:
-        ring.write_codebook(centroids)
+        ring.memory.write_codebook(centroids)
     sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
     for kind, density in (("dense", 1.0), ("sparse", SPARSE), (_APART, SPARSE))[:1 if formats else 3]:
         values = gradients(ring.nodes, density, length, apart=kind == _APART)
         update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
         collectives = {"fused_update": (update, update_bound(ring, update, length))}
-        if not formats or ring.gradient_codec != ZERO_VALUE:
+        if not formats or ring.formats.gradient_codec != ZERO_VALUE:
             sums = {}
             for name, add in (("reduce_scatter", golden.reduce_scatter), ("all_reduce", golden.all_reduce)):
-                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.gradient_codec],
-                              residuals=np.zeros(values.shape, np.uint32), segment=ring.segment, lanes=ring.lanes)[1]
+                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.formats.gradient_codec],
+                              residuals=np.zeros(values.shape, np.uint32), segment=ring.formats.segment,
+                              lanes=ring.formats.lanes)[1]
                 sums[name] = traffic, traffic.bound
             collectives = {**sums, **collectives} if kind != _APART else {"all_reduce": sums["all_reduce"]}
         config = f"N={ring.nodes}, K={length}, {kind}" + ("" if kind == "dense" else f" {density:.0%}") + formats
         for name, (traffic, bound) in collectives.items():
-            ring.distribute(weights)
-            ring.write_settings(sgd)
-            ring.write_gradients(list(values))
-            ring.clear_counters()
-            cycles = getattr(ring, name)(length).cycles
-            scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters())
+            ring.collectives.distribute(weights)
+            ring.settings.write(sgd)
+            ring.memory.write_gradients(list(values))
+            ring.counters.clear()
+            cycles = getattr(ring.collectives, name)(length).cycles
+            scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters.read())
             rows.append(_row(f"ring.{name}", config, cycles, bound))
             if name != "reduce_scatter":  # which has no other phase
                 rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
         if not formats and kind == "dense":
-            ring.clear_state(length)
-            ring.write_settings(Adam().settings(1, gradient_scale=1.0))
-            cycles = ring.fused_update(length).cycles
+            ring.memory.clear_state(length)
+            ring.settings.write(Adam().settings(1, gradient_scale=1.0))
+            cycles = ring.collectives.fused_update(length).cycles
             rows.append(_row("ring.fused_update", f"{config}, Adam", cycles, collectives["fused_update"][1]))
     return rows
 
@@ -209,9 +210,9 @@ def infer_rows(ring: Ring) -> list[Row]:
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
                     shift=np.full(SIZE, 24), relu=True, signed=False, last=last) for last in (False, True)]
     x = generator.integers(0, 256, (SAMPLES * ring.nodes, SIZE))
-    cycles = ring.infer(layers, x).cycles
+    cycles = ring.local.infer(layers, x).cycles
     return [_row("node.infer", f"{len(layers)} layers of {SIZE} x {SIZE}, {SAMPLES} samples", cycles,
-                 peak_cycles([(SIZE, SIZE)] * len(layers), SAMPLES, lanes=ring.lanes))]
+                 peak_cycles([(SIZE, SIZE)] * len(layers), SAMPLES, lanes=ring.formats.lanes))]
 
 
 def node_rows(ring: Ring) -> list[Row]:
@@ -223,11 +224,11 @@ def node_rows(ring: Ring) -> list[Row]:
     for kind, mask, words in (("made", Mask(triangle=True, padding=True, length_rows=SIZE, length_columns=48), None),
                               ("fetched", Mask(external=True), external)):
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
-        cycles = ring.mask([jobs] * ring.nodes, alternative=-10000.0).cycles
-        rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.lanes))
+        cycles = ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles
+        rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
     length = LENGTH // 2  # the errors are behind as many weights
-    cycles = ring.sparsify(length, threshold=0.5).cycles
-    rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.lanes))
+    cycles = ring.local.sparsify(length, threshold=0.5).cycles
+    rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
 
 

@@ -77,28 +77,28 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
     plan = grid.grid.plan(Shape.FLAT)
     grid.switch(plan)
     ring = grid.ring(plan)
-    ring.distribute(weights)
-    ring.clear_state(length, packed_state=False)
-    ring.write_gradients(gradients)
-    ring.write_settings(_SETTINGS)
-    found["flat"] = [ring.fused_update(length).cycles]
+    ring.collectives.distribute(weights)
+    ring.memory.clear_state(length, packed_state=False)
+    ring.memory.write_gradients(gradients)
+    ring.settings.write(_SETTINGS)
+    found["flat"] = [ring.collectives.fused_update(length).cycles]
 
     plan = grid.grid.plan(Shape.GRID)
     grid.switch(plan)
     rings = grid.rings(plan)
-    rings.clear_state(length, packed_state=False)
-    rings.write_gradients(gradients)
-    rings.write_settings(_SETTINGS)
-    rings.clear_counters()
-    pending = rings.submit_fused_update(length)
-    outcomes: list[Outcome] = rings.wait(*pending)
+    rings.memory.clear_state(length, packed_state=False)
+    rings.memory.write_gradients(gradients)
+    rings.settings.write(_SETTINGS)
+    rings.counters.clear()
+    pending = rings.collectives.submit_fused_update(length)
+    outcomes: list[Outcome] = rings.commands.wait(*pending)
     found["queued"] = [outcome.cycles for outcome in outcomes]
-    found["words"] = [node["WORDS_SENT"] for node in rings.counters()]
+    found["words"] = [node["WORDS_SENT"] for node in rings.counters.read()]
     found["alone"] = []
     for one in pending:
         commands = [command for _, command in sorted(one.commands.items())]
         fields = [{name: getattr(command, name) for name in _FIELDS} for command in commands]
-        found["alone"].append(rings.submit(one.operation, fields, ring=commands[0].port).result().cycles)
+        found["alone"].append(rings.collectives.submit(one.operation, fields, ring=commands[0].port).result().cycles)
     return found
 
 

@@ -58,13 +58,13 @@ def _cycles(case: Case, interleaved: bool, announce: Callable[[str], None]) -> i
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / case.nodes, learning_rate=0.1)
     with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY, announce=announce) as session:
         ring = session.ring
-        ring.write_weights(weights)
-        ring.write_gradients(list(gradients))
-        ring.write_settings(settings)
+        ring.memory.write_weights(weights)
+        ring.memory.write_gradients(list(gradients))
+        ring.settings.write(settings)
         reference = Reference(ring, weights, 0)
-        cycles = ring.fused_update(case.length).cycles
+        cycles = ring.collectives.fused_update(case.length).cycles
         reference.step(list(gradients), settings)
-        if not (ring.read_weights(case.length).view(np.uint32) == reference.weights).all():
+        if not (ring.memory.read_weights(case.length).view(np.uint32) == reference.weights).all():
             raise AssertionError(f"Weights of {case} must be those of the golden model")
     return int(cycles)
 

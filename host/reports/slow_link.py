@@ -108,16 +108,16 @@ def _update(ring: Ring, case: Case, owner: int | None) -> int:
     weights = generator.standard_normal(case.length).astype(np.float32)
     gradients = generator.standard_normal((case.nodes, case.length)).astype(np.float32)
     gradients[generator.random(gradients.shape) >= case.density] = 0
-    ring.deal_to(owner)
-    ring.write_weights(weights)
-    ring.write_gradients(list(gradients))
+    ring.partition.set_root(owner)
+    ring.memory.write_weights(weights)
+    ring.memory.write_gradients(list(gradients))
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / case.nodes, learning_rate=0.1)
-    ring.write_settings(settings)
-    cycles = ring.fused_update(case.length).cycles
+    ring.settings.write(settings)
+    cycles = ring.collectives.fused_update(case.length).cycles
     reference = Reference(ring, weights, 0)
     reference.step(list(gradients), settings)
-    ring.deal_to(None)
-    if not (ring.read_weights(case.length).view(np.uint32) == reference.weights).all():
+    ring.partition.set_root(None)
+    if not (ring.memory.read_weights(case.length).view(np.uint32) == reference.weights).all():
         raise AssertionError(f"Weights of {case} with owner {owner} must be those of the golden model")
     return cycles
 

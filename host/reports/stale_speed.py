@@ -20,7 +20,7 @@ from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.programs import Passes
+from host.driver.results import Passes
 from host.driver.ring import Ring
 from host.output import write_json
 from host.program.estimate import Costs
@@ -100,21 +100,22 @@ class Bench:
             "commands": computer.lists.commands, "lengths": [self._costs.examples] * ring.nodes}
         program = build(schedule, self._layers, nodes=ring.nodes, costs=self._costs, distance=self._distance,
                         depth=ring.devices[0].config.program_depth, **given)
-        ring.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
-        ring.write_weights_of(list(ring.read_weights(self._length)), Buffer("weights", self._distance, self._length))
-        ring.clear_state(self._length)
-        ring.write_weight_stride(self._distance)
+        ring.collectives.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
+        ring.memory.write_weights_of(list(ring.memory.read_weights(self._length)),
+                                     Buffer("weights", self._distance, self._length))
+        ring.memory.clear_state(self._length)
+        ring.settings.set_weight_stride(self._distance)
         if computer is not None:
             computer.prepare()
-        ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
         if stale:
             found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
                                after="backward 1" if computer is None else "forward 1",
                                give=lambda number: self._give(computer, number % 2))
         else:  # passes without flags and second copies are runs of their own
             self._give(computer, 0)
-            ring.write_settings(_SETTINGS)
-            found = ring.run_programs(collectives=program.collectives)
+            ring.settings.write(_SETTINGS)
+            found = ring.programs.run(collectives=program.collectives)
         return self._row(schedule, program, found)
 
     def _computer(self, copies: Copies | None) -> Computer:
@@ -128,8 +129,8 @@ class Bench:
         """Give nodes what they compute with, or what stands for it."""
         ring, examples, random = self._ring, self._costs.examples, self._generator
         if computer is None:
-            ring.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
-                                 self._staged)
+            ring.memory.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
+                                        self._staged)
         else:
             computer.give([(random.standard_normal((examples, INPUTS)).astype(np.float32),
                             random.integers(0, CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)

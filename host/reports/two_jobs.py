@@ -18,10 +18,10 @@ from hdl.ring.slots.job_table import JOBS, JobFrame
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.pending_command import PendingCommand
 from host.driver.results import Outcome
 from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
-from host.driver.submission import PendingCommand
 from host.driver.transport import Transport
 from host.driver.words import Words
 from host.training.golden_run import Reference
@@ -154,19 +154,19 @@ class _Work:
 
     def submit(self, operation: Operation) -> PendingCommand[Outcome]:
         """Queue a command, with memories as they should be, whatever came before."""
-        self.ring.write_settings(_SETTINGS)
-        self.ring.write_weights(self._reference.weights.view(np.float32))
-        self.ring.write_gradients(self._gradients)
-        return self.ring.submit(operation, self._length, root=1 if operation == Operation.BROADCAST else 0)
+        self.ring.settings.write(_SETTINGS)
+        self.ring.memory.write_weights(self._reference.weights.view(np.float32))
+        self.ring.memory.write_gradients(self._gradients)
+        return self.ring.collectives.submit(operation, self._length, root=int(operation == Operation.BROADCAST))
 
     def finish(self, pending: PendingCommand[Outcome]) -> tuple[int, ...]:
         """Wait for a command, and compare its bits; returns the cycles of each node."""
         pending.result()
         if pending.operation == Operation.FUSED_UPDATE:
             self._reference.step(self._gradients, _SETTINGS)
-        found = [self.ring.read_weights(self._length), self._reference.weights]
+        found = [self.ring.memory.read_weights(self._length), self._reference.weights]
         if pending.operation == Operation.ALL_REDUCE:
-            found = [self.ring.read_gradients(self._length), self._sums]
+            found = [self.ring.memory.read_gradients(self._length), self._sums]
         if not (found[0].view(np.uint32) == found[1]).all():
             raise AssertionError(f"Bits of {pending.operation.name} must be those of the golden model")
         return tuple(event.cycles for event in pending.every if event is not None)
@@ -235,7 +235,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
     for name in behaviours:
         with open_jobs(config, library, nodes=nodes, length=length) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
-            jobs.rings[job].clear_counters()
+            jobs.rings[job].counters.clear()
             begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
             for number, operation in enumerate(operations):
                 jobs.run_until(begin + number * jobs.span)
@@ -243,7 +243,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
                 BEHAVIOURS[name](jobs, works[1 - job], 1 - job)
                 cycles[f"{number + 1} {operation.name.lower().replace('_', '-')}"] = works[job].finish(pending)
             jobs.run_until(begin + len(operations) * jobs.span)
-            cycles["counters"] = tuple(value for node in jobs.rings[job].counters() for value in node.values())
+            cycles["counters"] = tuple(value for node in jobs.rings[job].counters.read() for value in node.values())
             found[name] = cycles
     return found
 

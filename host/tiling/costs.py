@@ -184,8 +184,9 @@ class GatewareCost:
         self.digest = ""
         generator = np.random.default_rng(0)
         if self._list:
-            ring.write_activations([generator.standard_normal(self._list).astype(np.float32)], 0)
-        ring.write_weights(generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
+            ring.memory.write_activations([generator.standard_normal(self._list).astype(np.float32)], 0)
+        ring.memory.write_weights(
+            generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
 
     def __call__(self, plan: Plan) -> int:
         """Carry a plan out.
@@ -199,11 +200,11 @@ class GatewareCost:
             return self._known[plan]
         job, ring = self._job, self._ring
         length = aligned(job.m * job.c.stride * self._lanes)
-        ring.write_gradients([np.full(length, _NOTHING, np.uint32)])
+        ring.memory.write_gradients([np.full(length, _NOTHING, np.uint32)])
         words = np.concatenate(list(instructions(plan, job, self._lanes, operands=self._operands)))
-        ring.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)
-        found, = ring.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
-        digest = hashlib.sha256(ring.read_gradients(length).tobytes()).hexdigest()
+        ring.memory.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)
+        found, = ring.compute.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
+        digest = hashlib.sha256(ring.memory.read_gradients(length).tobytes()).hexdigest()
         if self.digest not in ("", digest):
             raise WrongProductError(f"Product {job.m} x {job.k} x {job.n} must be the same with all factors, not "
                                     f"another one with {plan}")

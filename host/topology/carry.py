@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from host.driver.buffers import Buffers
 from host.driver.memory import Allocation
-from host.driver.vectors import RingVectors, Vector
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
 from host.topology.grid import Plan
 from host.topology.owners import Handover, hand_over, moved, owners
 
@@ -37,7 +38,7 @@ class Carried:
     dropped: int
 
 
-def carry_over(before: RingVectors, after: RingVectors, *, old: Plan, new: Plan, where: int | Buffers,
+def carry_over(before: VectorRing, after: VectorRing, *, old: Plan, new: Plan, where: int | Buffers,
                to: int | Buffers | None = None, planes: int = 0, packed_state: bool = False,
                errors: bool = False) -> Carried:
     """Give the nodes of new rings what those of the old ones have.
@@ -62,7 +63,7 @@ def carry_over(before: RingVectors, after: RingVectors, *, old: Plan, new: Plan,
     packed_state : bool
         Whether state is stored as bfloat16.
     errors : bool
-        Whether errors are kept; see :meth:`host.driver.ring.Ring.sparsify`.
+        Whether errors are kept; see :meth:`host.driver.protocols.Operations.sparsify`.
 
     Raises
     ------
@@ -75,26 +76,25 @@ def carry_over(before: RingVectors, after: RingVectors, *, old: Plan, new: Plan,
             raise ValueError(f"{name} ring must have the {len(plan.active)} nodes of its plan, not {ring.nodes}")
     to = where if to is None else to
     length = where if isinstance(where, int) else where.length
-    after.require(Allocation(length=length, planes=planes, packed_state=packed_state, errors=errors))
+    after.memory.require(Allocation(length=length, planes=planes, packed_state=packed_state, errors=errors))
 
     changed = moved(owners(old, length), owners(new, length))
 
-    has_master = before.devices[0].config.has_master
-    weights = before.read_weights(where, ranks=[0])[0]
-    master = before.read_master(where) if has_master else None
-    state = [before.read_state(where, plane, packed_state=packed_state) for plane in range(planes)]
-    residuals = _handed(before.read_residual(where), old, new) if before.has_residual else None
-    left_over = _handed(before.read_errors(where), old, new) if errors else None
+    weights = before.memory.read_weights(where, ranks=[0])[0]
+    master = before.memory.read_master(where) if before.formats.has_master else None
+    state = [before.memory.read_state(where, plane, packed_state=packed_state) for plane in range(planes)]
+    residuals = _handed(before.memory.read_residual(where), old, new) if before.formats.has_residual else None
+    left_over = _handed(before.memory.read_errors(where), old, new) if errors else None
 
-    after.write_weights(weights, to)
+    after.memory.write_weights(weights, to)
     if master is not None:
-        after.write_master(master, to)
+        after.memory.write_master(master, to)
     for plane, values in enumerate(state):
-        after.write_state(values, plane, to, packed_state=packed_state)
+        after.memory.write_state(values, plane, to, packed_state=packed_state)
     if residuals is not None:
-        after.write_residual(_rows(residuals, new), to)
+        after.memory.write_residual(_rows(residuals, new), to)
     if left_over is not None:
-        after.write_errors(_rows(left_over, new), to)
+        after.memory.write_errors(_rows(left_over, new), to)
     given = [handover for handover in (residuals, left_over) if handover is not None]
     return Carried(left=tuple(sorted(set(old.active) - set(new.active))),
                    joined=tuple(sorted(set(new.active) - set(old.active))),

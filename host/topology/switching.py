@@ -11,33 +11,39 @@ Example
     ring = grid.ring()
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.compression.registry import WEIGHT_CODECS
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.control.protocol import EventStatus, Operation
 from hdl.group import GROUP
 from hdl.ring.switched_link import seats_layout
 from host.driver.buffers import Buffers, Where, place
 from host.driver.command import Command
+from host.driver.command_queueing import CommandQueueing
+from host.driver.connected_nodes import ConnectedNodes
 from host.driver.device import Device
+from host.driver.devices import TIMEOUT, Devices
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
-from host.driver.local_commands import LocalCommands
-from host.driver.nodes import TIMEOUT
+from host.driver.node_operations import NodeOperations
+from host.driver.pending_command import PendingCommand
 from host.driver.results import Outcome
 from host.driver.ring import Ring
-from host.driver.submission import PendingCommand, RingCommands
+from host.driver.ring_memory import RingMemory
+from host.driver.ring_partition import RingPartition
+from host.driver.ring_settings import RingSettings
+from host.driver.weight_updates import WeightUpdates, outcome_of
 from host.topology.diagnosis import broken_links, link_name
 from host.topology.grid import NodeSetting, Plan, Shape, Topology
 from host.topology.owners import owners
 from sim.golden.ring import block_indices
 
-__all__ = ["GridNodes", "GridRings", "check_weights", "operand"]
+__all__ = ["GridCollectives", "GridNodes", "GridPartition", "GridRings", "check_weights", "operand"]
 
 
 def operand(setting: NodeSetting) -> int:
@@ -62,7 +68,7 @@ def check_weights(plan: Plan, config: NodeConfig) -> None:
                          f"{config.weight_codec}: take --shape {Shape.FLAT.value}")
 
 
-class GridNodes(RingCommands):
+class GridNodes(ConnectedNodes):
     """All nodes of a grid, whether they take part in rings or not.
 
     Parameters
@@ -71,7 +77,7 @@ class GridNodes(RingCommands):
         Nodes in the order of their numbers, joined as :mod:`host.topology.grid` says.
     rows, columns : int
     timeout : int
-        Cycles without a word on a node's links after which it gives a command up.
+        Cycles without a word on a node's links after which it abandons a command.
     """
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
@@ -101,58 +107,66 @@ class GridNodes(RingCommands):
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
-        if self._config.replay and not any(device.read_fields("STATUS")["running"] for device in self._devices):
+        if self.config.replay and not any(device.read_fields("STATUS")["running"] for device in self.devices):
             self.recover()
-        self._run_apart({node: Command(operation=Operation.SWITCH, gradient_base=operand(setting))
-                         for node, setting in enumerate(plan.settings)})
+        self.commands.run_apart({node: Command(operation=Operation.SWITCH, gradient_base=operand(setting))
+                                 for node, setting in enumerate(plan.settings)})
 
     def ring(self, plan: Plan) -> Ring:
         """Driver of the flat ring of a plan that the switches are set to, with its links in order."""
         if plan.shape is not Shape.FLAT:
             raise ValueError(f"Plan must be of one flat ring, not of shape {plan.shape.value}")
-        ring = Ring([self._devices[node] for node in plan.order], timeout=self._timeout)
+        ring = Ring([self.devices[node] for node in plan.order], timeout=self.devices.timeout)
         ring.connect()
         return ring
 
     def rings(self, plan: Plan) -> "GridRings":
         """Driver of the rings of a plan that the switches are set to, with their links in order."""
-        rings = GridRings([self._devices[node] for node in plan.order], plan, timeout=self._timeout)
+        rings = GridRings([self.devices[node] for node in plan.order], plan, timeout=self.devices.timeout)
         rings.connect()
         return rings
 
 
-class GridRings(LocalCommands):
-    """Enabled nodes of a grid, in the rings of a plan.
-
-    Vectors, state and masters are written and read as those of a ring are; the owner of an element is that of
-    :func:`host.topology.owners.owners`. Rows of vectors are those of the enabled nodes in the order of their numbers.
+class GridPartition(RingPartition):
+    """Owners of the elements of vectors in the rings of a plan: :func:`host.topology.owners.owners`.
 
     Parameters
     ----------
-    devices : sequence of Device
-        Enabled nodes in the order of their numbers.
+    devices : Devices
     plan : Plan
-    timeout : int
-        Cycles without a word on a node's links after which it gives a command up.
     """
 
-    def __init__(self, devices: Sequence[Device], plan: Plan, *, timeout: int = TIMEOUT):
-        if len(devices) != len(plan.active):
-            raise ValueError(f"Devices must be the {len(plan.active)} nodes of the plan, not {len(devices)}")
-        for device in devices:
-            check_weights(plan, device.config)
-        super().__init__(devices, timeout=timeout)
+    def __init__(self, devices: Devices, plan: Plan):
+        super().__init__(devices)
         self._plan = plan
-        self._seats = [plan.settings[node].seats for node in plan.active]
 
-    @property
-    def plan(self) -> Plan:
-        """Rings that these nodes form."""
-        return self._plan
+    def check_root(self, root: int) -> None:
+        """Raise ``ValueError``: no rank owns all groups."""
+        raise ValueError(f"Groups must have their owners in the rings of a plan, not all be of rank {root}")
 
-    def _owned(self, length: int) -> list[npt.NDArray[np.int64]]:
+    def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
+        """Elements of a vector that each node owns, in the order of their state in its memory."""
         owned = owners(self._plan, length)
         return [owned[node] for node in self._plan.active]
+
+
+class GridCollectives(WeightUpdates):
+    """Collectives of the nodes of a grid, in the rings of a plan.
+
+    Parameters
+    ----------
+    devices : Devices
+    plan : Plan
+    memory, settings, commands
+        Parameters of :class:`host.driver.weight_updates.WeightUpdates`.
+    """
+
+    def __init__(self, devices: Devices, plan: Plan, memory: RingMemory, settings: RingSettings,
+                 commands: CommandQueueing):
+        super().__init__(memory, settings, commands, devices.formats)
+        self._devices = devices
+        self._plan = plan
+        self._seats = [plan.settings[node].seats for node in plan.active]
 
     def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
                ring: int) -> PendingCommand[Outcome]:
@@ -165,33 +179,19 @@ class GridRings(LocalCommands):
             Bases, length, turn and stride for each node.
         ring : int
         """
-        tag = self._next_tag()
-        commands = {}
-        for number, (seats, mine) in enumerate(zip(self._seats, fields, strict=True)):
+        placed = []
+        for seats, own in zip(self._seats, fields, strict=True):
             seat = seats[ring]
             if seat is None:
                 raise ValueError(f"Ring must be one that all enabled nodes are in, not {ring}")
-            commands[number] = Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag, port=ring,
-                                       rank=seat.rank, size=seat.size, **mine)
+            placed.append({"port": ring, "rank": seat.rank, "size": seat.size, **own})
+        return self._commands.submit_together(operation, outcome_of, placed,
+                                              explain=lambda pending: self._explain(pending, ring))
 
-        def checked(pending: PendingCommand[Outcome]) -> Outcome:
-            if not pending.well:
-                self._settle(pending.every)
-                self._epoch = (self._epoch + 1) % 256
-                raise self._explain(pending, ring)
-            done = pending.events
-            return Outcome(
-                cycles=max(event.cycles for event in done.values()),
-                local_nan=tuple(number for number, event in sorted(done.items())
-                                if EventFlag.LOCAL_NAN in event.flags),
-                not_finite=tuple(number for number, event in sorted(done.items())
-                                 if EventFlag.NOT_FINITE in event.flags))
-
-        return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
-
-    def _explain(self, pending: PendingCommand[Any], ring: int) -> RingError:
-        """Error of a failed command. A node that refused something is to blame, or else a link behind which packets
-        are missing; nodes that stood still are not."""
+    def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
+        """Error of a failed command, once no word moves any more. A node that refused something is the cause, or else
+        a link after which packets are missing; nodes that stood still are not."""
+        self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         lines, reason, cause = [], "nodes stood still, or gave no event", None
         blameless = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
@@ -209,7 +209,7 @@ class GridRings(LocalCommands):
         if cause is None:
             order = self._plan.active
             events = {order[number]: event for number, event in enumerate(pending.every) if event is not None}
-            links = broken_links(self._plan, events, ring=ring, timeout=self._timeout)
+            links = broken_links(self._plan, events, ring=ring, timeout=self._devices.timeout)
             if links:
                 reason = "; ".join(f"{link_name(self._plan, before, node, ring=ring)} {what}"
                                    for before, node, what in links)
@@ -239,15 +239,70 @@ class GridRings(LocalCommands):
             first = GROUP * block if mine else 0
             columns.append({"gradient_base": gradients.base + first, "weight_base": weights.base + first,
                             "state_base": state, "length": mine, "stride": row.size})
-        rows = [{"gradient_base": gradients.base, "length": length}] * self.nodes
-        gather = [{"weight_base": weights.base, "length": length}] * self.nodes
+        rows = [{"gradient_base": gradients.base, "length": length}] * len(self._seats)
+        gather = [{"weight_base": weights.base, "length": length}] * len(self._seats)
         return (self.submit(Operation.REDUCE_SCATTER, rows, ring=0),
                 self.submit(Operation.FUSED_UPDATE, columns, ring=1),
                 self.submit(Operation.ALL_GATHER, gather, ring=0))
 
     def fused_update(self, where: Where) -> Outcome:
         """Update in two dimensions. The cycles are those of the three commands."""
-        outcomes: list[Outcome] = self.wait(*self.submit_fused_update(where))
+        outcomes: list[Outcome] = self._commands.wait(*self.submit_fused_update(where))
         return Outcome(cycles=sum(outcome.cycles for outcome in outcomes),
                        local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
                        not_finite=tuple(sorted({node for outcome in outcomes for node in outcome.not_finite})))
+
+
+class GridRings(ConnectedNodes):
+    """Enabled nodes of a grid, in the rings of a plan.
+
+    Vectors, state and master weights are written and read as those of a ring are. Rows of vectors are those of the
+    enabled nodes in the order of their numbers. Programs, quorum updates and lists of layers need one flat ring.
+
+    Parameters
+    ----------
+    devices : iterable of Device
+        Enabled nodes in the order of their numbers.
+    plan : Plan
+    timeout : int
+        Cycles without a word on a node's links after which it abandons a command.
+
+    Members
+    -------
+    plan : Plan
+        Rings that these nodes form.
+    partition : GridPartition
+    memory : RingMemory
+    collectives : GridCollectives
+    local : NodeOperations
+    """
+
+    def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
+        devices = list(devices)
+        if len(devices) != len(plan.active):
+            raise ValueError(f"Devices must be the {len(plan.active)} nodes of the plan, not {len(devices)}")
+        for device in devices:
+            check_weights(plan, device.config)
+        super().__init__(devices, timeout=timeout)
+        self.plan = plan
+        self.partition = GridPartition(self.devices, plan)
+        self.memory = RingMemory(self.devices, self.partition)
+        self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
+        self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
+
+    @property
+    def programs(self) -> NoReturn:
+        """No programs: a ``ValueError``."""
+        raise ValueError(f"Programs must be of nodes in one flat ring, not in rings of shape {self.plan.shape.value}")
+
+    @property
+    def quorum(self) -> NoReturn:
+        """No quorum updates: a ``ValueError``."""
+        raise ValueError(f"Quorum updates must be of nodes in one flat ring, not in rings of shape "
+                         f"{self.plan.shape.value}")
+
+    @property
+    def compute(self) -> NoReturn:
+        """No lists of layers: a ``ValueError``."""
+        raise ValueError(f"Lists of layers must be for nodes in one flat ring, not in rings of shape "
+                         f"{self.plan.shape.value}")

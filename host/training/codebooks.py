@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.codebooks import codebook
-from host.driver.local_commands import LocalCommands
+from host.driver.protocols import VectorRing
 from host.models.layers import Array
 from host.training.golden_run import Reference
 
@@ -24,7 +24,7 @@ class Codebooks:
         Words that all nodes were given for the step to come, or for the first weights.
     """
 
-    def __init__(self, ring: LocalCommands, interval: int):
+    def __init__(self, ring: VectorRing, interval: int):
         self._ring = ring
         self._interval = interval
         self.centroids: npt.NDArray[np.uint32] | None = None
@@ -32,8 +32,8 @@ class Codebooks:
 
     def load(self, weights: Array) -> None:
         """Make a codebook of weights, and give it to the nodes."""
-        self.centroids = codebook(self._ring.weight_codec, weights)
-        self.words = self._ring.write_codebook(self.centroids)
+        self.centroids = codebook(self._ring.formats.weight_codec, weights)
+        self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
         """Make a codebook of the masters before a step if one is due, and return the words that nodes were given
@@ -43,7 +43,7 @@ class Codebooks:
         if number > 1:
             self.words = 0
             if (number - 1) % self._interval == 0:
-                self.load(self._ring.read_master(reference.weights.size))
+                self.load(self._ring.memory.read_master(reference.weights.size))
                 reference.bind(self.centroids)
         return self.words
 
@@ -51,7 +51,7 @@ class Codebooks:
         """Go on with the codebook of other nodes, and give it to these."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
-            self._ring.write_codebook(self.centroids)
+            self._ring.memory.write_codebook(self.centroids)
 
     def state(self) -> dict[str, Any]:
         """The codebook and the words."""

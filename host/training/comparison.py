@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.local_commands import LocalCommands
-from host.driver.vectors import Vector
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
 
@@ -19,21 +19,21 @@ def names(nodes: Sequence[float]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def read_weights(ring: LocalCommands, reference: Reference, config: TrainingConfig, number: int) -> Vector:
+def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> Vector:
     """Weights of a node; if the run is checked, those of all nodes are compared first, masters too."""
     length = len(reference.weights)
     if not config.check:
-        return np.asarray(ring.read_weights(length, ranks=[0])[0])
-    weights = ring.read_weights(length)
+        return np.asarray(ring.memory.read_weights(length, ranks=[0])[0])
+    weights = ring.memory.read_weights(length)
     compare_rows("weights", number, reference.weights, words_of(weights))
     compare_master(ring, reference, number)
     return np.asarray(weights[0])
 
 
-def compare_master(ring: LocalCommands, reference: Reference, number: int) -> None:
+def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
     """Compare masters, where nodes have them."""
     if reference.has_master:
-        found = ring.read_master(len(reference.weights)).view(np.uint32)
+        found = ring.memory.read_master(len(reference.weights)).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, found)
 
 
@@ -58,7 +58,7 @@ def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes
             f"nodes with the same {name}: {names(others)}")
 
 
-def _compare_state(ring: LocalCommands, name: str, number: int, expected: npt.NDArray[np.uint32],
+def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArray[np.uint32],
                    found: npt.NDArray[np.uint32]) -> None:
     """Compare a state plane of the whole vector, each block from its owner, with the golden model."""
     wrong = np.flatnonzero(found != expected)
@@ -66,33 +66,33 @@ def _compare_state(ring: LocalCommands, name: str, number: int, expected: npt.ND
         index = int(wrong[0])
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
-            f"{index}, on node {ring.owner(index, len(expected))}, which is 0x{found[index]:08x} and must be "
-            f"0x{expected[index]:08x}")
+            f"{index}, on node {ring.partition.owner(index, len(expected))}, which is 0x{found[index]:08x} and must "
+            f"be 0x{expected[index]:08x}")
 
 
-def compare_memories(ring: LocalCommands, reference: Reference, config: TrainingConfig, number: int) -> None:
+def compare_memories(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> None:
     """Compare what nodes keep from one step to the next beside weights and masters: state, errors, residuals."""
     length = len(reference.weights)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
-        found = ring.read_state(length, plane, packed_state=config.packed_state)
+        found = ring.memory.read_state(length, plane, packed_state=config.packed_state)
         _compare_state(ring, planes[plane], number, expected, found.view(np.uint32))
     if config.density is not None:
-        for rank, errors in enumerate(words_of(ring.read_errors(length))):
+        for rank, errors in enumerate(words_of(ring.memory.read_errors(length))):
             _compare_errors("errors", number, rank, reference.errors[rank], errors)
     if reference.residuals is not None:
-        for rank, residuals in enumerate(ring.read_residual(length).view(np.uint32)):
+        for rank, residuals in enumerate(ring.memory.read_residual(length).view(np.uint32)):
             _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
 
 
-def compare_end(ring: LocalCommands, reference: Reference, config: TrainingConfig, training: Training, *,
+def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, training: Training, *,
                 weights: npt.NDArray[np.uint32], replaced: int, words: int) -> None:
     """Compare memories and counters of the nodes at the end of a run with the golden model; ``weights`` are those
     that lie from the base on."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
     # Lists of masks are written behind the weights, of which none may have changed since the last step.
-    compare_rows("weights", number, weights, words_of(ring.read_weights(training.parameters)))
+    compare_rows("weights", number, weights, words_of(ring.memory.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
             f"Step {number}: nodes have counted {training.elements_masked} elements masked and "

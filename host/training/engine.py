@@ -18,8 +18,8 @@ from host.compute.factors import best_factors
 from host.compute.lists import Lists, compile_lists
 from host.compute.shared_layers import Shared
 from host.driver.memory import distance_of
-from host.driver.ring import Ring
-from host.driver.ring_layers import ListsOutcome
+from host.driver.protocols import TrainingRing
+from host.driver.results import ListsOutcome
 from host.models.layers import Array, Labels
 from host.program.schedules import Copies, Schedule
 from host.tiling.searched import SearchedFactors
@@ -53,7 +53,7 @@ class Computer(Differentiator):
 
     """
 
-    def __init__(self, ring: Ring, lists: Lists, length: int, *, notes: Sequence[str] = ()):
+    def __init__(self, ring: TrainingRing, lists: Lists, length: int, *, notes: Sequence[str] = ()):
         self.notes = [lists.line, *notes]
         self._ring = ring
         self._lists = lists
@@ -72,15 +72,15 @@ class Computer(Differentiator):
         PlanError
             The lists are not the program of their memory plan; nothing is written then.
         """
-        self._ring.write_lists(self._lists.programs, self._lists.plan)
-        self._ring.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
+        self._ring.compute.write_lists(self._lists.programs, self._lists.plan)
+        self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
         """Write the inputs and labels of each node's share, those of an odd pass to a place of their own."""
         places, further = self._lists.places, odd * self._lists.distance
-        self._ring.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
-        self._ring.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
-                                      for _, labels in shares], places.labels + further)
+        self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
+        self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
+                                             for _, labels in shares], places.labels + further)
         self.lengths = [len(labels) for _, labels in shares]
 
     def _rows(self, x: Array) -> npt.NDArray[np.uint32]:
@@ -91,12 +91,12 @@ class Computer(Differentiator):
     def run(self) -> int:
         """Have nodes differentiate what they were given, and return the cycles of all commands."""
         found = self._commands([one.fields["weight_base"] for one in self._lists.commands])
-        self.multiplications = sum(one.multiplied for one in found) * self._ring.devices[0].config.lanes
+        self.multiplications = sum(one.multiplied for one in found) * self._ring.config.lanes
         return sum(one.cycles for one in found)
 
     def losses(self) -> list[float]:
         """Losses of the shares that were differentiated last."""
-        return [float(loss) for loss in self._ring.read_activations(self._lists.places.loss, 1)[:, 0]]
+        return [float(loss) for loss in self._ring.memory.read_activations(self._lists.places.loss, 1)[:, 0]]
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
         """Scores of examples, by the lists of even passes or of odd ones: nodes take them in turn, as many as they
@@ -111,14 +111,14 @@ class Computer(Differentiator):
             shares = np.array_split(x[first:first + nodes * places.examples], nodes)
             self.give([(share, np.zeros(len(share), np.int64)) for share in shares], odd=odd)
             self._commands(forward)
-            rows = self._ring.read_activations(places.outputs[-1], places.examples * stride)
+            rows = self._ring.memory.read_activations(places.outputs[-1], places.examples * stride)
             found += [mine.reshape(-1, stride)[:len(share), :layer.outputs]
                       for mine, share in zip(rows, shares, strict=True)]
         return np.concatenate(found)
 
     def _commands(self, lists: Sequence[int]) -> list[ListsOutcome]:
         patience = max(command.multiplications for command in self._lists.commands) * self._lists.places.examples
-        return self._ring.run_layers(lists, self.lengths, patience=patience)
+        return self._ring.compute.run_layers(lists, self.lengths, patience=patience)
 
 
 def _lists(task: Classifier, config: TrainingConfig, units: Units, nodes: int, words: int,
@@ -136,10 +136,10 @@ def _copies(config: TrainingConfig, distance: int) -> Copies | None:
     return Copies(layers=Schedule.parse(config.overlap).behind, distance=distance)
 
 
-def differentiator_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Differentiator | None:
+def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
     """Computation of the nodes of a ring in a run; None if the host computes."""
     if config.compute == NODE and isinstance(workload, CharacterModel):
-        node = ring.devices[0].config
+        node = ring.config
         given = workload, config, node, ring.nodes, node.activation_words
         if config.far is not None:
             return FarTextComputer(ring, far_text_lists(*given))
@@ -147,12 +147,12 @@ def differentiator_of(ring: Ring, workload: Workload, config: TrainingConfig) ->
     return computer_of(ring, workload, config)
 
 
-def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Computer | None:
+def computer_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Computer | None:
     """Layers of a run on the nodes of a ring; None if the host computes."""
     if config.compute != NODE:
         return None
     assert isinstance(workload, Classifier)
-    node = ring.devices[0].config
+    node = ring.config
     given = workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node)
     if config.tiling == DEFAULT:
         return Computer(ring, _lists(*given), workload.parameters.size)

@@ -156,7 +156,7 @@ class Experiment:
             self.seconds, self.simulation_seconds = list(content["seconds"]), content["simulation_seconds"]
             self.elapsed = Elapsed(*content["elapsed"])
             if content.get("dealt_to") is not None:
-                self._session.ring.deal_to(content["dealt_to"])
+                self._session.ring.partition.set_root(content["dealt_to"])
         for number in range(first, len(self._configs)):
             on_run(number)
             config = self._configs[number]
@@ -216,6 +216,6 @@ class Experiment:
             "run": number, "trainings": [training.figures() for training in self.trainings[:number]],
             "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
             "simulation_seconds": self.simulation_seconds, "state": run.state(),
-            "dealt_to": self._session.ring.dealt_to,
+            "dealt_to": self._session.ring.partition.root,
             "requests": [] if self._course is None else self._course.texts()})
         self.kept = self._steps if saved else self.kept

@@ -90,7 +90,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     config, examples = ring.devices[0].config, len(shares[0][1])
     array = Array(rows=config.compute, lanes=config.lanes, operands=config.operands)
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
-    ring.write_weights(model.parameters)
+    ring.memory.write_weights(model.parameters)
 
     def lists_of(kind: str, chain: Chain) -> FarLists | None:
         budget = chain.words if kind == "keep" else int(share * chain.words)
@@ -103,7 +103,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     if kept is None:
         raise PlanError("Maps that are all kept must have a plan")
     _give(ring, kept, model, shares)
-    outcomes = ring.run_layers([one.fields["weight_base"] for one in kept.commands], [examples] * ring.nodes)
+    outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in kept.commands], [examples] * ring.nodes)
     cycles = {one.name: found.cycles for one, found in zip(kept.commands, outcomes, strict=True)}
     chain = layers_chain_of(layers, examples=examples, lanes=config.lanes, cycles=cycles)
     planned = ((kind, lists_of(kind, chain)) for kind in kinds)
@@ -113,10 +113,10 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
 
 def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
     """Write lists, inputs and labels, and zeros as gradients."""
-    ring.write_activations([lists.words] * ring.nodes, lists.places.lists)
-    ring.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
-    ring.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
-    ring.write_gradients([np.zeros(model.size, np.uint32)] * ring.nodes)
+    ring.memory.write_activations([lists.words] * ring.nodes, lists.places.lists)
+    ring.memory.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
+    ring.memory.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
+    ring.memory.write_gradients([np.zeros(model.size, np.uint32)] * ring.nodes)
 
 
 def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
@@ -127,12 +127,12 @@ def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
                     commands=lists.commands, lengths=[examples] * nodes, depth=len(lists.commands))
     local = Operation.LAYERS, Operation.MOVE_OUT, Operation.MOVE_IN
-    ring.load_programs([[[one for one in queue if one.operation in local] for queue in program.commands(rank, nodes)]
+    ring.programs.load([[[one for one in queue if one.operation in local] for queue in program.commands(rank, nodes)]
                         for rank in range(nodes)])
     before = sum(simulation.far_memory(0)[1:])
-    passes = ring.run_programs(collectives=0)
+    passes = ring.programs.run(collectives=0)
     moved = sum(simulation.far_memory(0)[1:]) - before
-    gradients, losses = ring.read_gradients(model.size), ring.read_activations(lists.places.loss, 1)
+    gradients, losses = ring.memory.read_gradients(model.size), ring.memory.read_activations(lists.places.loss, 1)
     same = all(np.float32(loss) == losses[rank, 0]
                and np.array_equal(gradient.view(np.uint32), gradients[rank].view(np.uint32))
                for rank, (loss, gradient) in enumerate(expected))

@@ -15,7 +15,7 @@ from host.compute.factors import Array as Units
 from host.compute.far_text import FarText, fit_text
 from host.compute.text_lists import compile_text
 from host.compute.text_operations import TextOperations
-from host.driver.ring import Ring
+from host.driver.protocols import TrainingRing
 from host.models.text import Characters
 from host.models.transformer import TransformerConfig
 from host.training.record import TrainingConfig
@@ -37,7 +37,7 @@ class FarTextComputer(TextComputer):
 
     programmed = True
 
-    def __init__(self, ring: Ring, lists: FarText):
+    def __init__(self, ring: TrainingRing, lists: FarText):
         super().__init__(ring, lists.whole)
         self.notes = [lists.line]
         self._far = lists
@@ -45,7 +45,7 @@ class FarTextComputer(TextComputer):
 
     def prepare(self) -> None:
         """Write the lists."""
-        self._ring.write_activations([self._far.words] * self._ring.nodes, self._far.base)
+        self._ring.memory.write_activations([self._far.words] * self._ring.nodes, self._far.base)
 
     def give(self, shares: Sequence[Sequence[Characters]]) -> None:
         most = max(map(len, shares))
@@ -57,8 +57,8 @@ class FarTextComputer(TextComputer):
         nodes, cycles, planned = self._ring.nodes, 0, 0
         for number in range(max(self.lengths)):
             program = self._programs[number > 0]
-            self._ring.load_programs([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
-            cycles += self._ring.run_programs(collectives=0).outcome.cycles
+            self._ring.programs.load([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
+            cycles += self._ring.programs.run(collectives=0).outcome.cycles
             planned += self._far.cycles[number > 0]
         self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other, in {cycles:,} cycles, "
                                       f"{cycles / planned:.4f} of their timelines"]

@@ -55,7 +55,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
-    ring.write_weights(model.parameters)
+    ring.memory.write_weights(model.parameters)
     loss, gradient = model.differentiate(collate([sequence]))
 
     def lists_of(chain: Chain, decision: Decision, budget: int) -> FarText:
@@ -74,14 +74,14 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
         if decision is None:
             continue
         computer = FarTextComputer(ring, lists_of(chain, decision, budget))
-        ring.write_gradients([np.full(model.size, np.nan, np.float32)] * ring.nodes)
+        ring.memory.write_gradients([np.full(model.size, np.nan, np.float32)] * ring.nodes)
         computer.prepare()
         computer.give([[sequence]] * ring.nodes)
         before = sum(simulation.far_memory(0)[1:])
         cycles = computer.run()
         moved = sum(simulation.far_memory(0)[1:]) - before
         same = computer.losses() == [loss] * ring.nodes and bool(
-            (ring.read_gradients(model.size).view(np.uint32) == gradient.view(np.uint32)).all())
+            (ring.memory.read_gradients(model.size).view(np.uint32) == gradient.view(np.uint32)).all())
         steps.append(FarStep(
             kind=kind, cycles=cycles, timeline=decision.run.cycles, budget=budget, peak=decision.run.peak,
             far_words=moved, planned=decision.run.far_words, multiplications=decision.run.multiplications, same=same,
@@ -95,7 +95,8 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: 
     computer.prepare()
     computer.give([[sequence]] * ring.nodes)
     works = lists.commands[0]
-    outcomes = ring.run_layers([one.fields["weight_base"] for one in works], [lists.whole.context] * ring.nodes)
+    outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in works],
+                                       [lists.whole.context] * ring.nodes)
     taken: collections.Counter[str] = collections.Counter()
     for work, outcome in zip(works, outcomes, strict=True):
         taken[work.name.split(",", maxsplit=1)[0]] += outcome.cycles

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.vectors import Vector
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
@@ -49,7 +49,7 @@ class Reference:
 
     counter = "WORDS_SENT"
 
-    def __init__(self, ring: LocalCommands, weights: Vector, planes: int,
+    def __init__(self, ring: VectorRing, weights: Vector, planes: int,
                  centroids: npt.NDArray[np.uint32] | None = None):
         # Loaded here, since nothing else in host/ needs the models of a node's inside.
         from sim.golden import masking
@@ -60,16 +60,17 @@ class Reference:
         self._masking = masking
         self._traffic = golden.Traffic
         self._ring = ring
-        self.has_master = ring.has_master
-        self._codec = CODECS[ring.weight_codec]
-        self._gradient_codec = CODECS[ring.gradient_codec]
+        self.has_master = ring.formats.has_master
+        self._codec = CODECS[ring.formats.weight_codec]
+        self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
         self.master = golden.bits(weights).copy()
-        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec, segment=ring.segment)
+        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
+                                         segment=ring.formats.segment)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
-        self.residuals = np.zeros_like(self.errors) if ring.has_residual else None
+        self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
 
     @property
     def equivalent_nodes(self) -> float:
@@ -88,15 +89,15 @@ class Reference:
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
-    def adopt(self, ring: LocalCommands, *, packed_state: bool) -> None:
+    def adopt(self, ring: VectorRing, *, packed_state: bool) -> None:
         """Take what the nodes have, after steps that this model has not done."""
         length = len(self.weights)
-        self.weights = ring.read_weights(length, ranks=[0])[0].view(np.uint32)
-        self.master = ring.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
-        self.state = [ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+        self.weights = ring.memory.read_weights(length, ranks=[0])[0].view(np.uint32)
+        self.master = ring.memory.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
+        self.state = [ring.memory.read_state(length, plane, packed_state=packed_state).view(np.uint32)
                       for plane in range(len(self.state))]
         if self.residuals is not None:
-            self.residuals = ring.read_residual(length).view(np.uint32)
+            self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
         """Traffic of a step that this model has not done."""
@@ -148,17 +149,18 @@ class Reference:
         """A fused update of some elements; ``residuals`` are replaced, and nothing else."""
         golden = self._golden
         numbers, packed_state = self._numbers(settings)
-        if self._ring.dealt_to is not None and self._ring.nodes > 1:
+        if self._ring.partition.root is not None and self._ring.nodes > 1:
             from sim.golden import one_owner
 
             return one_owner.fused_update(
                 gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state], numbers,
-                self._ring.dealt_to, packed_state=packed_state, segment=self._ring.segment, lanes=self._ring.lanes)
+                self._ring.partition.root, packed_state=packed_state, segment=self._ring.formats.segment,
+                lanes=self._ring.formats.lanes)
         update: Update = golden.fused_update(
             gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state],
             numbers, packed_state=packed_state, weight_codec=self._codec,
             gradient_codec=self._gradient_codec, residuals=None if residuals is None else residuals[:, elements],
-            segment=self._ring.segment, lanes=self._ring.lanes, turn=turn)
+            segment=self._ring.formats.segment, lanes=self._ring.formats.lanes, turn=turn)
         return update
 
     def _part(self, part: Part, gradients: npt.NDArray[np.uint32], settings: Settings | FixedSettings,
@@ -166,7 +168,7 @@ class Reference:
         """Traffic of a collective of the step, with the residuals before it and the outcome of the whole."""
         golden = self._golden
         elements = slice(part.base, part.base + part.length)
-        shape = {"segment": self._ring.segment, "lanes": self._ring.lanes, "turn": part.turn}
+        shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes, "turn": part.turn}
         residuals = None if before is None else before.copy()
         match part.operation:
             case "FUSED_UPDATE":

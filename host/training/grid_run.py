@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.local_commands import LocalCommands
 from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.protocols import VectorRing
 from host.driver.results import Outcome
-from host.driver.vectors import Vector
+from host.driver.words import Vector
 from host.topology.grid import Plan, Shape
 from host.training.golden_run import Reference
 from host.training.schedule import Execution
@@ -32,7 +32,7 @@ class GridExecution(Execution):
     """
 
     def update(self) -> Outcome:
-        return self._ring.fused_update(self._length)
+        return self._ring.collectives.fused_update(self._length)
 
     def warm_up(self) -> None:
         self.update()
@@ -50,7 +50,7 @@ class GridReference(Reference):
         Those of :class:`~host.training.golden_run.Reference`.
     """
 
-    def __init__(self, ring: LocalCommands, *options: Any, rows: int, columns: int):
+    def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
         super().__init__(ring, *options)
         from sim.golden import grid
 
@@ -71,8 +71,8 @@ class GridReference(Reference):
         update = self._grid.fused_update(
             gradients.reshape(shape), self.master, self.state, numbers, packed_state=packed_state,
             weight_codec=self._codec, gradient_codec=self._gradient_codec,
-            residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.segment,
-            lanes=self._ring.lanes)
+            residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.formats.segment,
+            lanes=self._ring.formats.lanes)
         whole = self._golden.Update(weights=update.weights, master=update.master, state=update.state,
                                     total=update.total, traffic=self._together(*update.traffic))
         return cast("Update", whole)
@@ -105,7 +105,7 @@ class GridReference(Reference):
             gather_payload=sum(one.gather_payload for one in updates) + rows * gather.gather_payload)
 
 
-def reference_of(ring: LocalCommands, plan: Plan | None, weights: Vector, planes: int,
+def reference_of(ring: VectorRing, plan: Plan | None, weights: Vector, planes: int,
                  centroids: Bits | None = None) -> Reference:
     """Golden model of the nodes of a ring, or of the rings of a plan."""
     if plan is None or plan.shape is not Shape.GRID:

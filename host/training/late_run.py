@@ -149,12 +149,12 @@ class LateRun:
         self._closing = Closing(quorum=self._quorum, deadline=config.closing_deadline,
                                 weights=config.weights)
         if not restored:
-            ring.distribute(model.master.view(np.float32))
-            ring.write_state(model.state[0].view(np.float32))
-            ring.clear_counters()
+            ring.collectives.distribute(model.master.view(np.float32))
+            ring.memory.write_state(model.state[0].view(np.float32))
+            ring.counters.clear()
             self._program.prepare(ring, self._closing, scale=model.scale)
             self._program.resume(ring, model.rounds)
-        self._counters = ring.counters()
+        self._counters = ring.counters.read()
 
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, between two blocks."""
@@ -208,7 +208,7 @@ class LateRun:
         ring, first, passes = self._ring, len(self.fates), min(self._block, self._fitting)
         feeder = RoundFeeder(
             ring, self._program, passes=passes, first=first, rounds=self._model.rounds, gradient=self._gradient,
-            closed=self._close, settings=lambda number: ring.write_settings(self._model.settings(number)),
+            closed=self._close, settings=lambda number: ring.settings.write(self._model.settings(number)),
             may_begin=self._may_begin)
         reader = TraceReader(ring)
         over = False
@@ -226,9 +226,9 @@ class LateRun:
 
         self._since, self._span = self._clock(), 0
         feeder.begin()
-        ring.run_programs(collectives=1, passes=passes, parity=first % 2, first=first, traced=False,
+        ring.programs.run(collectives=1, passes=passes, parity=first % 2, first=first, traced=False,
                           on_event=on_event, over=is_over)
-        counters = self._settled(on_event) if over else ring.counters()
+        counters = self._settled(on_event) if over else ring.counters.read()
         hopeless = self._hopeless(feeder) if over else []
         self._record(reader.finish(), feeder, over=over)
         behind = self._compare(first, counters, abandoned=hopeless)
@@ -279,7 +279,7 @@ class LateRun:
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
         """Take all events that are there; counters of nodes, which no command has changed since."""
         while True:
-            counters = self._ring.counters()
+            counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
                       if (event := device.pop_event(0)) is not None]
             if not events:
@@ -365,10 +365,10 @@ class LateRun:
         No computation of the ranks in ``abandoned`` has ended in this block.
         """
         ring, model, number = self._ring, self._model, len(self.fates)
-        found = {"weights": (ring.read_weights(model.length), model.weights),
-                 "momenta": (ring.read_state(model.length), model.state[0])}
-        if ring.has_master:
-            found["masters"] = ring.read_master(model.length), model.master
+        found = {"weights": (ring.memory.read_weights(model.length), model.weights),
+                 "momenta": (ring.memory.read_state(model.length), model.state[0])}
+        if ring.formats.has_master:
+            found["masters"] = ring.memory.read_master(model.length), model.master
         for name, (there, here) in found.items():
             if not (there.view(np.uint32) == here).all():
                 raise DivergenceError(f"Round {number}: {name} of nodes differ from the golden model")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from host.driver.buffers import errors_base
-from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob, Matrices
+from host.driver.protocols import TrainingRing
 from host.training.golden_run import Reference, words_of
 from host.training.record import NODE, DivergenceError, TrainingConfig
 
@@ -30,7 +30,7 @@ class Masks:
         alternative; all elements; and words of external masks.
     """
 
-    def __init__(self, ring: LocalCommands, reference: Reference, config: TrainingConfig):
+    def __init__(self, ring: TrainingRing, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
         self._ring = ring
         self._reference = reference
@@ -43,7 +43,7 @@ class Masks:
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in mine] for mine in jobs]
-        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._behind)
+        outcome = self._ring.local.mask(jobs, alternative=alternative, behind=self._behind)
         self.cycles += outcome.cycles
         self.replaced += sum(outcome.replaced)
         self.elements += sum(job.matrices.size for mine in jobs for job in mine)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.local_commands import LocalCommands
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.vectors import Vector
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.optimizers import SGD, Optimizer
 
@@ -147,9 +147,9 @@ def check_optimizer(optimizer: Optimizer) -> None:
                          f"{optimizer.weight_decay!r} and {optimizer.clip!r}")
 
 
-def elements_of(ring: LocalCommands, optimizer: Optimizer, count: int) -> Elements:
+def elements_of(ring: VectorRing, optimizer: Optimizer, count: int) -> Elements:
     """The format of a run on this ring, with ``count`` examples in its largest batch."""
-    if not ring.reduced:
+    if not ring.formats.int16:
         return Float32()
     check_optimizer(optimizer)
     return FixedPoint.of(optimizer.learning_rate, count)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.optimizer_settings import Settings
-from host.driver.ring import Ring
-from host.driver.vectors import Vector
+from host.driver.protocols import TrainingRing
+from host.driver.words import Vector
 from host.training.batches import Batch
 from host.training.comparison import compare_master, compare_memories, compare_rows, names
 from host.training.engine import Computer
@@ -60,16 +60,13 @@ class OverlappingRun(Run):
         self._every = every
         self._passes = 0  # since nodes were given weights
 
-    def _executes(self, ring: Ring) -> Execution:
-        return overlapping_execution_of(ring, self._workload, self._config)
+    def _executes(self, ring: TrainingRing) -> Execution:
+        self._overlapping: OverlappingExecution = overlapping_execution_of(ring, self._workload, self._config)
+        return self._overlapping
 
     @property
     def _newest(self) -> int:
         return (self._passes + 1) % 2
-
-    @property
-    def _overlapping(self) -> OverlappingExecution:
-        return cast(OverlappingExecution, self._execution)
 
     def _model(self, weights: Vector) -> None:
         super()._model(weights)
@@ -195,7 +192,7 @@ class OverlappingRun(Run):
         if not self._config.check:
             return
         ring, reference = self._ring, self._reference
-        compare_rows("weights", number, self._laid_out(), words_of(ring.read_weights(len(reference.weights))))
+        compare_rows("weights", number, self._laid_out(), words_of(ring.memory.read_weights(len(reference.weights))))
         if self._apart.stop:
             second = words_of(self._overlapping.read_second())
             compare_rows("weights of the second copy", number, self._copies()[1][self._apart], second)

@@ -13,8 +13,9 @@ from hdl.memory_map import TRACE_WORDS
 from host.driver.buffers import Buffer
 from host.driver.memory import distance_of
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.programs import Passes
-from host.driver.ring import Ring, Vector
+from host.driver.protocols import TrainingRing
+from host.driver.results import Passes
+from host.driver.words import Vector
 from host.program.estimate import Costs
 from host.program.feeding import run_passes
 from host.program.program import CompiledProgram, Queue
@@ -76,17 +77,16 @@ class OverlappingExecution(Execution):
         All commands of the last block.
     """
 
-    def __init__(self, ring: Ring, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
+    def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
                  computer: Computer | None = None):
         super().__init__(ring, length, schedule=schedule, layers=layers, costs=costs, computer=computer)
-        self._nodes = ring
         self._schedule = schedule
         self.spans: list[Span] = []
 
     @property
     def distance(self) -> int:
         """See :func:`~host.driver.memory.distance_of`."""
-        return distance_of(self._nodes.devices[0].config)
+        return distance_of(self._ring.config)
 
     @property
     def apart(self) -> int:
@@ -109,14 +109,14 @@ class OverlappingExecution(Execution):
 
     def write_copies(self, even: Vector, odd: Vector) -> None:
         """Write both copies of the weights of layers that have two, in whole vectors, and their distance."""
-        self._nodes.write_weight_stride(self.distance)
+        self._ring.settings.set_weight_stride(self.distance)
         if self.apart:
-            self._nodes.write_weights(even[:self.apart])
-            self._nodes.write_weights(odd[:self.apart], self._second)
+            self._ring.memory.write_weights(even[:self.apart])
+            self._ring.memory.write_weights(odd[:self.apart], self._second)
 
     def read_second(self) -> Vector:
         """Read the second copy of the weights of layers that have two, a row for each node."""
-        return self._nodes.read_weights(self._second)
+        return self._ring.memory.read_weights(self._second)
 
     def load(self) -> CompiledProgram:
         """Load the program, unless the nodes have it; its collectives are then the :attr:`parts` of a step."""
@@ -142,7 +142,7 @@ class OverlappingExecution(Execution):
             A layer has computed with other weights than those of its schedule.
         """
         program = self.load()
-        passes = run_passes(self._nodes, program, settings, first=first, give=give,
+        passes = run_passes(self._ring, program, settings, first=first, give=give,
                             after="backward 1" if self.computer is None else "forward 1")
         self._check_versions(program, passes, first)
         return passes, self._timings(program, passes, len(settings))
@@ -188,7 +188,7 @@ def _lasts(found: Sequence[Span], count: int) -> list[int]:
     return [after - before for before, after in itertools.pairwise(ends)]
 
 
-def overlapping_execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> OverlappingExecution:
+def overlapping_execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> OverlappingExecution:
     """The way to do the steps of a run whose passes overlap."""
     assert config.overlap is not None
     return OverlappingExecution(

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.diagnosis import RingError
-from host.driver.local_commands import LocalCommands
+from host.driver.protocols import Memory
 from host.training.golden_run import Reference
 from host.training.record import TrainingConfig
 
@@ -50,13 +50,13 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     raise AssertionError("the loop returns or raises")
 
 
-def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
+def write_nodes(memory: Memory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
     """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
 
     Parameters
     ----------
-    ring : Ring
+    memory : Memory
     reference : Reference
     centroids : array of uint32, optional
         Codebook of a weight codec that has one.
@@ -64,13 +64,13 @@ def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArra
         Whether state is stored as bfloat16, and whether nodes keep the elements that they do not send.
     """
     if centroids is not None:
-        ring.write_codebook(centroids)
-    ring.write_weights(reference.weights)
+        memory.write_codebook(centroids)
+    memory.write_weights(reference.weights)
     if reference.has_master:
-        ring.write_master(reference.master)
+        memory.write_master(reference.master)
     for plane, state in enumerate(reference.state):
-        ring.write_state(state.view(np.float32), plane, packed_state=config.packed_state)
+        memory.write_state(state.view(np.float32), plane, packed_state=config.packed_state)
     if config.density is not None:
-        ring.write_errors(list(reference.errors))
+        memory.write_errors(list(reference.errors))
     if reference.residuals is not None:
-        ring.write_residual(list(reference.residuals))
+        memory.write_residual(list(reference.residuals))

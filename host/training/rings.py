@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from host.driver.local_commands import LocalCommands
+from host.driver.protocols import TrainingRing
 from host.topology.carry import carry_over
 from host.topology.course import Course
 from host.topology.grid import Plan, Shape
@@ -46,13 +46,13 @@ class Rings:
     def plan(self) -> Plan:
         return self._course.stages[self.stage].plan
 
-    def enter(self, stage: int) -> LocalCommands:
+    def enter(self, stage: int) -> TrainingRing:
         """Set the switches for a stage, and put its links in order; nothing is carried over."""
         self.stage = stage
         plan = self.plan
         self._grid.switch(plan)
-        self._grid.clear_counters()
-        self.ring: LocalCommands = self._grid.ring(plan) if plan.shape is Shape.FLAT else self._grid.rings(plan)
+        self._grid.counters.clear()
+        self.ring: TrainingRing = self._grid.ring(plan) if plan.shape is Shape.FLAT else self._grid.rings(plan)
         return self.ring
 
     def due(self, steps: int) -> bool:
@@ -93,7 +93,7 @@ class Rings:
 
     def balance(self, steps: int) -> None:
         """Raise ``DivergenceError`` unless all words that nodes have sent since the last change were received."""
-        counters = self._grid.counters()
+        counters = self._grid.counters.read()
         sent, received = (sum(one[name] for one in counters) for name in ("WORDS_SENT", "WORDS_RECEIVED"))
         if (sent - received) % (1 << 32):
             raise DivergenceError(f"Step {steps}: nodes have sent {sent:,} words since their rings were formed, and "
@@ -110,5 +110,5 @@ class Rings:
 
     def forget(self) -> None:
         """Count words anew, after a failure in which some were lost."""
-        self._grid.clear_counters()
-        self.ring.clear_counters()
+        self._grid.counters.clear()
+        self.ring.counters.clear()

@@ -9,16 +9,15 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
-from host.driver.local_commands import LocalCommands
 from host.driver.memory import distance_of
-from host.driver.programs import Passes
-from host.driver.results import Outcome
-from host.driver.ring import Ring, Vector
+from host.driver.protocols import TrainingRing
+from host.driver.results import Outcome, Passes
+from host.driver.words import Vector
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, build, fused
@@ -105,7 +104,7 @@ class Execution:
         Cycles of the last step's commands that compute, where there is no schedule.
     """
 
-    def __init__(self, ring: LocalCommands, length: int, *, schedule: Schedule | None = None,
+    def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
                  layers: Sequence[Dense] = (), costs: Costs | None = None, packed_state: bool = False,
                  computer: Differentiator | None = None):
         self._ring = ring
@@ -148,9 +147,9 @@ class Execution:
     def write(self, gradients: Sequence[Vector]) -> None:
         """Write the gradients of each node: to their place, or to where COMPUTE takes them from."""
         if self._asked is None:
-            self._ring.write_gradients(gradients)
+            self._ring.memory.write_gradients(gradients)
         else:
-            self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
+            self._ring.memory.write_gradients(gradients, Buffer("gradients", self._length, self._length))
 
     def compute(self, shares: Sequence[Any]) -> None:
         """Give each node the examples of its share, where nodes compute."""
@@ -203,15 +202,15 @@ class Execution:
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
         """Load the program of a schedule, unless the nodes have it, and run a pass."""
         program = self._load(schedule)
-        return program, cast(Ring, self._ring).run_programs(collectives=program.collectives)
+        return program, self._ring.programs.run(collectives=program.collectives)
 
     def _load(self, schedule: Schedule | None) -> CompiledProgram:
         """Load the program of a schedule, unless the nodes have it."""
-        ring = cast(Ring, self._ring)
+        ring = self._ring
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
             program = self._program(schedule)
-            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
+            ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
                                changes=self._loaded is not None and self._loaded[0] == schedule)
             self._loaded = schedule, lengths, program
         return self._loaded[2]
@@ -219,8 +218,8 @@ class Execution:
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
         """Program of a schedule, whose collectives are :attr:`parts`."""
         if schedule is None or self._costs is None:
-            return fused(self._length, owner=self._ring.dealt_to)
-        program = _build(self._ring.devices[0].config, self._layers, schedule, self._ring.nodes, self._costs,
+            return fused(self._length, owner=self._ring.partition.root)
+        program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
                          packed_state=self._packed_state, computer=self.computer)
         self.parts = [Part(task.operation, *(number_of(task.fields[name]) for name in
                                              ("gradient_base", "length", "turn")))
@@ -286,7 +285,7 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
                   spans=found)
 
 
-def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
+def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
     """The way to do a run's steps that its configuration asks for."""
     length = int(workload.parameters.size)
     computer = differentiator_of(ring, workload, config)

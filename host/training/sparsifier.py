@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from host.driver.local_commands import LocalCommands
-from host.driver.vectors import Vector
+from host.driver.protocols import TrainingRing
+from host.driver.words import Vector
 from host.training.comparison import names
 from host.training.density import Threshold
 from host.training.golden_run import Reference
@@ -27,7 +27,7 @@ class Sparsifier:
         Cycles of the last step.
     """
 
-    def __init__(self, ring: LocalCommands, reference: Reference, form: Elements, config: TrainingConfig,
+    def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig,
                  steps: int):
         self._ring = ring
         self._reference = reference
@@ -39,7 +39,7 @@ class Sparsifier:
         self.cycles = 0
         if config.density is not None:
             # A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
-            nodes = 2 if ring.reduced else reference.equivalent_nodes
+            nodes = 2 if ring.formats.int16 else reference.equivalent_nodes
             self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
@@ -47,7 +47,7 @@ class Sparsifier:
         if self._controller is None:
             return gradients
         threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
-        outcome = self._ring.sparsify(self._reference.weights.size, threshold=threshold)
+        outcome = self._ring.local.sparsify(self._reference.weights.size, threshold=threshold)
         self._controller.observe(sum(outcome.dropped))
         self.cycles = outcome.cycles
         self.dropped += sum(outcome.dropped)

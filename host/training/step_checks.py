@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from host.driver.results import Outcome
-from host.driver.vectors import Vector
+from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.comparison import names
 from host.training.number_format import Elements

@@ -17,7 +17,7 @@ from hdl.config import NodeConfig
 from host.compute.factors import Array as Units
 from host.compute.instructions import up
 from host.compute.text_lists import TextLists, compile_text
-from host.driver.ring import Ring
+from host.driver.protocols import TrainingRing
 from host.models.text import Characters
 from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, TrainingConfig
@@ -36,17 +36,17 @@ class TextComputer(Differentiator):
     lists : TextLists
     """
 
-    def __init__(self, ring: Ring, lists: TextLists):
+    def __init__(self, ring: TrainingRing, lists: TextLists):
         self.notes = [lists.plan.line]
         self.lengths = [0] * ring.nodes
         self._ring = ring
         self._lists = lists
 
     def prepare(self) -> None:
-        self._ring.write_lists(self._lists.programs, self._lists.plan)
+        self._ring.compute.write_lists(self._lists.programs, self._lists.plan)
 
     def give(self, shares: Sequence[Sequence[Characters]]) -> None:
-        self._ring.write_activations([self._words(share) for share in shares], self._lists.data)
+        self._ring.memory.write_activations([self._words(share) for share in shares], self._lists.data)
         self.lengths = [len(share) for share in shares]
 
     def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
@@ -66,14 +66,14 @@ class TextComputer(Differentiator):
         for number in range(0, max(self.lengths), lists.together):
             lengths = [lists.context if number < count else 0 for count in self.lengths]
             backward = lists.further if number else lists.first
-            cycles += sum(one.cycles for one in self._ring.run_layers(
+            cycles += sum(one.cycles for one in self._ring.compute.run_layers(
                 (*lists.forward, *backward), lengths, offset=number * lists.stride,
                 patience=lists.together * lists.multiplications))
         return cycles
 
     def losses(self) -> list[float]:
         lists = self._lists
-        rows = self._ring.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
+        rows = self._ring.memory.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
         found = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
         # One after the other, as each is rounded.
         return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]

@@ -22,15 +22,14 @@ A run can be taken apart (:meth:`Run.state`) and put together again on another r
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.local_commands import LocalCommands
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.ring import Ring
-from host.driver.vectors import Vector
+from host.driver.protocols import TrainingRing
+from host.driver.words import Vector
 from host.models.digits import Dataset
 from host.topology.grid import Plan, Shape
 from host.training.batches import Batch, Batches
@@ -78,7 +77,7 @@ class Run:
         Whether the model was measured after the last step.
     """
 
-    def __init__(self, ring: Ring | Rings, workload: Workload, config: TrainingConfig, *,
+    def __init__(self, ring: TrainingRing | Rings, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None, faults: Callable[[], int] = lambda: 0):
         self._rings = ring if isinstance(ring, Rings) else None
@@ -98,19 +97,19 @@ class Run:
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
 
-    def _bind(self, ring: LocalCommands) -> None:
+    def _bind(self, ring: TrainingRing) -> None:
         """Do the next steps on these nodes."""
         config = self._config
         self._ring = ring
-        ring.require(config.allocation(self._length))
+        ring.memory.require(config.allocation(self._length))
         self._codebooks = Codebooks(ring, config.refresh)
         if self._plan is not None and self._plan.shape is Shape.GRID:
             self._execution: Execution = GridExecution(ring, self._length)
         else:
-            self._execution = self._executes(cast(Ring, ring))
+            self._execution = self._executes(ring)
         self._computer = self._execution.computer
 
-    def _executes(self, ring: Ring) -> Execution:
+    def _executes(self, ring: TrainingRing) -> Execution:
         """The way in which nodes do steps."""
         return execution_of(ring, self._workload, self._config)
 
@@ -128,14 +127,14 @@ class Run:
         """Give the nodes the first weights."""
         parameters, config = self._workload.parameters, self._config
         self._workload.initialize(config.seed)
-        if self._ring.has_codebook:
+        if self._ring.formats.has_codebook:
             self._codebooks.load(parameters)
         self._model(self._form.weights(parameters))
         first = self._form.weights(parameters)
         self._repeat("distribution of the first weights", lambda: self._distribute(first))
         self._prepare()
-        self._ring.clear_counters()
-        self._counters = self._ring.counters()
+        self._ring.counters.clear()
+        self._counters = self._ring.counters.read()
 
     def _prepare(self) -> None:
         """Give nodes that compute what they need beside the model."""
@@ -145,7 +144,7 @@ class Run:
     def _model(self, weights: Vector) -> None:
         """Make the golden model, and the masks and the sparsifier that go with it."""
         ring, config = self._ring, self._config
-        self._reference: Reference = (IntegerReference(weights) if ring.reduced
+        self._reference: Reference = (IntegerReference(weights) if ring.formats.int16
                            else reference_of(ring, self._plan, weights, config.optimizer.planes,
                                              self._codebooks.centroids))
         self._masks = Masks(ring, self._reference, config)
@@ -153,13 +152,13 @@ class Run:
 
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config
-        ring.distribute(weights)  # residuals are zeros afterwards
-        if self._reference.has_master or ring.reduced:
+        ring.collectives.distribute(weights)  # residuals are zeros afterwards
+        if self._reference.has_master or ring.formats.int16:
             self._workload.parameters[...] = self._form.parameters(read_weights(ring, self._reference, config, 0))
         if config.optimizer.planes:
-            ring.clear_state(self._length, packed_state=config.packed_state)
+            ring.memory.clear_state(self._length, packed_state=config.packed_state)
         if config.density is not None:
-            ring.clear_errors(self._length)
+            ring.memory.clear_errors(self._length)
 
     def advance(self) -> None:
         """Do a step and, where it is due, measure the model; before that, change the rings if they are to."""
@@ -191,7 +190,7 @@ class Run:
         if self._config.check:
             read_weights(self._ring, self._reference, self._config, number)
             compare_memories(self._ring, self._reference, self._config, number)
-        self._counters = self._ring.counters()
+        self._counters = self._ring.counters.read()
         self.training.changes.append(change)
 
     def _note_measure(self, number: int) -> None:
@@ -228,7 +227,7 @@ class Run:
             found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
             losses, gradients = list(found), gradients_of(number, self._form, differences)
         settings = self._settings(number, count)
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         self._give(shares, gradients)
         sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
@@ -289,7 +288,7 @@ class Run:
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Counters of each node before and now, of which those of masks are added up."""
-        before, self._counters = self._counters, self._ring.counters()
+        before, self._counters = self._counters, self._ring.counters.read()
         self.training.elements_masked += sum(growth("ELEMENTS_MASKED", before, self._counters))
         self.training.mask_words_fetched += sum(growth("MASK_WORDS_FETCHED", before, self._counters))
         return before, self._counters
@@ -353,9 +352,9 @@ class Run:
         self.training.elements_masked = memory["elements_masked"]
         self.training.mask_words_fetched = memory["mask_words_fetched"]
         if nodes:
-            write_nodes(self._ring, self._reference, self._codebooks.centroids, self._config)
+            write_nodes(self._ring.memory, self._reference, self._codebooks.centroids, self._config)
             self._prepare()
-        self._counters = self._ring.counters()
+        self._counters = self._ring.counters.read()
 
     def _repeat(self, what: str, action: Callable[[], T]) -> T:
         """Do an action, and repeat it from its beginning after a failure of the ring."""
@@ -376,7 +375,7 @@ class Run:
     def state(self) -> dict[str, Any]:
         """State that the rest of the run depends on, and the outcome so far: numbers, texts, arrays, and lists and
         dictionaries of them."""
-        return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.known_settings,
+        return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.settings.known,
                 "parameters": self._workload.parameters.copy(), "due": self.due,
                 "interval_loss": self._interval_loss, "interval_count": self._interval_count,
                 "stage": None if self._rings is None else self._rings.stage, "training": self.training.figures()}
@@ -395,31 +394,31 @@ class Run:
         self._interval_count = state["interval_count"]
         self._reference.restore(state["memory"]["reference"])
         self._execution.restore(state["memory"]["execution"])
-        self._ring.clear_counters()
-        self._counters = self._ring.counters()
+        self._ring.counters.clear()
+        self._counters = self._ring.counters.read()
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
         self.training.repeats = repeats  # a run that was not stopped has none here
         self._recall(state["memory"], nodes=not restored)
-        self._ring.restore_settings(state["settings"])
+        self._ring.settings.restore(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
         """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn;
         cycles depend a little on whose turn it is, which differs between new nodes and nodes after a step."""
         ring = self._ring
-        ring.restore_settings(settings)
+        ring.settings.restore(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
         shares = np.array_split(np.arange(self._config.largest(self._workload.examples)), ring.nodes)
         self._prepare()
         self._give(shares, gradients)
         if self._config.density is not None:
-            ring.sparsify(self._length, threshold=0)
+            ring.local.sparsify(self._length, threshold=0)
             self._give(shares, gradients)
         self._execution.warm_up()
 
 
-def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
+def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, *,
           on_step: Callable[[Training], None] = lambda training: None,
           on_repeat: Callable[[str], None] = lambda line: None) -> Training:
     """Train on the ring.

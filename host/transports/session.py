@@ -27,7 +27,7 @@ from host.arguments import (
     represent,
 )
 from host.driver.device import Device
-from host.driver.nodes import TIMEOUT
+from host.driver.devices import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words

@@ -37,21 +37,21 @@ def ring():
 
 
 def run(ring, **fields):
-    return ring._run_apart({0: Command(**fields)})[0]
+    return ring.commands.run_apart({0: Command(**fields)})[0]
 
 
 @pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
 def test_a_new_command_runs(ring, base, length):
     """A new command changes its elements and nothing else, with event, counters and cycles like any command."""
     before = np.arange(CONFIG.gradient_words, dtype=np.float32)
-    ring.write_gradients([before])
-    ring._write_register("MASK_ALTERNATIVE", 2.5)
-    ring.clear_counters()
+    ring.memory.write_gradients([before])
+    ring.devices.write_register("MASK_ALTERNATIVE", 2.5)
+    ring.counters.clear()
     event = run(ring, operation=fill.FILL, gradient_base=base, length=length)
     assert (event.status, event.detail) == (EventStatus.OK, length)
-    assert ring.counters()[0]["COMMAND_CYCLES"] == event.cycles
+    assert ring.counters.read()[0]["COMMAND_CYCLES"] == event.cycles
     before[base:base + length] = 2.5
-    np.testing.assert_array_equal(ring.read_gradients(CONFIG.gradient_words)[0], before)
+    np.testing.assert_array_equal(ring.memory.read_gradients(CONFIG.gradient_words)[0], before)
 
 
 @pytest.mark.parametrize(("fields", "status", "detail"), [
@@ -64,12 +64,12 @@ def test_a_new_command_runs(ring, base, length):
 def test_a_new_command_is_refused(ring, fields, status, detail):
     """The checker refuses a wrong command by its description, before the engine gets it."""
     zeros = np.zeros(CONFIG.gradient_words, np.float32)
-    ring.write_gradients([zeros])
+    ring.memory.write_gradients([zeros])
     # Fields that FILL does not use are ignored.
     with pytest.raises(RingError, match=status.name) as caught:
         run(ring, **{"operation": fill.FILL, "weight_base": 7, "state_base": 1, "rank": 9, **fields})
     assert caught.value.events[0].detail == detail
-    assert not ring.read_gradients(CONFIG.gradient_words).any()
+    assert not ring.memory.read_gradients(CONFIG.gradient_words).any()
 
 
 def test_new_and_old_commands_in_one_queue(ring):
@@ -77,14 +77,14 @@ def test_new_and_old_commands_in_one_queue(ring):
     generator = np.random.default_rng(5)
     memory = generator.standard_normal(CONFIG.gradient_words).astype(np.float32)
     errors = generator.standard_normal(32).astype(np.float32)
-    ring.write_gradients([memory])
+    ring.memory.write_gradients([memory])
     ring.devices[0].write_memory(Space.WEIGHT, 64, errors)
-    ring._write_register("MASK_ALTERNATIVE", 0.75)
-    ring._write_register("MASK_THRESHOLD", 0.5)
+    ring.devices.write_register("MASK_ALTERNATIVE", 0.75)
+    ring.devices.write_register("MASK_THRESHOLD", 0.5)
     sparse = Command(operation=Operation.SPARSIFY, gradient_base=64, weight_base=64, length=32)
     commands = [sparse, Command(operation=fill.FILL, gradient_base=64, length=11), sparse]
-    pending = [ring._submit_apart({0: command}) for command in commands]
-    events = [found[0] for found in ring.wait(*pending)]
+    pending = [ring.commands.submit_apart({0: command}) for command in commands]
+    events = [found[0] for found in ring.commands.wait(*pending)]
     kept, errors, bound = memory[64:96].view(np.uint32), errors.view(np.uint32), int(np.float32(0.5).view(np.uint32))
     dropped = []
     for step in range(2):
@@ -95,7 +95,7 @@ def test_new_and_old_commands_in_one_queue(ring):
     assert [event.detail for event in events] == [dropped[0], 11, dropped[1]]
     bits = memory.view(np.uint32)
     bits[64:96] = kept
-    np.testing.assert_array_equal(ring.read_gradients(CONFIG.gradient_words)[0].view(np.uint32), bits)
+    np.testing.assert_array_equal(ring.memory.read_gradients(CONFIG.gradient_words)[0].view(np.uint32), bits)
     np.testing.assert_array_equal(ring.devices[0].read_memory(Space.WEIGHT, 64, 32), errors)
 
 

@@ -90,14 +90,14 @@ class Reference(reference.Reference):
 
     def compare(self, message=""):
         length = len(self.master)
-        assert (self.ring.read_weights(length).view(np.uint32) == self.weights).all(), message
+        assert (self.ring.memory.read_weights(length).view(np.uint32) == self.weights).all(), message
         if self.has_master:
-            assert (self.ring.read_master(length).view(np.uint32) == self.master).all(), message
+            assert (self.ring.memory.read_master(length).view(np.uint32) == self.master).all(), message
         self.compare_residuals(message)
 
     def compare_residuals(self, message=""):
         if self.residuals is not None:
-            found = self.ring.read_residual(len(self.master))
+            found = self.ring.memory.read_residual(len(self.master))
             assert (found.view(np.uint32) == self.residuals).all(), message
             assert np.isfinite(found).all(), message
 
@@ -146,21 +146,21 @@ def random(generator, shape, *, density=1.0):
 def train_twice(reference, optimizer, generator, *, packed_state, message):
     """Update twice with random gradients from cleared state; compare weights, words, bursts, and state at the end."""
     ring, length = reference.ring, len(reference.master)
-    ring.clear_state(length, packed_state=packed_state)
+    ring.memory.clear_state(length, packed_state=packed_state)
     for step in (1, 2):
         settings = dataclasses.replace(
             Settings(**dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))), packed_state=packed_state)
         gradients = random(generator, (ring.nodes, length), density=0.6)
-        ring.write_settings(settings)
-        ring.write_gradients(list(gradients))
-        ring.clear_counters()
-        ring.fused_update(length)
+        ring.settings.write(settings)
+        ring.memory.write_gradients(list(gradients))
+        ring.counters.clear()
+        ring.collectives.fused_update(length)
         traffic = reference.step(gradients, settings)
         reference.compare(f"{message}, step {step}")
-        counters = ring.counters()
+        counters = ring.counters.read()
         assert [node["WORDS_SENT"] for node in counters] == traffic.words.tolist(), f"{message}, step {step}"
         if length >= 32 * ring.nodes:
             assert all(node["OPTIMIZER_BURSTS"] > 0 for node in counters), f"{message}, step {step}"
     for plane, expected in enumerate(reference.state):
-        found = ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+        found = ring.memory.read_state(length, plane, packed_state=packed_state).view(np.uint32)
         assert (found == expected).all(), message

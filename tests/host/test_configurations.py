@@ -31,22 +31,22 @@ def test_values_words_and_state(name, nodes, length):
         for label, (optimizer, packed_state) in OPTIMIZERS.items():
             if optimizer.planes > config.state_planes:
                 continue
-            ring.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
+            ring.memory.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
             weights = random(generator, length)
-            centroids = codebook(config.weight_codec, weights) if ring.has_codebook else None
+            centroids = codebook(config.weight_codec, weights) if ring.formats.has_codebook else None
             if centroids is not None:
-                ring.write_codebook(centroids)
+                ring.memory.write_codebook(centroids)
             reference = Reference(ring, weights, planes=optimizer.planes, centroids=centroids)
-            ring.distribute(weights)
+            ring.collectives.distribute(weights)
             reference.compare(label)
             rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=label)
             gradients = random(generator, (nodes, length), density=0.6)
-            ring.write_gradients(list(gradients))
-            ring.all_reduce(length)
+            ring.memory.write_gradients(list(gradients))
+            ring.collectives.all_reduce(length)
             total = golden.all_reduce(golden.bits(gradients), residuals=reference.residuals,
                                       gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
                                       lanes=config.lanes)[0]
-            assert (ring.read_gradients(length).view(np.uint32) == total).all(), label
+            assert (ring.memory.read_gradients(length).view(np.uint32) == total).all(), label
 
 
 @pytest.mark.parametrize(("name", "rule"), [("table", Rule.MOMENTUM), ("wide", Rule.ADAM), ("narrow", Rule.ADAM)])
@@ -54,14 +54,14 @@ def test_rules_without_planes(name, rule):
     """A rule that the nodes have no planes for is refused, and the next command runs."""
     length = 300
     with rings.open_nodes(2, config=rings.CONFIGS[name]) as (ring, _):
-        ring.write_settings(Settings(rule=rule, gradient_scale=1, learning_rate=0.5))
+        ring.settings.write(Settings(rule=rule, gradient_scale=1, learning_rate=0.5))
         weights = random(np.random.default_rng(1), length)
-        ring.write_weights(weights)
+        ring.memory.write_weights(weights)
         with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
-            ring.fused_update(length)
+            ring.collectives.fused_update(length)
         assert [event.status for event in refused.value.events] == [EventStatus.BAD_RULE] * 2
-        assert (ring.read_weights(length) == weights).all()
-        ring.all_gather(length)
+        assert (ring.memory.read_weights(length) == weights).all()
+        ring.collectives.all_gather(length)
 
 
 def test_few_configurations():

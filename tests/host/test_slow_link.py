@@ -55,10 +55,10 @@ def test_deal():
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
         found = deal(ring, 2048, planes=0, latency=16, say=said.append)
-        assert (found["owner"], ring.dealt_to, found["order"]) == (None, None, "from the rank of its block on")
+        assert (found["owner"], ring.partition.root, found["order"]) == (None, None, "from the rank of its block on")
         simulation.links[3].set_rate(1, 2)
         found = deal(ring, 2048, planes=0, latency=16, say=said.append)
-        assert (found["owner"], ring.dealt_to, found["slowest"]) == (3, 3, 3)
+        assert (found["owner"], ring.partition.root, found["slowest"]) == (3, 3, 3)
         assert found["order"] == "from rank 0 to rank 3"
         assert found["rates"][3] == pytest.approx(0.5, abs=0.02)
         assert found["cycles"]["one_owner"] < 0.95 * found["cycles"]["turn"]

@@ -111,8 +111,9 @@ def _update(ring, messages, length, slow):
     """A fused update, whose command one node is given 5,000 cycles after the others; returns its cycles."""
     devices, begun = ring.devices, messages.simulation.cycle
     tag = begun % (1 << 16)
-    commands = [Command(operation=Operation.FUSED_UPDATE, epoch=ring.numbers[0], collective=tag, tag=tag, rank=rank,
-                        size=NODES, length=length) for rank in range(NODES)]
+    epoch, _ = ring.commands.numbers
+    commands = [Command(operation=Operation.FUSED_UPDATE, epoch=epoch, collective=tag, tag=tag, rank=rank, size=NODES,
+                        length=length) for rank in range(NODES)]
     for rank in sorted(range(NODES), key=lambda rank: rank == slow):
         if rank == slow:
             messages.run(begun + _STALL)
@@ -128,7 +129,7 @@ def _update(ring, messages, length, slow):
 
 
 def _restarts(ring):
-    return sum(node["LINK_RESTARTS"] for node in ring.counters())
+    return sum(node["LINK_RESTARTS"] for node in ring.counters.read())
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
@@ -137,8 +138,8 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)
-    ring.write_weights(weights)
-    ring.write_settings(settings)
+    ring.memory.write_weights(weights)
+    ring.settings.write(settings)
     reference = Reference(ring, weights)
     first, last = simulation.links[0], simulation.links[NODES - 2]
     # Rank 0 begins anew, with LAP, when the control words of before have come.
@@ -151,7 +152,7 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     restarts = _restarts(ring)
     messages, cycles = _Messages(simulation, times, on), []
     for _ in range(updates):
-        ring.write_gradients(list(gradients))
+        ring.memory.write_gradients(list(gradients))
         reference.step(gradients, settings)
         cycles.append(_update(ring, messages, length, int(generator.integers(1, NODES)) if stall else None))
     reference.compare(f"seed {seed}")

@@ -86,7 +86,7 @@ class Player:
         memories, self.generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._model = Model(memories, segment=CONFIG.segment, lanes=CONFIG.lanes, rows=CONFIG.compute)
         for space, memory in enumerate(memories):
-            self._ring._all(lambda rank, device, space=space, memory=memory: device.submit_write_memory(
+            self._ring.devices.ask(lambda rank, device, space=space, memory=memory: device.submit_write_memory(
                 space, 0, memory[rank]))
 
     def _optimize(self, rule: Rule) -> optimizer.Settings:
@@ -95,7 +95,7 @@ class Player:
         scalars = {"gradient_scale": choose.choice([1.0, 0.25, -0.5]), "learning_rate": choose.choice([0.5, 0.125])}
         if rule is Rule.MOMENTUM:
             scalars["first_decay"] = choose.choice([0.5, 0.75])
-        self._ring.write_settings(Settings(rule=rule, **scalars))
+        self._ring.settings.write(Settings(rule=rule, **scalars))
         return golden.settings(rule, **scalars)
 
     def _settle(self, *, patient: bool) -> None:
@@ -104,16 +104,16 @@ class Player:
         self._rule = choose.choice([Rule.SGD, Rule.MOMENTUM])
         self._settings = [self._optimize(self._rule)]
         self.generator.weight_stride = choose.choice([0, 32, 96])
-        ring._write_register("WEIGHT_STRIDE", self.generator.weight_stride)
-        ring._write_register("TIMEOUT", PATIENT if patient else TIMEOUT)
+        ring.devices.write_register("WEIGHT_STRIDE", self.generator.weight_stride)
+        ring.devices.write_register("TIMEOUT", PATIENT if patient else TIMEOUT)
         for device in ring.devices:
             device.push(Command(operation=Operation.QUIESCE, wait=device.read_register("FLAGS")))
             if (event := device.pop_event(TIMEOUT)) is None or event.status is not EventStatus.OK:
                 raise MismatchError(f"flags are not taken: {event}")
         self._alternative, threshold = choose.choice([0.0, -10000.0]), choose.choice([0.25, 1.0])
         self._threshold = int(golden.bits([threshold])[0])
-        self._ring._write_register("MASK_ALTERNATIVE", self._alternative)
-        self._ring._write_register("MASK_THRESHOLD", threshold)
+        self._ring.devices.write_register("MASK_ALTERNATIVE", self._alternative)
+        self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
         """Queue some commands, wait for all of them, and compare events and memories.
@@ -159,12 +159,12 @@ class Player:
                     pending.append(device.submit_push(step.commands[node]))
             if any(one.latches for one in step.program) and step.kind == "run":
                 self._settings.append(self._optimize(self._rule))
-                ring._write_register("FLAGS", LATCHED_FLAG)
+                ring.devices.write_register("FLAGS", LATCHED_FLAG)
         for one in pending:
             one.result()
         if ending == "reset":
             self._opened.simulation.run(self._random.randrange(1_500))
-            ring._write_register("CONTROL", 1)
+            ring.devices.write_register("CONTROL", 1)
         # Commands that change memory, or are rejected, in the order in which they were made.
         played = [one for step in steps for one in (step.program if step.kind in ("load_program", "run") else [step])
                   if step.kind != "load_program"]
@@ -173,7 +173,7 @@ class Player:
         if ending != "well":
             ring.recover()
         possible = list(self._expect(played, events, ending))
-        found = [np.stack(ring._all(lambda rank, device, space=space, words=words: device.submit_read_memory(
+        found = [np.stack(ring.devices.ask(lambda rank, device, space=space, words=words: device.submit_read_memory(
             space, 0, words))) for space, words in enumerate(CONFIG.memories.words[:len(self._model.memories)])]
         self.compared += sum(memory.size for memory in found)
         wrong = self._model.differences(found, possible)
@@ -193,7 +193,7 @@ class Player:
         found: list[list[Event]] = [[] for _ in range(self.nodes)]
         left = {node: count - (node == absent) for node in range(self.nodes)}
         while ranks := [node for node in left if left[node]]:
-            popped = self._ring._all(lambda rank, device: device.submit_pop_event(20 * TIMEOUT), ranks)
+            popped = self._ring.devices.ask(lambda rank, device: device.submit_pop_event(20 * TIMEOUT), ranks)
             for node, event in zip(ranks, popped, strict=True):
                 if event is None and not lacking:
                     raise MismatchError(f"node {node} has no more events than {found[node]}")

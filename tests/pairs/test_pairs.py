@@ -32,13 +32,13 @@ def test_quiesce_of_any_size(nodes):
     """A collective after a QUIESCE of any size ends, with and without a link reset."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         for size in (0, 32, 64, 255):
-            ring.write_gradients(numbers(nodes, 100))
+            ring.memory.write_gradients(numbers(nodes, 100))
             statuses = queue(ring, {"operation": Operation.QUIESCE, "size": size},
                              {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.OK] * 2] * nodes, f"size {size}"
-            assert (ring.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
+            assert (ring.memory.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
             # A command that is reset while the planner is at work ends at once.
-            ring._write_register("CONTROL", 1)
+            ring.devices.write_register("CONTROL", 1)
             statuses = queue(ring, {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.LINK_RESET]] * nodes, f"size {size}"
             ring.recover()
@@ -48,23 +48,23 @@ def test_quiesce_of_any_size(nodes):
 def test_quiesce_between_collectives(nodes):
     """A QUIESCE between two collectives of many nodes does not change the second."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
-        ring.write_gradients(numbers(nodes, 500))
-        ring.write_weights(np.zeros(500, np.float32))
+        ring.memory.write_gradients(numbers(nodes, 500))
+        ring.memory.write_weights(np.zeros(500, np.float32))
         statuses = queue(ring, {"operation": Operation.ALL_GATHER, "length": 500}, {"operation": Operation.QUIESCE},
                          {"operation": Operation.ALL_REDUCE, "length": 500})
         assert statuses == [[EventStatus.OK] * 3] * nodes
-        assert (ring.read_gradients(500) == nodes * (nodes + 1) // 2).all()
+        assert (ring.memory.read_gradients(500) == nodes * (nodes + 1) // 2).all()
 
 
 def test_no_length_of_another_command():
     """A short ALL_REDUCE after a long QUIESCE changes only its own elements."""
     with open_nodes(3, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         gradients = np.random.default_rng(6).standard_normal((3, 1024)).astype(np.float32)
-        ring.write_gradients(list(gradients))
+        ring.memory.write_gradients(list(gradients))
         statuses = queue(ring, {"operation": Operation.QUIESCE, "size": 16, "length": 1024},
                          {"operation": Operation.ALL_REDUCE, "length": 32})
         assert statuses == [[EventStatus.OK] * 2] * 3
-        found = ring.read_gradients(1024).view(np.uint32)
+        found = ring.memory.read_gradients(1024).view(np.uint32)
         assert (found[:, :32] == golden.all_reduce(golden.bits(gradients[:, :32]))[0]).all()
         assert (found[:, 32:] == golden.bits(gradients[:, 32:])).all()
 

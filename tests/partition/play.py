@@ -55,16 +55,16 @@ def play(case, *, processes=None, quantum=1 << 20, grid=16):
 
         simulation.receive = received
         begun = time.monotonic()
-        ring.distribute(rings.random(generator, LENGTH))
-        ring.clear_state(LENGTH)
-        ring.write_settings(SETTINGS)
+        ring.collectives.distribute(rings.random(generator, LENGTH))
+        ring.memory.clear_state(LENGTH)
+        ring.settings.write(SETTINGS)
         for _ in range(2):
-            ring.write_gradients(list(rings.random(generator, (case.nodes, LENGTH), density=0.6)))
-            ring.fused_update(LENGTH)
-        ring.write_gradients(list(rings.random(generator, (case.nodes, LENGTH))))
-        ring.all_reduce(LENGTH)
-        ring.read_weights(LENGTH)
-        counters = ring.counters()
+            ring.memory.write_gradients(list(rings.random(generator, (case.nodes, LENGTH), density=0.6)))
+            ring.collectives.fused_update(LENGTH)
+        ring.memory.write_gradients(list(rings.random(generator, (case.nodes, LENGTH))))
+        ring.collectives.all_reduce(LENGTH)
+        ring.memory.read_weights(LENGTH)
+        counters = ring.counters.read()
         assert all(one["WORDS_SENT"] for one in counters)
         seconds = time.monotonic() - begun
         faults = [link.faults() for link in simulation.links]

@@ -91,14 +91,14 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
     memories = {name: memory for name, memory in _memories(golden).items()
                 if name in ring.devices[0].config.memories}
     for name, memory in memories.items():
-        ring._write(name, list(memory))
+        ring.memory.write_space(name, list(memory))
     for rank, row in enumerate(golden.far if max(simulation.far_widths) else ()):
         simulation.far_memory(rank)[0][:len(row)] = row
-    ring.write_settings(case.settings)
-    ring._write_register("WEIGHT_STRIDE", golden.weight_stride)
-    ring.load_programs([program.commands(rank, nodes) for rank in range(nodes)])
+    ring.settings.write(case.settings)
+    ring.devices.write_register("WEIGHT_STRIDE", golden.weight_stride)
+    ring.programs.load([program.commands(rank, nodes) for rank in range(nodes)])
     _stall(ring, simulation, random.Random(seed), faults)
-    passes = ring.run_programs(collectives=program.collectives, passes=case.passes, parity=case.parity)
+    passes = ring.programs.run(collectives=program.collectives, passes=case.passes, parity=case.parity)
     expected = [one.task.place for queue in program.queues for _ in range(case.passes) for one in queue]
     for rank, events in enumerate(passes.events):
         if [event.tag for event in events] != expected:
@@ -111,7 +111,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
         if name not in memories:
             continue
         space = ring.devices[0].config.memories[name]
-        found = np.stack(ring._all(lambda rank, device, space=space, memory=memory: device.submit_read_memory(
+        found = np.stack(ring.devices.ask(lambda rank, device, space=space, memory=memory: device.submit_read_memory(
             space.number, 0, memory.shape[1])))
         if wrong := np.argwhere(found != memory)[:4].tolist():
             raise MismatchError("; ".join(
@@ -143,7 +143,7 @@ def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = Fa
     with rings.open_nodes(nodes, config=config, host_port=False, timeout=TIMEOUT) as (ring, simulation):
         centroids = centroids_of(config)
         if centroids is not None:
-            ring.write_codebook(centroids)
+            ring.memory.write_codebook(centroids)
         first = simulation.cycle
         for number in range(count):
             case = random_case(np.random.default_rng([*name.encode(), nodes, seed, number]), config, nodes,

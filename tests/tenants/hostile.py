@@ -349,7 +349,7 @@ class Twins:
             if answers[0] != answers[1]:
                 raise LeakError(f"{where}, request {number}, {packets}: twins differ, {answers}")
         for ring in self._rings:
-            ring._write_register("TIMEOUT", _TIMEOUT)
+            ring.devices.write_register("TIMEOUT", _TIMEOUT)
             ring.recover()
         for twin in range(2):
             changed = np.flatnonzero(self._outside(twin) != before[twin])

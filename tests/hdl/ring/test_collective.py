@@ -54,10 +54,10 @@ def statuses(events):
 def check_usable(ring, *, epoch, **fields):
     nodes = len(ring.devices)
     gradients = np.arange(nodes * 600, dtype=np.float32).reshape(nodes, 600)
-    ring.write_gradients(list(gradients))
+    ring.memory.write_gradients(list(gradients))
     assert statuses(push(ring, epoch=epoch, **fields)) == [EventStatus.OK] * nodes
     expected = golden.all_reduce(golden.bits(gradients))[0]
-    assert (ring.read_gradients(600).view(np.uint32) == expected).all()
+    assert (ring.memory.read_gradients(600).view(np.uint32) == expected).all()
 
 
 class TestRefusal:
@@ -79,7 +79,7 @@ class TestRefusal:
     )
     def test_one_node_differs(self, opened, status, field, value):
         ring, _ = opened
-        ring.write_gradients(list(np.ones((3, 600), dtype=np.float32)))
+        ring.memory.write_gradients(list(np.ones((3, 600), dtype=np.float32)))
         events = push(ring, epoch=2, collective=7, each={1: {field: value}})
         found = statuses(events)
         assert EventStatus.OK not in found
@@ -113,13 +113,13 @@ class TestRefusal:
         """Wherever the damage is, no node ends well, and no memory holds a part of the damaged segment."""
         ring, simulation = opened
         gradients = np.ones((3, 2000), dtype=np.float32)
-        ring.write_gradients(list(gradients))
+        ring.memory.write_gradients(list(gradients))
         link = simulation.links[0]
         link.corrupt(word=link.status().words_carried + word, bit=word % 32)
         events = push(ring, length=2000, epoch=2)
         assert statuses(events)[1] == EventStatus.BAD_CRC
         assert EventStatus.OK not in statuses(events)
-        assert set(np.unique(ring.read_gradients(2000))) <= {1.0, 3.0}
+        assert set(np.unique(ring.memory.read_gradients(2000))) <= {1.0, 3.0}
         check_usable(ring, epoch=3)
 
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
@@ -128,7 +128,7 @@ class TestRefusal:
         where a node has an ABORT without a packet cut short before it, nor where packets come right behind one."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
-        ring.write_gradients(list(gradients))
+        ring.memory.write_gradients(list(gradients))
         link = simulation.links[0]
         link.corrupt(word=link.status().words_carried + word, bit=3)
         for rank, device in enumerate(ring.devices):
@@ -139,7 +139,7 @@ class TestRefusal:
         assert set(statuses(events[0])) == {EventStatus.BAD_CRC, EventStatus.PEER_ABORT}
         assert statuses(events[1]) == [EventStatus.OK] * 3
         expected = golden.all_reduce(golden.bits(gradients[:, 608:1200]))[0]
-        assert (ring.read_gradients(1200)[:, 608:].view(np.uint32) == expected).all()
+        assert (ring.memory.read_gradients(1200)[:, 608:].view(np.uint32) == expected).all()
 
     def test_random_damage_never_hangs_nor_corrupts(self, opened):
         ring, simulation = opened
@@ -147,12 +147,12 @@ class TestRefusal:
         gradients = generator.standard_normal((3, 1500)).astype(np.float32)
         total = golden.all_reduce(golden.bits(gradients))[0]
         for seed in range(25):
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             link = simulation.links[generator.integers(0, 3)]
             word = link.status().words_carried + int(generator.integers(0, 2000))
             link.corrupt(word=word, bit=int(generator.integers(0, 33)))
             events = push(ring, length=1500, epoch=2 * seed)
-            found = ring.read_gradients(1500).view(np.uint32)
+            found = ring.memory.read_gradients(1500).view(np.uint32)
             own = golden.bits(gradients)
             assert ((found == own) | (found == total)).all(), f"round {seed}"
             assert EventStatus.OK not in statuses(events), f"round {seed}"
@@ -184,7 +184,7 @@ class TestAlone:
             ring = Ring([Device(opened.transports[0], CONFIG)], timeout=500)
             ring.connect()
             gradients = np.random.default_rng(5).standard_normal(length).astype(np.float32)
-            ring.write_gradients([gradients])
+            ring.memory.write_gradients([gradients])
             (device,) = ring.devices
             device.push(Command(operation=Operation.ALL_REDUCE, rank=0, size=1, length=length, collective=1))
             event = device.pop_event(20 * TIMEOUT)
@@ -199,7 +199,7 @@ class TestAlone:
                 event = device.pop_event(20 * TIMEOUT)
                 version += new
                 assert (event.status, event.weight_version) == (EventStatus.OK, version), operation
-            assert (ring.read_gradients(length).view(np.uint32) == golden.bits(gradients)).all()
+            assert (ring.memory.read_gradients(length).view(np.uint32) == golden.bits(gradients)).all()
 
 
 class TestTime:
@@ -210,7 +210,7 @@ class TestTime:
         gradients = generator.standard_normal((3, 1000)).astype(np.float32)
         expected = golden.all_reduce(golden.bits(gradients))[0]
         for _ in range(6):
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             number = next(NUMBERS)
             for rank in generator.permutation(3):
                 simulation.run(int(generator.integers(0, 1500)))
@@ -219,13 +219,13 @@ class TestTime:
                             collective=number))
             events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
             assert statuses(events) == [EventStatus.OK] * 3
-            assert (ring.read_gradients(1000).view(np.uint32) == expected).all()
+            assert (ring.memory.read_gradients(1000).view(np.uint32) == expected).all()
 
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, opened, rates):
         ring, simulation = opened
         gradients = np.random.default_rng(8).standard_normal((3, 1000)).astype(np.float32)
-        ring.write_gradients(list(gradients))
+        ring.memory.write_gradients(list(gradients))
         for link, rate in zip(simulation.links, rates, strict=True):
             link.set_rate(1, rate)
         events = push(ring, length=1000, epoch=1)
@@ -233,15 +233,15 @@ class TestTime:
             link.set_rate(1, 1)
         assert statuses(events) == [EventStatus.OK] * 3
         expected = golden.all_reduce(golden.bits(gradients))[0]
-        assert (ring.read_gradients(1000).view(np.uint32) == expected).all()
+        assert (ring.memory.read_gradients(1000).view(np.uint32) == expected).all()
         assert max(event.cycles for event in events) > 1300 * max(rates)
 
     def test_settings_are_sampled_at_the_start(self, opened):
         """A change of the learning rate while a command runs does not land in it."""
         ring, simulation = opened
-        ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
-        ring.write_gradients(list(np.ones((3, 3000), dtype=np.float32)))
-        ring.write_weights(np.zeros(3000, dtype=np.float32))
+        ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+        ring.memory.write_gradients(list(np.ones((3, 3000), dtype=np.float32)))
+        ring.memory.write_weights(np.zeros(3000, dtype=np.float32))
         number = next(NUMBERS)
         for rank, device in enumerate(ring.devices):
             device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=3000, epoch=1,
@@ -251,7 +251,7 @@ class TestTime:
             device.write_register("LEARNING_RATE", 100.0)
         events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
         assert statuses(events) == [EventStatus.OK] * 3
-        assert (ring.read_weights(3000) == -3.0).all()
+        assert (ring.memory.read_weights(3000) == -3.0).all()
 
 
 class TestCycles:
@@ -265,7 +265,7 @@ class TestCycles:
             devices = [Device(transport, CONFIG) for transport in opened.transports]
             ring = Ring(devices, timeout=TIMEOUT)
             ring.connect()
-            ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+            ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
             for density, most in ((1.0, 1.05), (0.1, 1.10)):
                 mask = generator.random(length) < density
                 gradients = np.where(mask, generator.standard_normal((nodes, length)), 0).astype(np.float32)
@@ -273,10 +273,10 @@ class TestCycles:
                 plain = golden.all_reduce(golden.bits(gradients))[1]
                 gather = (nodes - 1) * -(-length // nodes)
                 for operation, bound in (
-                    (ring.all_reduce, plain.bound),
-                    (ring.fused_update, plain.scatter_bound + gather),
+                    (ring.collectives.all_reduce, plain.bound),
+                    (ring.collectives.fused_update, plain.scatter_bound + gather),
                 ):
-                    ring.write_gradients(list(gradients))
-                    ring.write_weights(weights)
+                    ring.memory.write_gradients(list(gradients))
+                    ring.memory.write_weights(weights)
                     outcome = operation(length)
                     assert outcome.cycles <= most * bound, f"{operation.__name__} at density {density}"

@@ -89,7 +89,7 @@ def test_silent(rings):
     filled(rings[0], 5)
     number = CONFIG.memories["activations"].number
     before = [device.read_memory(number, 0, 2048) for device in source.devices]
-    source._write_register("TIMEOUT", 500)
+    source.devices.write_register("TIMEOUT", 500)
     simulation.set_far_speed(latency=16, rate=0)
     with pytest.raises(Exception, match="the far memory said nothing for TIMEOUT cycles, after 0 elements"):
         read(source, LIVE)

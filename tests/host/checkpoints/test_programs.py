@@ -44,15 +44,15 @@ def source(ring):
     generator = np.random.default_rng(3)
     for device in ring.devices:
         device.write_memory(1, 0, random(generator, LENGTH))
-    ring.load_programs(program(1, 0), model=7)
-    ring.begin_set(4)
-    ring.run_programs(collectives=1, first=4, traced=False)
+    ring.programs.load(program(1, 0), model=7)
+    ring.programs.begin_set(4)
+    ring.programs.run(collectives=1, first=4, traced=False)
     for device in ring.devices:
         device.write_memory(1, 0, random(generator, LENGTH))
-    for _ in ring.stage_programs(program(10, 1)):
+    for _ in ring.programs.stage(program(10, 1)):
         pass
     number = max(device.read_fields("PROGRAM_SET")["latest"] for device in ring.devices) + 1
-    ring.edit_programs(number=number, set=5)
+    ring.programs.edit(number=number, set=5)
     return ring
 
 
@@ -70,7 +70,7 @@ def finish(ring, sets):
     """Weights behind each of these sets."""
     found = []
     for first in sets:
-        ring.run_programs(collectives=1, first=first, traced=False)
+        ring.programs.run(collectives=1, first=first, traced=False)
         found.append(weights(ring))
     return found
 
@@ -84,8 +84,8 @@ def test_an_edit_that_waits(source, target):
     assert weights(target) == before
     banks = [device.read_fields("PROGRAM_BANK") for device in target.devices]
     assert [one["pending"] for one in banks] == [1, 1]
-    assert target.loaded == source.loaded
-    assert target.staged == source.staged
+    assert target.programs.loaded == source.programs.loaded
+    assert target.programs.staged == source.programs.staged
     expected = finish(source, (5, 6))
     assert expected[0] == [before[1]] * 2  # the program before would have brought those of node 0
     assert finish(target, (5, 6)) == expected
@@ -97,7 +97,7 @@ def test_an_edit_that_waits(source, target):
 
 def test_a_set_that_is_run_again(source, target):
     """A set was passed over that the edit waits for: the program before runs on, until that set comes."""
-    source.run_programs(collectives=1, first=8, traced=False)
+    source.programs.run(collectives=1, first=8, traced=False)
     frame = read(source, LIVE)
     assert (frame.fields["banks"]["set"], frame.fields["banks"]["due"]) == (9, 5)
     restore(frame, target)
@@ -105,22 +105,22 @@ def test_a_set_that_is_run_again(source, target):
         for rank, device in enumerate(ring.devices):
             device.write_memory(1, 0, np.full(LENGTH, rank + 1, np.float32))
     assert finish(target, (9, 5)) == finish(source, (9, 5))
-    assert target.loaded[0] == 8
+    assert target.programs.loaded[0] == 8
 
 
 def test_staged_without_an_edit(source, target):
     """A program that no edit has named lies in the idle bank, and takes an edit there."""
-    for _ in source.stage_programs(program(20, 1)):
+    for _ in source.programs.stage(program(20, 1)):
         pass
     frame = read(source, LIVE)
     assert frame.fields["banks"]["due"] is None
     restore(frame, target)
-    assert target.staged == source.staged
+    assert target.programs.staged == source.programs.staged
     assert [device.read_fields("PROGRAM_BANK")["pending"] for device in target.devices] == [0, 0]
     number = 1 + max(device.read_fields("PROGRAM_SET")["latest"]
                      for ring in (source, target) for device in ring.devices)
     for ring in (source, target):
-        ring.edit_programs(number=number, set=5)
+        ring.programs.edit(number=number, set=5)
     assert finish(target, (5,)) == finish(source, (5,))
 
 
@@ -128,15 +128,15 @@ def test_a_first_program_by_an_edit(source, target):
     """Nodes that run no program yet have one that waits: it begins with its set."""
     for ring in (source, target):
         forget_programs(ring)
-    for _ in source.stage_programs(program(40, 0)):
+    for _ in source.programs.stage(program(40, 0)):
         pass
     number = 1 + max(device.read_fields("PROGRAM_SET")["latest"] for device in source.devices)
-    source.edit_programs(number=number, set=source.next_set)
+    source.programs.edit(number=number, set=source.programs.next_set)
     frame = read(source, LIVE)
     restore(frame, target)
     assert [device.read_fields("PROGRAM_BANK")["pending"] for device in target.devices] == [1, 1]
-    assert target.loaded[1] == source.loaded[1] == [[[], [], []]] * 2
-    assert finish(target, (source.next_set,)) == finish(source, (source.next_set,))
+    assert target.programs.loaded[1] == source.programs.loaded[1] == [[[], [], []]] * 2
+    assert finish(target, (source.programs.next_set,)) == finish(source, (source.programs.next_set,))
 
 
 @pytest.mark.parametrize(("bank", "edited"), [("program", True), ("idle", True), ("idle", False)])
@@ -144,10 +144,10 @@ def test_other_words(source, target, monkeypatch, bank, edited):
     """A node that has received another word of a program says so, with an edit that waits and without one, and nodes
     can get back what they had."""
     if not edited:
-        for _ in source.stage_programs(program(10, 1)):
+        for _ in source.programs.stage(program(10, 1)):
             pass
     forget_programs(target)
-    target.load_programs(program(30, 1), model=3)
+    target.programs.load(program(30, 1), model=3)
     before, expected = read(target, LIVE), digest(target, LIVE)
     frame = read(source, LIVE)
     device = target.devices[1]

@@ -45,7 +45,7 @@ def frame(ring):
         device.write_register("WEIGHT_VERSION", 40 + rank)
         for ready in (1, 0):  # a gradient is pending in slot 1
             device.write_register("RESUMED_SET", 9 | 1 << 16 | ready << 17)
-    ring.load_programs([[[Command(operation=Operation.COMPUTE, tag=3, length=32, duration=100 + rank)],
+    ring.programs.load([[[Command(operation=Operation.COMPUTE, tag=3, length=32, duration=100 + rank)],
                          [Command(operation=Operation.LATCH, tag=4)]] for rank in range(2)], model=5)
     return read(ring, LIVE)
 
@@ -69,12 +69,12 @@ def test_there_and_back(target, frame):
     assert found == frame
     assert found.live_words == LENGTH + 128
     again = read(target, LIVE)
-    target.go_on_from(*(frame.fields["ring"][name] for name in ("epoch", "collective")))
+    target.commands.resume_from(*(frame.fields["ring"][name] for name in ("epoch", "collective")))
     assert again.regions == frame.regions
     assert again.fields["nodes"] == frame.fields["nodes"]
-    assert [[slot["pending"] for slot in slots] for slots in target.slots()] == [[0, 1]] * 2
+    assert [[slot["pending"] for slot in slots] for slots in target.quorum.slots()] == [[0, 1]] * 2
     assert [device.read_register("WEIGHT_VERSION") for device in target.devices] == [40, 41]
-    assert target.loaded[0] == 5
+    assert target.programs.loaded[0] == 5
     assert digest(target) != before
     scrub(target)
     assert digest(target) == before

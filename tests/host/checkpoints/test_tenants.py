@@ -50,9 +50,9 @@ def step(ring, reference, number, gradients):
     """A step by the program, with momentum, compared with the golden model."""
     optimizer = create(OptimizerName.MOMENTUM)
     settings = Settings(**dataclasses.asdict(optimizer.settings(number, gradient_scale=0.5)))
-    ring.write_settings(settings)
-    ring.write_gradients(list(gradients))
-    ring.run_programs(collectives=1, traced=False)
+    ring.settings.write(settings)
+    ring.memory.write_gradients(list(gradients))
+    ring.programs.run(collectives=1, traced=False)
     reference.step(gradients, settings)
     reference.ring = ring
     reference.compare(f"step {number}")
@@ -95,12 +95,12 @@ def test_same_bits(opened):
     there.change(1)
     neighbour = job_of(there, 1)
     for _ in range(MOVED):  # the count of updates is that of all tenants, and these nodes cannot set it
-        neighbour.fused_update(32)
+        neighbour.collectives.fused_update(32)
     there.change(2)
     ring, other = job_of(here, 1), job_of(there, 2)
-    ring.write_weights(weights)
-    ring.clear_state(LENGTH)
-    ring.load_programs(program(), model=9)
+    ring.memory.write_weights(weights)
+    ring.memory.clear_state(LENGTH)
+    ring.programs.load(program(), model=9)
     reference = Reference(ring, weights, planes=1)
     for number in range(MOVED):
         step(ring, reference, number + 1, gradients[number])
@@ -117,7 +117,7 @@ def test_same_bits(opened):
     for number in range(MOVED, STEPS):
         step(other, reference, number + 1, gradients[number])
     for plane, expected in enumerate(reference.state):
-        assert (other.read_state(LENGTH, plane).view(np.uint32) == expected).all()
+        assert (other.memory.read_state(LENGTH, plane).view(np.uint32) == expected).all()
     assert all((one == old).all() for one, old in zip(others(target, windows(THERE)), before, strict=True))
     here.change(0)
     there.change(0)

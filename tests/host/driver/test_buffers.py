@@ -141,64 +141,64 @@ def test_two_vectors_train_in_one_memory():
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
     with rings.open_nodes(2, config=config) as (ring, _):
         lengths = 700, 333
-        vectors = [ring.allocate(Allocation(length=length, planes=1, packed_state=packed, errors=True))
+        vectors = [ring.memory.allocate(Allocation(length=length, planes=1, packed_state=packed, errors=True))
                    for length, packed in zip(lengths, (False, True), strict=True)]
         assert all(buffer.base for buffer in (vectors[1].gradients, vectors[1].weights, vectors[1].state))
         models = []
         for vector in vectors:
             weights = rings.random(generator, vector.length)
-            ring.distribute(weights, vector)
+            ring.collectives.distribute(weights, vector)
             models.append(rings.Reference(ring, weights, planes=1))
         for vector, packed in zip(vectors, (False, True), strict=True):
-            ring.clear_state(vector, packed_state=packed)
+            ring.memory.clear_state(vector, packed_state=packed)
         for step in (1, 2):
             for vector, model, packed in zip(vectors, models, (False, True), strict=True):
                 given = optimizer.settings(step, gradient_scale=0.25)
                 settings = Settings(**{**vars(given), "packed_state": packed})
                 gradients = rings.random(generator, (2, vector.length), density=0.6)
-                ring.write_settings(settings)
-                ring.write_gradients(list(gradients), vector)
-                ring.fused_update(vector)
+                ring.settings.write(settings)
+                ring.memory.write_gradients(list(gradients), vector)
+                ring.collectives.fused_update(vector)
                 model.step(gradients, settings)
         for vector, model, packed in zip(vectors, models, (False, True), strict=True):
-            assert (ring.read_weights(vector).view(np.uint32) == model.weights).all()
-            assert (ring.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
+            assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
+            assert (ring.memory.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
 
         # Sums of both, one command behind the other, and more of them than a node queues.
         gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
         for vector, given in zip(vectors, gradients, strict=True):
-            ring.write_gradients(list(given), vector)
-        pending = [ring.submit(Operation.ALL_REDUCE, vector) for vector in (*vectors, *vectors) * 3]
-        outcomes = ring.wait()
+            ring.memory.write_gradients(list(given), vector)
+        pending = [ring.collectives.submit(Operation.ALL_REDUCE, vector) for vector in (*vectors, *vectors) * 3]
+        outcomes = ring.commands.wait()
         assert all(one.collected for one in pending)
         assert outcomes == [one.result() for one in pending[-len(outcomes):]]
         for vector, given in zip(vectors, gradients, strict=True):
             expected = golden.bits(given)
             for _ in range(6):
                 expected = np.broadcast_to(golden.all_reduce(expected)[0], expected.shape)
-            assert (ring.read_gradients(vector).view(np.uint32) == expected).all()
+            assert (ring.memory.read_gradients(vector).view(np.uint32) == expected).all()
 
         # Sparsify with errors of its own, beside what lies at the start of the memories.
         bound = np.float32(0.5)
-        ring.clear_errors(vectors[1])
-        ring.write_gradients(list(gradients[1]), vectors[1])
-        outcome = ring.sparsify(vectors[1], threshold=float(bound))
+        ring.memory.clear_errors(vectors[1])
+        ring.memory.write_gradients(list(gradients[1]), vectors[1])
+        outcome = ring.local.sparsify(vectors[1], threshold=float(bound))
         zeros = np.zeros(gradients[1].shape, np.uint32)
         kept, errors = golden_masking.sparsify(golden.bits(gradients[1]), zeros, int(bound.view(np.uint32)))
-        assert (ring.read_gradients(vectors[1]).view(np.uint32) == kept).all()
-        assert (ring.read_errors(vectors[1]).view(np.uint32) == errors).all()
+        assert (ring.memory.read_gradients(vectors[1]).view(np.uint32) == kept).all()
+        assert (ring.memory.read_errors(vectors[1]).view(np.uint32) == errors).all()
         assert outcome.dropped == [int((row == 0).sum()) for row in kept]
 
         # Masks in a buffer, with lists behind all weights; weights, and gradients before it, stay.
-        data, lists = ring.allocator.allocate("gradients", 96), ring.allocator.allocate("weights", 64)
+        data, lists = ring.memory.allocator.allocate("gradients", 96), ring.memory.allocator.allocate("weights", 64)
         matrices = rings.random(generator, (2, 5, 6))
-        masked = ring.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0, data=data,
-                           lists=lists)
+        masked = ring.local.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0,
+                                 data=data, lists=lists)
         expected = np.where(np.arange(6) <= np.arange(5)[:, None], matrices, np.float32(-1))
         assert all((found[0] == expected).all() for found in masked.results)
-        assert (ring.read_gradients(vectors[1]).view(np.uint32) == kept).all()
+        assert (ring.memory.read_gradients(vectors[1]).view(np.uint32) == kept).all()
         for vector, model in zip(vectors, models, strict=True):
-            assert (ring.read_weights(vector).view(np.uint32) == model.weights).all()
+            assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
 
 
 def test_masters_and_residuals_lie_with_their_vector():
@@ -206,61 +206,61 @@ def test_masters_and_residuals_lie_with_their_vector():
     first one stay."""
     generator = np.random.default_rng(12)
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
-        vectors = [ring.allocate(Allocation(length=length, planes=2)) for length in (300, 500)]
+        vectors = [ring.memory.allocate(Allocation(length=length, planes=2)) for length in (300, 500)]
         models = []
         for vector in vectors:
             weights = rings.random(generator, vector.length)
-            ring.distribute(weights, vector)
+            ring.collectives.distribute(weights, vector)
             models.append(rings.Reference(ring, weights, planes=1))
         settings = SGD(learning_rate=0.1, momentum=0.9).settings(1, gradient_scale=0.25)
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         for vector in vectors:
-            ring.clear_state(vector)
+            ring.memory.clear_state(vector)
         for turn in (1, 0, 1):
             gradients = rings.random(generator, (2, vectors[turn].length), density=0.6)
-            ring.write_gradients(list(gradients), vectors[turn])
-            ring.fused_update(vectors[turn])
+            ring.memory.write_gradients(list(gradients), vectors[turn])
+            ring.collectives.fused_update(vectors[turn])
             models[turn].step(gradients, settings)
             for vector, model in zip(vectors, models, strict=True):
-                assert (ring.read_weights(vector).view(np.uint32) == model.weights).all(), turn
-                assert (ring.read_master(vector).view(np.uint32) == model.master).all(), turn
-                assert (ring.read_residual(vector).view(np.uint32) == model.residuals).all(), turn
-                assert (ring.read_state(vector).view(np.uint32) == model.state[0]).all(), turn
+                assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all(), turn
+                assert (ring.memory.read_master(vector).view(np.uint32) == model.master).all(), turn
+                assert (ring.memory.read_residual(vector).view(np.uint32) == model.residuals).all(), turn
+                assert (ring.memory.read_state(vector).view(np.uint32) == model.state[0]).all(), turn
         assert all(model.residuals.any() for model in models)
 
 
 def test_what_buffers_lack():
     config = rings.CONFIGS["default"]
     with rings.open_nodes(2, config=config) as (ring, _):
-        plain = ring.allocate(Allocation(length=64))
-        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1.0, learning_rate=0.5))
+        plain = ring.memory.allocate(Allocation(length=64))
+        ring.settings.write(Settings(rule=Rule.MOMENTUM, gradient_scale=1.0, learning_rate=0.5))
         with pytest.raises(ValueError, match=r"^Buffers must have one of state: allocate it with the others$"):
-            ring.fused_update(plain)
+            ring.collectives.fused_update(plain)
         short = Buffers(gradients=plain.gradients, weights=plain.weights, state=Buffer("state", 0, 31))
         with pytest.raises(ValueError, match=r"^State of a block must take at most the 31 words of its buffer"):
-            ring.fused_update(short)
+            ring.collectives.fused_update(short)
         with pytest.raises(ValueError, match=r"^Vector must have at most the 64 elements of its buffer, not 65$"):
-            ring.write_gradients([np.zeros(65, np.float32)] * 2, plain)
+            ring.memory.write_gradients([np.zeros(65, np.float32)] * 2, plain)
         with pytest.raises(ValueError, match=r"^Block must have at most the 31 words of its buffer, not 32$"):
-            ring.write_state(np.zeros(64, np.float32), 0, short)
+            ring.memory.write_state(np.zeros(64, np.float32), 0, short)
         with pytest.raises(ValueError, match=r"^Operation to submit must be one of FUSED_UPDATE, ALL_REDUCE,"):
-            ring.submit(Operation.MASK, 64)
+            ring.collectives.submit(Operation.MASK, 64)
 
 
 def test_a_failure_among_queued_commands():
     """The one that is refused says so; those before and behind it end well, and the ring goes on."""
     config = rings.CONFIGS["default"]
     with rings.open_nodes(2, config=config) as (ring, _):
-        ring.write_gradients([np.ones(64, np.float32)] * 2)
-        good, bad, last = (ring.submit(Operation.ALL_REDUCE, where) for where in (
+        ring.memory.write_gradients([np.ones(64, np.float32)] * 2)
+        good, bad, last = (ring.collectives.submit(Operation.ALL_REDUCE, where) for where in (
             64, Buffer("gradients", config.gradient_words - 32, 64), 64))
         with pytest.raises(RingError, match=r"^all-reduce failed: node 0: .* BAD_LENGTH: the length exceeds the 32 "):
-            ring.wait()
+            ring.commands.wait()
         assert good.result().cycles == last.result().cycles
         assert [event.status for event in bad.events.values()] == [EventStatus.BAD_LENGTH] * 2
-        assert (ring.read_gradients(64) == 4).all()
-        pending = ring.submit(Operation.ALL_REDUCE, 64)
+        assert (ring.memory.read_gradients(64) == 4).all()
+        pending = ring.collectives.submit(Operation.ALL_REDUCE, 64)
         ring.recover()
         with pytest.raises(RingError, match=r"^all-reduce failed: the ring was brought in order before it had"):
             pending.result()
-        ring.all_reduce(64)
+        ring.collectives.all_reduce(64)

@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.ring.topology import RingTopology
 from host.driver.diagnosis import RingError
-from host.driver.submission import _differences as differences
-from host.driver.submission import _signed as signed
+from host.driver.ring_counters import RingCounters
 from tests.host import rings
 
 LENGTH = 1300
@@ -17,18 +15,18 @@ RINGS = [(nodes, link) for nodes in (2, 3, 5) for link in range(nodes)]
 
 def check_usable(ring):
     ring.recover()
-    ring.write_gradients(list(np.ones((ring.nodes, LENGTH), dtype=np.float32)))
-    ring.all_reduce(LENGTH)
-    assert (ring.read_gradients(LENGTH) == ring.nodes).all()
+    ring.memory.write_gradients(list(np.ones((ring.nodes, LENGTH), dtype=np.float32)))
+    ring.collectives.all_reduce(LENGTH)
+    assert (ring.memory.read_gradients(LENGTH) == ring.nodes).all()
 
 
 class TestSlowLinks:
     """Words in flight are none that are lost, and who gives up first is not who is slow."""
 
     def fail(self, ring, simulation, length):
-        ring.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
+        ring.memory.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
         with pytest.raises(RingError) as caught:
-            ring.all_reduce(length)
+            ring.collectives.all_reduce(length)
         assert [link.status().words_dropped for link in simulation.links] == [0] * ring.nodes
         assert caught.value.cause is None, caught.value
         assert caught.value.transient
@@ -63,10 +61,10 @@ class TestLostWords:
             for after in (300, 700):
                 cut = simulation.links[link]
                 before = cut.status().words_dropped
-                ring.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
+                ring.memory.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
                 cut.cut(simulation.cycle + after)
                 with pytest.raises(RingError) as caught:
-                    ring.all_reduce(LENGTH)
+                    ring.collectives.all_reduce(LENGTH)
                 lost = cut.status().words_dropped - before
                 assert lost > 0
                 assert caught.value.cause == link
@@ -80,15 +78,15 @@ class TestLostWords:
     def test_one_of_a_packet(self, nodes):
         """The node behind the link knows it."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
-            ring.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
+            ring.memory.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
             state = simulation.save()
             link = simulation.links[nodes - 1]
-            ring.all_reduce(LENGTH)
+            ring.collectives.all_reduce(LENGTH)
             middle = link.status().last_word - 20
             simulation.restore(state)
             link.cut(middle, middle + 1)
             with pytest.raises(RingError, match=r"^all-reduce failed: node 0: command with tag ") as caught:
-                ring.all_reduce(LENGTH)
+                ring.collectives.all_reduce(LENGTH)
             assert link.status().words_dropped == 1
             assert caught.value.cause == 0
             link.mend()
@@ -97,6 +95,8 @@ class TestLostWords:
 
 def test_differences_of_counters():
     """They wrap, and words that come late make them fall below zero."""
-    assert differences([(5, 0), (7, 4)], RingTopology(2)) == [1, 7]
-    assert differences([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)], RingTopology(2)) == [1, 0]
-    assert [signed(number) for number in (0, 203, (1 << 32) - 1, 1 << 31)] == [0, 203, -1, -(1 << 31)]
+    counters = RingCounters([None] * 2)
+    assert counters.missing([(5, 0), (7, 4)]) == [1, 7]
+    assert counters.missing([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)]) == [1, 0]
+    assert [counters.missing([(sent, 0), (0, 0)])[0] for sent in (0, 203, (1 << 32) - 1, 1 << 31)] == [
+        0, 203, -1, -(1 << 31)]

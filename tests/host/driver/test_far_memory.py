@@ -55,7 +55,7 @@ def test_cycles_of_moves(rate, latency):
 def test_a_far_memory_that_says_nothing():
     with rings.open_nodes(1, config=CONFIG, host_port=False) as (ring, simulation):
         near = np.arange(1, 129, dtype=np.uint32)
-        ring.write_activations([near], 0)
+        ring.memory.write_activations([near], 0)
         device = ring.devices[0]
         device.push(Command(operation=Operation.MOVE_OUT, weight_base=0, state_base=32, length=101))
         assert device.pop_event(4000).check(device.name).detail == 101
@@ -63,14 +63,14 @@ def test_a_far_memory_that_says_nothing():
         np.testing.assert_array_equal(far[32:133], near[:101])
         assert (written, far[133]) == (101, 0)
         simulation.set_far_speed(latency=16, rate=0)
-        ring._write_register("TIMEOUT", 500)
+        ring.devices.write_register("TIMEOUT", 500)
         device.push(Command(operation=Operation.MOVE_IN, weight_base=256, state_base=32, length=96, tag=3))
         with pytest.raises(Exception, match="the far memory said nothing for TIMEOUT cycles, after 0 elements"):
             device.pop_event(4000).check(device.name)
         simulation.set_far_speed(latency=16, rate=1)
         device.push(Command(operation=Operation.MOVE_IN, weight_base=256, state_base=32, length=101))
         device.pop_event(4000).check(device.name)
-        np.testing.assert_array_equal(ring.read_activations(256, 101)[0].view(np.uint32), near[:101])
+        np.testing.assert_array_equal(ring.memory.read_activations(256, 101)[0].view(np.uint32), near[:101])
         for fields in ({"weight_base": 2048, "state_base": 0}, {"weight_base": 0, "state_base": 4096}):
             device.push(Command(operation=Operation.MOVE_OUT, length=32, **fields))
             with pytest.raises(Exception, match="BAD_LENGTH"):

@@ -40,28 +40,28 @@ class Reference(rings.Reference):
         self.generator = np.random.default_rng(seed)
         weights = random(self.generator, length)
         super().__init__(ring, weights)
-        ring.distribute(weights)
-        ring.write_settings(SETTINGS)
+        ring.collectives.distribute(weights)
+        ring.settings.write(SETTINGS)
 
     def gradients(self, *, density=0.8):
         """New ones, which the nodes then have."""
         gradients = random(self.generator, self.errors.shape, density=density)
-        self.ring.write_gradients(list(gradients))
+        self.ring.memory.write_gradients(list(gradients))
         return golden.bits(gradients)
 
     def update(self, gradients):
         return self.step(golden.floats(gradients), SETTINGS)
 
     def sum(self, operation, gradients):
-        codec = GRADIENT_CODECS[self.ring.gradient_codec]
-        return operation(gradients, residuals=self.residuals, gradient_codec=codec, segment=self.ring.segment,
-                         lanes=self.ring.lanes)
+        codec = GRADIENT_CODECS[self.ring.formats.gradient_codec]
+        return operation(gradients, residuals=self.residuals, gradient_codec=codec, segment=self.ring.formats.segment,
+                         lanes=self.ring.formats.lanes)
 
 
 def check_usable(ring, message, *, length=600):
     reference = Reference(ring, length)
     gradients = reference.gradients()
-    ring.fused_update(length)
+    ring.collectives.fused_update(length)
     reference.update(gradients)
     reference.compare(message)
 
@@ -77,19 +77,19 @@ class TestValues:
                 for step in (1, 2):
                     message = f"{length} elements, step {step}"
                     gradients = reference.gradients()
-                    ring.clear_counters()
-                    ring.fused_update(length)
+                    ring.counters.clear()
+                    ring.collectives.fused_update(length)
                     traffic = reference.update(gradients)
                     reference.compare(message)
-                    assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist(), message
+                    assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist(), message
                 for name in ("all_reduce", "reduce_scatter"):
                     message = f"{length} elements, {name}"
                     gradients = reference.gradients()
-                    ring.clear_counters()
-                    getattr(ring, name)(length)
+                    ring.counters.clear()
+                    getattr(ring.collectives, name)(length)
                     total, traffic = reference.sum(getattr(golden, name), gradients)
-                    assert (ring.read_gradients(length).view(np.uint32) == total).all(), message
-                    assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist(), message
+                    assert (ring.memory.read_gradients(length).view(np.uint32) == total).all(), message
+                    assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist(), message
                     reference.compare_residuals(message)
 
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
@@ -103,21 +103,21 @@ class TestValues:
                 gradients[0, [3, 200]] = np.nan, np.inf
                 gradients[1, [300, 301, 302]] = 3e38, -np.inf, -0.0
                 gradients[2, [300, 450, 650]] = 3e38, 3e38, 1e-45
-                ring.write_gradients(list(gradients))
-                outcome = getattr(ring, operation)(length)
+                ring.memory.write_gradients(list(gradients))
+                outcome = getattr(ring.collectives, operation)(length)
                 assert outcome.local_nan == (0,)
                 assert outcome.not_finite
                 if operation == "fused_update":
                     reference.update(golden.bits(gradients))
                 else:
                     total, _ = reference.sum(getattr(golden, operation), golden.bits(gradients))
-                    assert (ring.read_gradients(length).view(np.uint32) == total).all()
+                    assert (ring.memory.read_gradients(length).view(np.uint32) == total).all()
                 reference.compare_residuals(operation)
                 gradients = reference.gradients()
-                ring.all_reduce(length)
+                ring.collectives.all_reduce(length)
                 total, _ = reference.sum(golden.all_reduce, gradients)
                 assert np.isfinite(golden.floats(total)).all()
-                assert (ring.read_gradients(length).view(np.uint32) == total).all()
+                assert (ring.memory.read_gradients(length).view(np.uint32) == total).all()
 
     def test_bases(self):
         """Residuals lie where gradients do."""
@@ -143,18 +143,18 @@ class TestValues:
         length = 700
         weights = random(np.random.default_rng(5), (3, length))
         with open_nodes(3, config=config) as (ring, _):
-            ring.write_weights_of(list(weights))
-            ring.broadcast(length, root=1)
-            assert (ring.read_weights(length) == weights[1]).all()
-            ring.write_weights_of(list(weights))
+            ring.memory.write_weights_of(list(weights))
+            ring.collectives.broadcast(length, root=1)
+            assert (ring.memory.read_weights(length) == weights[1]).all()
+            ring.memory.write_weights_of(list(weights))
             codec = WEIGHT_CODECS[config.weight_codec]
-            if ring.has_codebook:
+            if ring.formats.has_codebook:
                 centroids = codebook(config.weight_codec, weights.ravel())
-                ring.write_codebook(centroids)
+                ring.memory.write_codebook(centroids)
                 codec = codec.bind(centroids)
-            ring.all_gather(length)
+            ring.collectives.all_gather(length)
             gathered, _ = golden.all_gather(golden.bits(weights), weight_codec=codec, segment=config.segment)
-            assert (ring.read_weights(length).view(np.uint32) == gathered).all()
+            assert (ring.memory.read_weights(length).view(np.uint32) == gathered).all()
 
 
 class TestCounters:
@@ -170,9 +170,9 @@ class TestCounters:
                     ("all_reduce", (16, 12, 24, 0, 24, 24 * 76, 24 * 72, 4096, 0)),
                     ("reduce_scatter", (12, 12, 12, 0, 12, 12 * 76, 12 * 72, 3072, 0))):
                 reference.gradients()
-                ring.clear_counters()
-                getattr(ring, operation)(length)
-                for counters in ring.counters():
+                ring.counters.clear()
+                getattr(ring.collectives, operation)(length)
+                for counters in ring.counters.read():
                     assert tuple(counters[name] for name in names) == expected, operation
 
 
@@ -183,7 +183,7 @@ class TestTiming:
             with open_nodes(4, threads=threads, latency=latency) as (ring, _):
                 reference = Reference(ring, 1000)
                 gradients = reference.gradients()
-                outcome = ring.fused_update(1000)
+                outcome = ring.collectives.fused_update(1000)
                 reference.update(gradients)
                 reference.compare(f"{threads} threads, latency {latency}")
                 results.append(outcome.cycles)
@@ -200,14 +200,15 @@ class TestTiming:
             for length in (40, 96, 2000):
                 reference = Reference(ring, length)
                 gradients = reference.gradients()
-                ring.fused_update(length)
+                ring.collectives.fused_update(length)
                 reference.update(gradients)
                 reference.compare(f"{length} elements")
                 for name in ("all_reduce", "reduce_scatter"):
                     gradients = reference.gradients()
-                    getattr(ring, name)(length)
+                    getattr(ring.collectives, name)(length)
                     total, _ = reference.sum(getattr(golden, name), gradients)
-                    assert (ring.read_gradients(length).view(np.uint32) == total).all(), f"{length} elements, {name}"
+                    sums = ring.memory.read_gradients(length).view(np.uint32)
+                    assert (sums == total).all(), f"{length} elements, {name}"
                     reference.compare_residuals(f"{length} elements, {name}")
 
     def test_nodes_start_at_any_time(self):
@@ -228,7 +229,7 @@ class TestTiming:
                     reference.update(gradients)
                 else:
                     total, _ = reference.sum(add, gradients)
-                    assert (ring.read_gradients(1500).view(np.uint32) == total).all(), f"{seed=}"
+                    assert (ring.memory.read_gradients(1500).view(np.uint32) == total).all(), f"{seed=}"
                 reference.compare(f"{seed=}")
 
     @pytest.mark.parametrize(("nodes", "ratio"), [(2, 1.08), (4, 1.20)])
@@ -239,7 +240,7 @@ class TestTiming:
         with open_nodes(nodes) as (ring, _):
             reference = Reference(ring, length)
             gradients = reference.gradients(density=1)
-            outcome = ring.fused_update(length)
+            outcome = ring.collectives.fused_update(length)
             traffic = reference.update(gradients)
             reference.compare()
             assert traffic.bound == (nodes - 1) * 64 // nodes * (72 + 72)
@@ -263,13 +264,13 @@ class TestResiduals:
         with open_nodes(2) as (ring, _):
             for device in ring.devices:
                 device.write_memory(RESIDUALS, 0, np.full(100, 0x7FC0_0000, np.uint32))
-            ring.clear_residual(60)
-            found = ring.read_residual(100)
+            ring.memory.clear_residual(60)
+            found = ring.memory.read_residual(100)
             assert not found[:, :60].any()
             assert np.isnan(found[:, 60:]).all()
-            ring.distribute(np.ones(100, np.float32))
-            assert not ring.read_residual(100).any()
-            assert (ring.read_weights(100) == 1).all()
+            ring.collectives.distribute(np.ones(100, np.float32))
+            assert not ring.memory.read_residual(100).any()
+            assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
         """Residuals that the host writes are added first; those of a sum that only the optimizer reads stay."""
@@ -281,7 +282,7 @@ class TestResiduals:
             for rank, device in enumerate(ring.devices):
                 device.write_memory(RESIDUALS, 0, reference.residuals[rank])
             gradients = reference.gradients()
-            ring.fused_update(length)
+            ring.collectives.fused_update(length)
             reference.update(gradients)
             reference.compare()
             for rank in range(2):
@@ -293,9 +294,9 @@ class TestResiduals:
         ring = Ring([Device(None, NodeConfig(gradient_codec=name))])
         message = rf"^Nodes must have a gradient codec that loses something to have residuals, not {name}$"
         with pytest.raises(ValueError, match=message):
-            ring.read_residual(1)
+            ring.memory.read_residual(1)
         with pytest.raises(ValueError, match=message):
-            ring.clear_residual(1)
+            ring.memory.clear_residual(1)
 
 
 class TestFailures:
@@ -315,11 +316,11 @@ class TestFailures:
                 word = link.status().words_carried + int(generator.integers(0, traffic.words[rank]))
                 link.corrupt(word=word, bit=int(generator.integers(0, 33)))
                 with pytest.raises(RingError):
-                    ring.fused_update(length)
-                found = ring.read_weights(length).view(np.uint32)
+                    ring.collectives.fused_update(length)
+                found = ring.memory.read_weights(length).view(np.uint32)
                 assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
-                if ring.has_residual:
-                    found = ring.read_residual(length).view(np.uint32)
+                if ring.formats.has_residual:
+                    found = ring.memory.read_residual(length).view(np.uint32)
                     assert ((found == 0) | (found == reference.residuals)).all(), f"{number=}"
                 ring.recover()
                 check_usable(ring, f"{number=}")
@@ -331,7 +332,7 @@ class TestFailures:
             link = simulation.links[0]
             link.corrupt(word=link.status().words_carried + 20, bit=3)
             with pytest.raises(RingError, match=r"^fused-update failed: node 1: .* ended with BAD_CRC: "):
-                ring.fused_update(512)
+                ring.collectives.fused_update(512)
             ring.recover()
             check_usable(ring, "afterwards")
 

@@ -152,19 +152,19 @@ class TestWhatIsRefused:
     def test_floats(self):
         ring = golden_ring()
         with pytest.raises(TypeError, match=r"^Elements of int16 nodes must be int16, not float32$"):
-            ring.write_weights(np.zeros(3, np.float32))
+            ring.memory.write_weights(np.zeros(3, np.float32))
 
     @pytest.mark.parametrize("threshold", [0.5, -1, 65536, float("inf"), float("nan")])
     def test_threshold(self, threshold):
         message = rf"^Threshold of int16 nodes must be an integer between 0 and 65535, not {threshold}$"
         with pytest.raises(ValueError, match=message):
-            golden_ring().sparsify(10, threshold=threshold)
+            golden_ring().local.sparsify(10, threshold=threshold)
 
     @pytest.mark.parametrize("alternative", [-10000.5, 32768, -32769])
     def test_alternative(self, alternative):
         message = rf"^Alternative of int16 nodes must be an integer between -32768 and 32767, not {alternative}$"
         with pytest.raises(ValueError, match=message):
-            golden_ring().mask([[]], alternative=alternative)
+            golden_ring().local.mask([[]], alternative=alternative)
 
 
 def random_jobs(generator, count):
@@ -198,16 +198,16 @@ class TestMasks:
         jobs = random_jobs(generator, count)
         ring = golden_ring()
         given = integers(generator, 650)
-        ring.write_weights(given)
-        outcome = ring.mask([jobs], alternative=-9, behind=650)
+        ring.memory.write_weights(given)
+        outcome = ring.local.mask([jobs], alternative=-9, behind=650)
         assert_masked(jobs, outcome, -9)
-        np.testing.assert_array_equal(ring.read_weights(650)[0], given)
+        np.testing.assert_array_equal(ring.memory.read_weights(650)[0], given)
         assert outcome.commands == (0, 1, 1, 2)[(0, 1, 5, 20).index(count)]
 
     def test_a_job_that_is_split(self):
         matrices = integers(np.random.default_rng(1), (7, 40, 20))
         job = MaskJob(matrices=matrices, mask=Mask(band=True, width=3))
-        outcome = golden_ring().mask([[job]], alternative=0)
+        outcome = golden_ring().local.mask([[job]], alternative=0)
         assert_masked([job], outcome, 0)
         assert outcome.commands == 7
 
@@ -281,30 +281,30 @@ class TestGateware:
         device.write_memory(Space.WEIGHT, 3, np.array([0x1234_8001, 0xFFFF_0007], np.uint32))
         assert device.read_memory(Space.WEIGHT, 3, 2).tolist() == [0xFFFF_8001, 7]
         values = integers(np.random.default_rng(2), 100)
-        verilated.write_gradients([values])
-        np.testing.assert_array_equal(verilated.read_gradients(100)[0], values)
+        verilated.memory.write_gradients([values])
+        np.testing.assert_array_equal(verilated.memory.read_gradients(100)[0], values)
 
     def test_sparsify(self, verilated):
         generator = np.random.default_rng(3)
         gradients, errors = integers(generator, 333), np.zeros(333, np.int64)
-        verilated.clear_errors(333)
+        verilated.memory.clear_errors(333)
         for threshold in (20000, 0, 32768):
-            verilated.write_gradients([gradients])
+            verilated.memory.write_gradients([gradients])
             expected = model.sparsify(gradients, errors, threshold)
-            outcome = verilated.sparsify(333, threshold=threshold)
+            outcome = verilated.local.sparsify(333, threshold=threshold)
             assert outcome.dropped == [expected.dropped]
-            np.testing.assert_array_equal(verilated.read_gradients(333)[0], expected.gradients)
-            np.testing.assert_array_equal(verilated.read_errors(333)[0], expected.errors)
+            np.testing.assert_array_equal(verilated.memory.read_gradients(333)[0], expected.gradients)
+            np.testing.assert_array_equal(verilated.memory.read_errors(333)[0], expected.errors)
             errors = expected.errors
 
     @pytest.mark.parametrize("count", [1, 12])
     def test_masks(self, verilated, count):
         jobs = random_jobs(np.random.default_rng(count), count)
         given = integers(np.random.default_rng(0), 650)
-        verilated.write_weights(given)
-        outcome = verilated.mask([jobs], alternative=-77, behind=650)
+        verilated.memory.write_weights(given)
+        outcome = verilated.local.mask([jobs], alternative=-77, behind=650)
         assert_masked(jobs, outcome, -77)
-        np.testing.assert_array_equal(verilated.read_weights(650)[0], given)
+        np.testing.assert_array_equal(verilated.memory.read_weights(650)[0], given)
 
     def test_a_wrong_mask(self, verilated):
         """A list that the driver would not write is refused: its second job is empty."""
@@ -332,20 +332,20 @@ class TestGateware:
         gradients, given = integers(generator, 70), integers(generator, 70)
         with open_session(NODE, nodes=1, transport=TransportName.PYSIM, timeout=4000) as session:
             ring = session.ring
-            ring.write_weights(given)
-            ring.write_gradients([gradients])
-            ring.write_settings(FixedSettings(gradient_scale=65536, learning_rate=-12345))
-            ring.fused_update(70)
+            ring.memory.write_weights(given)
+            ring.memory.write_gradients([gradients])
+            ring.settings.write(FixedSettings(gradient_scale=65536, learning_rate=-12345))
+            ring.collectives.fused_update(70)
             update = model.update(gradients, given, gradient_scale=65536, learning_rate=-12345)
-            np.testing.assert_array_equal(ring.read_weights(70)[0], update.weights)
-            assert ring.counters()[0]["COMPRESSED_WORDS"] == update.words
+            np.testing.assert_array_equal(ring.memory.read_weights(70)[0], update.weights)
+            assert ring.counters.read()[0]["COMPRESSED_WORDS"] == update.words
 
     def test_masks_on_a_simulated_board(self):
         """The example of docs/training/guide.md, with the board behind a pseudo-terminal."""
         scores = integers(np.random.default_rng(5), (2, 16, 16))
         causal = Mask(triangle=True, padding=True, length_rows=16, length_columns=11)
         with open_session(NODE, nodes=1, transport=TransportName.BOARD) as session:
-            outcome = session.ring.mask([[MaskJob(matrices=scores, mask=causal)]], alternative=-32768)
+            outcome = session.ring.local.mask([[MaskJob(matrices=scores, mask=causal)]], alternative=-32768)
         row, column = np.indices((16, 16))
         np.testing.assert_array_equal(
             outcome.results[0][0], np.where((column <= row) & (column < 11), scores, -32768))

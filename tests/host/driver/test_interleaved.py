@@ -37,34 +37,34 @@ def test_operations(name, nodes):
             weights = random(generator, length)
             gradients = random(generator, (nodes, length), density=generator.choice([0.05, 0.5, 1]))
             centroids = None
-            if ring.has_codebook:
+            if ring.formats.has_codebook:
                 centroids = codebook(config.weight_codec, weights if length else np.ones(1, np.float32))
-                ring.write_codebook(centroids)
-            ring.distribute(weights)
+                ring.memory.write_codebook(centroids)
+            ring.collectives.distribute(weights)
             reference = Reference(ring, weights, centroids=centroids)
             for _ in range(2):
-                ring.write_settings(SETTINGS)
-                ring.write_gradients(list(gradients), length)
-                ring.clear_counters()
-                ring.fused_update(length)
+                ring.settings.write(SETTINGS)
+                ring.memory.write_gradients(list(gradients), length)
+                ring.counters.clear()
+                ring.collectives.fused_update(length)
                 traffic = reference.step(gradients, SETTINGS)
                 reference.compare(case)
-                assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist(), case
+                assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist(), case
             for kind in ("all_reduce", "reduce_scatter"):
                 residuals = np.zeros((nodes, length), np.uint32) if config.has_residual else None
                 if config.has_residual:
-                    ring.clear_residual(length)
-                ring.write_gradients(list(gradients), length)
-                getattr(ring, kind)(length)
+                    ring.memory.clear_residual(length)
+                ring.memory.write_gradients(list(gradients), length)
+                getattr(ring.collectives, kind)(length)
                 expected, _ = getattr(golden, kind)(golden.bits(gradients), gradient_codec=codec, residuals=residuals,
                                                     **shape)
-                assert (ring.read_gradients(length).view(np.uint32) == expected).all(), f"{kind}, {case}"
+                assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), f"{kind}, {case}"
             different = random(generator, (nodes, length))
-            if not ring.has_codebook:
-                ring.write_weights_of(list(different))
-                ring.all_gather(length)
+            if not ring.formats.has_codebook:
+                ring.memory.write_weights_of(list(different))
+                ring.collectives.all_gather(length)
                 expected, _ = golden.all_gather(golden.bits(different), weight_codec=weight_codec, **shape)
-                assert (ring.read_weights(length).view(np.uint32) == expected).all(), case
-            ring.write_weights_of(list(different))
-            ring.broadcast(length, root=nodes - 1)
-            assert (ring.read_weights(length) == different[-1]).all(), case
+                assert (ring.memory.read_weights(length).view(np.uint32) == expected).all(), case
+            ring.memory.write_weights_of(list(different))
+            ring.collectives.broadcast(length, root=nodes - 1)
+            assert (ring.memory.read_weights(length) == different[-1]).all(), case

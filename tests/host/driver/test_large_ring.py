@@ -23,12 +23,12 @@ def test_sums():
     with open_nodes() as (ring, _):
         for length in (8192, 333):
             gradients = rings.random(generator, (NODES, length), density=0.6)
-            ring.write_gradients(list(gradients))
-            ring.clear_counters()
-            ring.all_reduce(length)
+            ring.memory.write_gradients(list(gradients))
+            ring.counters.clear()
+            ring.collectives.all_reduce(length)
             total, traffic = golden.all_reduce(golden.bits(gradients))
-            assert (ring.read_gradients(length).view(np.uint32) == total).all(), length
-            assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist(), length
+            assert (ring.memory.read_gradients(length).view(np.uint32) == total).all(), length
+            assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist(), length
 
 
 def test_updates():
@@ -38,8 +38,8 @@ def test_updates():
         simulation.set_far_speed(latency=16, rate=4)
         for length in (2500, 333):
             weights = rings.random(generator, (NODES, length))
-            ring.write_weights_of(list(weights))
-            ring.broadcast(length, root=NODES - 1)
+            ring.memory.write_weights_of(list(weights))
+            ring.collectives.broadcast(length, root=NODES - 1)
             reference = rings.Reference(ring, weights[-1], planes=CONFIG.state_planes)
             reference.compare(f"broadcast of {length} elements")
             rings.train_twice(reference, optimizer, generator, packed_state=False, message=f"{length} elements")
@@ -48,9 +48,9 @@ def test_updates():
 def test_rank_that_there_is_not():
     """A node compares all bits of the root with the size of the ring."""
     with open_nodes(timeout=2000) as (ring, _):
-        ring.write_weights(np.ones(64, np.float32))
+        ring.memory.write_weights(np.ones(64, np.float32))
         for root in (NODES, NODES + 16, 255):
             with pytest.raises(RingError) as error:
-                ring.broadcast(64, root=root)
+                ring.collectives.broadcast(64, root=root)
             assert {event.status for event in error.value.events} == {EventStatus.BAD_RANK}, root
-        ring.broadcast(64, root=16)
+        ring.collectives.broadcast(64, root=16)

@@ -265,7 +265,7 @@ class TestPasses:
         generator = np.random.default_rng(seed)
         ring, devices = golden_ring(3)
         jobs = [[random_job(generator, count=4) for _ in range(number)] for number in (7, 0, 3)]
-        outcome = ring.mask(jobs, alternative=ALTERNATIVE, behind=behind)
+        outcome = ring.local.mask(jobs, alternative=ALTERNATIVE, behind=behind)
         assert_masked(jobs, outcome)
         assert outcome.commands == max(len(device.commands) for device in devices) > 1
         assert not devices[1].commands
@@ -277,25 +277,25 @@ class TestPasses:
 
     def test_nothing_at_all(self):
         ring, _ = golden_ring(2)
-        outcome = ring.mask([[], []], alternative=0.0)
+        outcome = ring.local.mask([[], []], alternative=0.0)
         assert (outcome.results, outcome.replaced, outcome.cycles, outcome.commands) == ([[], []], [0, 0], 0, 0)
 
     def test_alternative_is_sent_when_new(self):
         ring, devices = golden_ring(2)
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask(triangle=True))
         for alternative in (0.0, 0.0, -0.0, 7.5):
-            outcome = ring.mask([[job], []], alternative=alternative)
+            outcome = ring.local.mask([[job], []], alternative=alternative)
             assert bits_of(outcome.results[0][0])[0, 0, 1] == bits_of([alternative])[0]
         assert devices[0].writes == devices[1].writes == ["MASK_ALTERNATIVE"] * 3
 
     def test_wrong_number(self):
         with pytest.raises(ValueError, match=r"^Jobs must be one sequence per node, 2, not 1$"):
-            golden_ring(2)[0].mask([[]], alternative=0.0)
+            golden_ring(2)[0].local.mask([[]], alternative=0.0)
 
     def test_no_memory_left(self):
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask())
         with pytest.raises(ValueError, match="the 0 words of weight memory that are free, not 32"):
-            golden_ring(1)[0].mask([[job]], alternative=0.0, behind=500)
+            golden_ring(1)[0].local.mask([[job]], alternative=0.0, behind=500)
 
     def test_failure(self):
         ring, devices = golden_ring(3)
@@ -304,7 +304,7 @@ class TestPasses:
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask())
         message = r"^mask failed: node 1: command with tag 1 ended with BAD_MASK: job 0 is wrong: "
         with pytest.raises(RingError, match=message) as caught:
-            ring.mask([[], [job], [job]], alternative=0.0)
+            ring.local.mask([[], [job], [job]], alternative=0.0)
         assert caught.value.cause == 1
         statuses = [event and event.status for event in caught.value.events]
         assert statuses == [None, EventStatus.BAD_MASK, EventStatus.OK]
@@ -312,7 +312,7 @@ class TestPasses:
     def test_silence(self):
         ring, _ = golden_ring(1, silent=True)
         with pytest.raises(RingError, match=r"^sparsify failed: node: no event; running$"):
-            ring.sparsify(8, threshold=1.0)
+            ring.local.sparsify(8, threshold=1.0)
 
 
 class TestSparsify:
@@ -320,16 +320,16 @@ class TestSparsify:
         generator = np.random.default_rng(3)
         ring, devices = golden_ring(2)
         length = 100
-        ring.clear_errors(length)
-        assert not ring.read_errors(length).any()
+        ring.memory.clear_errors(length)
+        assert not ring.memory.read_errors(length).any()
         errors = np.zeros((2, length), np.uint32)
         for threshold in (1.0, 0.5, 0.5, 3.0):
             gradients = generator.standard_normal((2, length)).astype(np.float32)
-            ring.write_gradients(list(gradients))
-            outcome = ring.sparsify(length, threshold=threshold)
+            ring.memory.write_gradients(list(gradients))
+            outcome = ring.local.sparsify(length, threshold=threshold)
             kept, errors = golden.sparsify(bits_of(gradients), errors, int(bits_of([threshold])[0]))
-            assert np.array_equal(bits_of(ring.read_gradients(length)), kept)
-            assert np.array_equal(bits_of(ring.read_errors(length)), errors)
+            assert np.array_equal(bits_of(ring.memory.read_gradients(length)), kept)
+            assert np.array_equal(bits_of(ring.memory.read_errors(length)), errors)
             assert outcome.dropped == [int((row == 0).sum()) for row in kept]
             assert outcome.cycles == 25
         assert devices[0].writes.count("MASK_THRESHOLD") == 3
@@ -355,12 +355,12 @@ class TestVerilated:
         generator = np.random.default_rng(seed)
         jobs = [[random_job(generator, count=5, size=40) for _ in range(number)] for number in (9, 0, 14)]
         weights = generator.integers(0, 1 << 32, 15_232, dtype=np.uint32)
-        ring.write_weights(weights)
-        ring.clear_counters()
-        outcome = ring.mask(jobs, alternative=ALTERNATIVE, behind=weights.size)
+        ring.memory.write_weights(weights)
+        ring.counters.clear()
+        outcome = ring.local.mask(jobs, alternative=ALTERNATIVE, behind=weights.size)
         assert_masked(jobs, outcome)
-        assert (bits_of(ring.read_weights(weights.size)) == weights).all()
-        counters = ring.counters()
+        assert (bits_of(ring.memory.read_weights(weights.size)) == weights).all()
+        counters = ring.counters.read()
         assert [counter["ELEMENTS_MASKED"] for counter in counters] == outcome.replaced
         words = [sum(len(golden.words(job.external)) for job in mine if job.external is not None) for mine in jobs]
         assert [counter["MASK_WORDS_FETCHED"] for counter in counters] == words
@@ -370,40 +370,40 @@ class TestVerilated:
         generator = np.random.default_rng(9)
         job = MaskJob(matrices=generator.standard_normal((70, 16, 16)).astype(np.float32),
                       mask=Mask(triangle=True, padding=True, length_rows=16, length_columns=11))
-        outcome = ring.mask([[job], [], []], alternative=0.0)
+        outcome = ring.local.mask([[job], [], []], alternative=0.0)
         assert outcome.commands == 2
         assert_masked([[job], [], []], outcome, 0.0)
 
     def test_speed(self, ring):
         """A memory row per cycle, and little beside it."""
         job = MaskJob(matrices=np.ones((32, 16, 16), np.float32), mask=Mask(triangle=True))
-        outcome = ring.mask([[job] * 2] * 3, alternative=0.0)
+        outcome = ring.local.mask([[job] * 2] * 3, alternative=0.0)
         assert 4096 <= outcome.cycles <= 4096 * 1.02
 
     def test_nothing_stays(self, ring):
         """Collectives go on as before after masking."""
-        ring.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
-        ring.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
-        ring.all_reduce(64)
-        assert (ring.read_gradients(64) == 6).all()
+        ring.local.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
+        ring.memory.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
+        ring.collectives.all_reduce(64)
+        assert (ring.memory.read_gradients(64) == 6).all()
 
     def test_sparsify(self, ring):
         generator = np.random.default_rng(4)
         length = 4810
         weights = generator.standard_normal(length).astype(np.float32)
-        ring.write_weights(weights)
-        ring.clear_errors(length)
+        ring.memory.write_weights(weights)
+        ring.memory.clear_errors(length)
         errors = np.zeros((3, length), np.uint32)
         for threshold in (1.5, 1.0):
             gradients = generator.standard_normal((3, length)).astype(np.float32)
             gradients[:, :3] = [np.nan, np.inf, -0.0]
-            ring.write_gradients(list(gradients))
-            outcome = ring.sparsify(length, threshold=threshold)
+            ring.memory.write_gradients(list(gradients))
+            outcome = ring.local.sparsify(length, threshold=threshold)
             kept, errors = golden.sparsify(bits_of(gradients), errors, int(bits_of([threshold])[0]))
-            assert np.array_equal(bits_of(ring.read_gradients(length)), kept)
-            assert np.array_equal(bits_of(ring.read_errors(length)), errors)
+            assert np.array_equal(bits_of(ring.memory.read_gradients(length)), kept)
+            assert np.array_equal(bits_of(ring.memory.read_errors(length)), errors)
             assert outcome.dropped == [int((row == 0).sum()) for row in kept]
-        assert (ring.read_weights(length) == weights).all()
+        assert (ring.memory.read_weights(length) == weights).all()
 
 
 class TestPysim:
@@ -414,10 +414,10 @@ class TestPysim:
         ring = whole_ring([Device(transport, config) for transport in simulation.transports])
         generator = np.random.default_rng(5)
         jobs = [[random_job(generator, count=2, size=6, external=external) for external in (False, True)]]
-        assert_masked(jobs, ring.mask(jobs, alternative=ALTERNATIVE, behind=32))
-        ring.clear_errors(40)
+        assert_masked(jobs, ring.local.mask(jobs, alternative=ALTERNATIVE, behind=32))
+        ring.memory.clear_errors(40)
         gradients = generator.standard_normal(40).astype(np.float32)
-        ring.write_gradients([gradients])
-        outcome = ring.sparsify(40, threshold=1.0)
+        ring.memory.write_gradients([gradients])
+        outcome = ring.local.sparsify(40, threshold=1.0)
         assert outcome.dropped == [int((np.abs(gradients) < 1).sum())]
-        assert np.array_equal(ring.read_errors(40)[0], np.where(np.abs(gradients) < 1, gradients, 0))
+        assert np.array_equal(ring.memory.read_errors(40)[0], np.where(np.abs(gradients) < 1, gradients, 0))

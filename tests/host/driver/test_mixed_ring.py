@@ -12,8 +12,8 @@ from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.errors import ConfigurationError
+from host.driver.formats import ALIKE
 from host.driver.memory import Allocation
-from host.driver.nodes import ALIKE
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.transports.verilated import OpenRing, open_ring
@@ -40,24 +40,24 @@ def play(seed, *, threads, host_port, data=16, credit=16):
             link.set_latency(data=data, credit=credit)
         for root, length in ((0, 333), (NODES - 1, 2048), (1, 40)):
             given = rings.random(generator, (NODES, length))
-            ring.write_weights_of(list(given))
-            cycles.append(ring.broadcast(length, root=root).cycles)
-            assert (ring.read_weights(length).view(np.uint32) == golden.bits(given[root])).all(), message
+            ring.memory.write_weights_of(list(given))
+            cycles.append(ring.collectives.broadcast(length, root=root).cycles)
+            assert (ring.memory.read_weights(length).view(np.uint32) == golden.bits(given[root])).all(), message
 
             gradients = rings.random(generator, (NODES, length), density=0.6)
-            ring.write_gradients(list(gradients))
-            cycles.append(ring.all_reduce(length).cycles)
+            ring.memory.write_gradients(list(gradients))
+            cycles.append(ring.collectives.all_reduce(length).cycles)
             total, _ = golden.all_reduce(golden.bits(gradients))
-            assert (ring.read_gradients(length).view(np.uint32) == total).all(), message
+            assert (ring.memory.read_gradients(length).view(np.uint32) == total).all(), message
 
-            ring.write_settings(SETTINGS)
-            ring.write_gradients(list(gradients))
-            ring.clear_counters()
-            cycles.append(ring.fused_update(length).cycles)
+            ring.settings.write(SETTINGS)
+            ring.memory.write_gradients(list(gradients))
+            ring.counters.clear()
+            cycles.append(ring.collectives.fused_update(length).cycles)
             expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [],
                                            golden.settings(**RATES))
-            assert (ring.read_weights(length).view(np.uint32) == expected.weights).all(), message
-            counters = ring.counters()
+            assert (ring.memory.read_weights(length).view(np.uint32) == expected.weights).all(), message
+            counters = ring.counters.read()
             assert [node["WORDS_SENT"] for node in counters] == expected.traffic.words.tolist(), message
         return cycles, simulation.cycle, simulation.save()
 
@@ -95,9 +95,9 @@ def test_memories():
         before = [simulation.memory(rank, Space.WEIGHT).copy() for rank in range(NODES)]
         with pytest.raises(KeyError, match="Memory must be one of gradients, weights, activations, trace, not "
                                            "'state_0'"):
-            ring.write_state(np.ones(300, np.float32))
+            ring.memory.write_state(np.ones(300, np.float32))
         assert all((simulation.memory(rank, Space.WEIGHT) == words).all() for rank, words in enumerate(before))
-        ring.clear_state(300)  # the server's block has 96 elements
+        ring.memory.clear_state(300)  # the server's block has 96 elements
         simulation.run(100)
         for plane in range(2):
             words = simulation.memory(NODES - 1, Space.STATE + plane)
@@ -111,10 +111,10 @@ def test_saved_in_mid_command():
     generator = np.random.default_rng(5)
     with open_relay(threads=2, host_port=False) as (ring, simulation):
         gradients = rings.random(generator, (NODES, 1500), density=0.6)
-        ring.write_settings(SETTINGS)
-        ring.write_weights(rings.random(generator, 1500))
-        ring.write_gradients(list(gradients))
-        pending = ring.submit(Operation.FUSED_UPDATE, 1500)
+        ring.settings.write(SETTINGS)
+        ring.memory.write_weights(rings.random(generator, 1500))
+        ring.memory.write_gradients(list(gradients))
+        pending = ring.collectives.submit(Operation.FUSED_UPDATE, 1500)
         simulation.run(700)
         state = simulation.save()
         simulation.run(9000)
@@ -143,14 +143,14 @@ def test_built_by_configurations():
 
 def test_rule_that_some_nodes_lack():
     with open_relay() as (ring, _):
-        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5))
-        ring.write_weights(np.ones(100, np.float32))
+        ring.settings.write(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5))
+        ring.memory.write_weights(np.ones(100, np.float32))
         with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
-            ring.fused_update(100)
+            ring.collectives.fused_update(100)
         assert [event.status for event in refused.value.events[:2]] == [EventStatus.BAD_RULE] * 2
         ring.recover()
-        ring.all_gather(100)
-        assert (ring.read_weights(100) == 1).all()
+        ring.collectives.all_gather(100)
+        assert (ring.memory.read_weights(100) == 1).all()
 
 
 def ring_of(*configs):
@@ -161,19 +161,19 @@ def ring_of(*configs):
 def test_room_is_that_of_the_smallest():
     other = dataclasses.replace(WORKER, lanes=8, gradient_words=2048, state_planes=2)
     ring = ring_of(WORKER, other, WORKER)
-    assert [ring.allocator.room(space) for space in ("gradients", "weights")] == [2048, 8320]
+    assert [ring.memory.allocator.room(space) for space in ("gradients", "weights")] == [2048, 8320]
     with pytest.raises(ValueError, match=r"^Vector must have at most the 2,048 elements of a node's memories, not "
                                          r"2,049: "):
-        ring.allocate(Allocation(length=2049))
+        ring.memory.allocate(Allocation(length=2049))
     with pytest.raises(ValueError, match=r"^Optimizer must need at most the 0 state planes of a node, not 1$"):
-        ring.allocate(Allocation(length=64, planes=1))
+        ring.memory.allocate(Allocation(length=64, planes=1))
     with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, activations, trace, not "
                                          r"'state'$"):
-        ring.allocator.room("state")
-    assert not ring.allocator.buffers
-    assert ring.allocate(Allocation(length=1024)).weights.base == 0
+        ring.memory.allocator.room("state")
+    assert not ring.memory.allocator.buffers
+    assert ring.memory.allocate(Allocation(length=1024)).weights.base == 0
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same lanes, not 4 and 8$"):
-        assert ring.lanes
+        assert ring.formats.lanes
 
 
 #: Of a node that differs from the default in one parameter that all nodes of a ring must have alike.

@@ -39,8 +39,8 @@ def relay_race(nodes, *, first, passes_back=0):
 def played(ring, program, *, passes=1):
     """Spans of a run, by node, name and pass."""
     nodes = ring.nodes
-    ring.load_programs([program.commands(rank, nodes) for rank in range(nodes)])
-    result = ring.run_programs(collectives=program.collectives, passes=passes)
+    ring.programs.load([program.commands(rank, nodes) for rank in range(nodes)])
+    result = ring.programs.run(collectives=program.collectives, passes=passes)
     origin = origin_of(result.traces)
     return {(span.node, span.name, span.number): span for rank, trace in enumerate(result.traces)
             for span in spans(trace, program, node=rank, origin=origin)}
@@ -100,8 +100,9 @@ def test_counts_of_earlier_runs():
         # Node 2 has done its commands when the others fail.
         commands = [program.commands(rank, 3) for rank in range(3)]
         commands[0][1][0] = dataclasses.replace(commands[0][1][0], operation=99)
-        ring.load_programs(commands)
-        assert [[event.status for event in queues[0]] for queues in ring.play(1)] == [[], *[[EventStatus.OK]] * 2]
+        ring.programs.load(commands)
+        events = ring.programs.play(1)
+        assert [[event.status for event in queues[0]] for queues in events] == [[], *[[EventStatus.OK]] * 2]
         check()
         # Many passes of another program, with counts far beyond those of the next one.
         other = Program(nodes=3)
@@ -112,8 +113,8 @@ def test_counts_of_earlier_runs():
         ring.recover()
         check()
         for _ in range(65):  # numbers of runs begin again
-            ring.load_programs([program.commands(rank, 3) for rank in range(3)])
-            ring.play(1)
+            ring.programs.load([program.commands(rank, 3) for rank in range(3)])
+            ring.programs.play(1)
         check()
 
 
@@ -151,9 +152,9 @@ def test_statuses():
         for fields, status, detail in cases:
             commands = [program.commands(rank, NODES) for rank in range(NODES)]
             commands[0][1][0] = dataclasses.replace(commands[0][1][0], **fields)
-            ring.load_programs(commands)
+            ring.programs.load(commands)
             with pytest.raises(RingError, match=status.name) as caught:
-                ring.run_programs(collectives=0)
+                ring.programs.run(collectives=0)
             assert [(event.status, event.detail) for event in caught.value.events if event.status] == [
                 (status, detail)]
             ring.recover()
@@ -173,11 +174,11 @@ def test_programs_that_nodes_cannot_run():
     with open_nodes(2) as (ring, _):
         with pytest.raises(ValueError, match=r"^Queues must have as many commands on each node where commands wait "
                                              r"for other nodes, not \(0, 1\) and \(0, 2\)$"):
-            ring.load_programs([([], [command]), ([], [command, command])])
-        ring.load_programs([([], [command]), ([], [command])])
+            ring.programs.load([([], [command]), ([], [command, command])])
+        ring.programs.load([([], [command]), ([], [command])])
         with pytest.raises(ValueError, match=r"^Commands that wait for other nodes must be run by the nodes, and not "
                                              r"be sent$"):
-            ring.send_programs()
+            ring.programs.send()
 
 
 def test_nodes_without_control_words():
@@ -185,7 +186,7 @@ def test_nodes_without_control_words():
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         with pytest.raises(ValueError, match=r"^Nodes must have replay and two queues for commands to wait for other "
                                              r"nodes$"):
-            ring.load_programs([([], [command]), ([], [command])])
+            ring.programs.load([([], [command]), ([], [command])])
         for device in ring.devices:
             device.load_program(1, [command])
             device.run(1)
@@ -242,9 +243,9 @@ def test_without_control_words_it_is():
     """The same on nodes that cannot tell: they give up."""
     program = straggler(1, 10 * TIMEOUT, nodes=2)
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
-        ring.load_programs([program.commands(rank, 2) for rank in range(2)])
+        ring.programs.load([program.commands(rank, 2) for rank in range(2)])
         with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
-            ring.run_programs(collectives=program.collectives)
+            ring.programs.run(collectives=program.collectives)
 
 
 def busy():
@@ -263,11 +264,11 @@ def test_a_cut_link_is_named(program):
     """A link that is cut ends the sum within a time-out, even while some node in front of it computes, or all do."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
-        ring.load_programs([program.commands(rank, NODES) for rank in range(NODES)])
+        ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
         # Node 1 sends, but node 2 hears nothing of it, nor of any other node.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
-            ring.run_programs(collectives=program.collectives)
+            ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
         # Behind the time-out it waits as long for the end of its predecessor's packets.

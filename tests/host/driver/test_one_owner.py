@@ -54,40 +54,40 @@ def test_values_and_words(nodes):
             slow_links(simulation, generator)
             gradients = random(generator, (nodes, length), density=generator.choice([0.05, 0.5, 1]))
             gradients[generator.random(gradients.shape) < 0.05] = -0.0
-            ring.write_gradients(list(gradients), length)
-            ring.clear_counters()
-            ring.all_reduce(length, owner=owner)
+            ring.memory.write_gradients(list(gradients), length)
+            ring.counters.clear()
+            ring.collectives.all_reduce(length, owner=owner)
             if nodes > 1:
                 total, traffic = one_owner.all_reduce(golden.bits(gradients), owner, segment=SEGMENT)
             else:
                 total, traffic = golden.all_reduce(golden.bits(gradients), segment=SEGMENT)
-            assert (ring.read_gradients(length).view(np.uint32) == total).all(), case
-            assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist(), case
+            assert (ring.memory.read_gradients(length).view(np.uint32) == total).all(), case
+            assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist(), case
             weights = random(generator, length)
-            ring.deal_to(owner)
+            ring.partition.set_root(owner)
             reference = Reference(ring, weights, planes=1)
-            ring.write_weights(weights, length)
+            ring.memory.write_weights(weights, length)
             if length in (33, 4 * SEGMENT + 1):
                 packed = bool(generator.integers(2))
-                ring.clear_state(length, packed_state=packed)
+                ring.memory.clear_state(length, packed_state=packed)
                 for step in range(2):
                     settings = dataclasses.replace(Settings(**dataclasses.asdict(
                         SGD(learning_rate=0.1, momentum=0.5).settings(step + 1, gradient_scale=0.5))),
                         packed_state=packed)
-                    ring.write_settings(settings)
-                    ring.write_gradients(list(gradients), length)
-                    ring.clear_counters()
-                    ring.fused_update(length)
+                    ring.settings.write(settings)
+                    ring.memory.write_gradients(list(gradients), length)
+                    ring.counters.clear()
+                    ring.collectives.fused_update(length)
                     traffic = reference.step(gradients, settings)
                     reference.compare(case)
-                    counters = ring.counters()
+                    counters = ring.counters.read()
                     assert [node["WORDS_SENT"] for node in counters] == traffic.words.tolist(), case
                     if nodes > 1:
                         assert [node["OPTIMIZER_BURSTS"] > 0 for node in counters] == [
                             rank == owner for rank in range(nodes)], case
-                found = ring.read_state(length, packed_state=packed).view(np.uint32)
+                found = ring.memory.read_state(length, packed_state=packed).view(np.uint32)
                 assert (found == reference.state[0]).all(), case
-            ring.deal_to(None)
+            ring.partition.set_root(None)
 
 
 def test_queued():
@@ -96,13 +96,13 @@ def test_queued():
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
-        ring.write_settings(PLAIN)
+        ring.settings.write(PLAIN)
         settings = golden.settings(Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
         for seed in range(12):
             slow_links(simulation, generator)
             gradients, weights = random(generator, (nodes, length), density=0.7), random(generator, length)
-            ring.write_gradients(list(gradients))
-            ring.write_weights(weights)
+            ring.memory.write_gradients(list(gradients))
+            ring.memory.write_weights(weights)
             expected, sums, pending = golden.bits(weights), golden.bits(gradients), []
             for _ in range(6):
                 owner = generator.choice([None, *range(nodes)])
@@ -110,18 +110,19 @@ def test_queued():
                 operation = Operation(generator.choice([Operation.FUSED_UPDATE, Operation.ALL_REDUCE]))
                 if operation == Operation.FUSED_UPDATE:
                     cut = 32 * int(generator.integers(0, length // 32 + 1))
-                    pending += [ring.submit(operation, length, owner=owner, first=first, length=last - first)
-                                for first, last in ((0, cut), (cut, length))]
+                    pending += [
+                        ring.collectives.submit(operation, length, owner=owner, first=first, length=last - first)
+                        for first, last in ((0, cut), (cut, length))]
                     update = (golden.fused_update(sums, expected, [], settings) if owner is None else
                               one_owner.fused_update(sums, expected, [], settings, owner))
                     expected = update.weights
                 else:
-                    pending.append(ring.submit(Operation.ALL_REDUCE, length, owner=owner))
+                    pending.append(ring.collectives.submit(Operation.ALL_REDUCE, length, owner=owner))
                     total = golden.all_reduce(sums)[0] if owner is None else one_owner.all_reduce(sums, owner)[0]
                     sums = np.stack([total] * nodes)
-            ring.wait(*pending)
-            assert (ring.read_weights(length).view(np.uint32) == expected).all(), seed
-            assert (ring.read_gradients(length).view(np.uint32) == sums).all(), seed
+            ring.commands.wait(*pending)
+            assert (ring.memory.read_weights(length).view(np.uint32) == expected).all(), seed
+            assert (ring.memory.read_gradients(length).view(np.uint32) == sums).all(), seed
 
 
 def push(ring, operation, *, collective, each=None, **fields):
@@ -136,14 +137,14 @@ def push(ring, operation, *, collective, each=None, **fields):
 def test_refused():
     """An owner without room for all state, and one that there is not, are refused by the host and by every node."""
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
-        ring.write_settings(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
+        ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             found = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert found == [status] * 3
         # The same length is dealt to three nodes, and SGD without state takes any.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, one_owner=0, **more) == [EventStatus.OK] * 3
-        ring.write_settings(PLAIN)
+        ring.settings.write(PLAIN)
         assert push(ring, collective=2, root=2, **more) == [EventStatus.OK] * 3
         for operation, owned in ((Operation.FUSED_UPDATE, True), (Operation.ALL_REDUCE, True),
                                  (Operation.REDUCE_SCATTER, False), (Operation.ALL_GATHER, False)):
@@ -151,27 +152,27 @@ def test_refused():
             assert found == [EventStatus.BAD_RANK if owned else EventStatus.OK] * 3
         ring.recover()
         with pytest.raises(ValueError, match=r"^Owner must be a rank below 3, not 3$"):
-            ring.fused_update(64, owner=3)
+            ring.collectives.fused_update(64, owner=3)
         with pytest.raises(ValueError, match=r"^Owner of all groups must have room for their state, 544 words, not "
                                              r"for 512: rank 1 cannot own them$"):
-            ring.move_state(1, STATE + 32)
+            ring.memory.move_state(1, STATE + 32)
         with pytest.raises(ValueError, match=r"^Operation with an owner of all groups must be one of FUSED_UPDATE, "
                                              r"ALL_REDUCE, not ALL_GATHER$"):
-            ring.submit(Operation.ALL_GATHER, 64, owner=1)
-        ring.deal_to(1)
+            ring.collectives.submit(Operation.ALL_GATHER, 64, owner=1)
+        ring.partition.set_root(1)
         with pytest.raises(ValueError, match=r"^Groups must be dealt to all nodes for each to update its own, not to "
                                              r"rank 1 alone$"):
-            ring.owned_update(64)
-        ring.deal_to(None)
-        ring.write_settings(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
-        vector = ring.allocate(Allocation(length=600, planes=1))
+            ring.collectives.owned_update(64)
+        ring.partition.set_root(None)
+        ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
+        vector = ring.memory.allocate(Allocation(length=600, planes=1))
         with pytest.raises(ValueError, match=r"^State of a block must take at most the 216 words of its buffer, not "
                                              r"600$"):
-            ring.fused_update(vector, owner=0)
+            ring.collectives.fused_update(vector, owner=0)
     with open_nodes(2, config=CONFIGS["default"], host_port=False) as (ring, _):
         with pytest.raises(ValueError, match=r"^Nodes must have option one_owner, for one of them to own all "
                                              r"groups$"):
-            ring.all_reduce(64, owner=1)
+            ring.collectives.all_reduce(64, owner=1)
         assert choose(ring, 16384, [0.25, 1]).owner is None
 
 
@@ -181,42 +182,42 @@ def test_buffers():
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         length = 300
-        ring.allocate(Allocation(length=100, planes=1))  # what lies in front
-        vector = ring.allocate(Allocation(length=length, planes=1, one_owner=True))
+        ring.memory.allocate(Allocation(length=100, planes=1))  # what lies in front
+        vector = ring.memory.allocate(Allocation(length=length, planes=1, one_owner=True))
         weights = random(generator, length)
         reference = Reference(ring, weights, planes=1)
-        ring.write_weights(weights, vector)
-        ring.clear_state(vector)
+        ring.memory.write_weights(weights, vector)
+        ring.memory.clear_state(vector)
         for step, owner in enumerate((None, 2, 2, 0, None, 1)):
-            ring.move_state(owner, vector)
-            assert ring.dealt_to == owner
+            ring.memory.move_state(owner, vector)
+            assert ring.partition.root == owner
             settings = optimizer.settings(step + 1, gradient_scale=0.5)
             gradients = random(generator, (3, length))
-            ring.write_settings(settings)
-            ring.write_gradients(list(gradients), vector)
-            ring.fused_update(vector)
+            ring.settings.write(settings)
+            ring.memory.write_gradients(list(gradients), vector)
+            ring.collectives.fused_update(vector)
             reference.step(gradients, settings)
-            assert (ring.read_weights(vector).view(np.uint32) == reference.weights).all(), step
-            assert (ring.read_state(vector).view(np.uint32) == reference.state[0]).all(), step
-        assert ring.owner(299, length) == 1
+            assert (ring.memory.read_weights(vector).view(np.uint32) == reference.weights).all(), step
+            assert (ring.memory.read_state(vector).view(np.uint32) == reference.state[0]).all(), step
+        assert ring.partition.owner(299, length) == 1
 
 
 def test_training():
     """Two steps of an optimizer with state, as in any dealing."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
-        ring.deal_to(3)
+        ring.partition.set_root(3)
         reference = Reference(ring, random(generator, 400), planes=1)
-        ring.write_weights(golden.floats(reference.weights))
-        ring.clear_counters()
-        ring.clear_state(400)
+        ring.memory.write_weights(golden.floats(reference.weights))
+        ring.counters.clear()
+        ring.memory.clear_state(400)
         settings = SGD(learning_rate=0.1, momentum=0.9, weight_decay=0.25)
         for step in (1, 2):
             gradients = random(generator, (4, 400))
             one = settings.settings(step, gradient_scale=0.25)
-            ring.write_settings(one)
-            ring.write_gradients(list(gradients))
-            ring.fused_update(400)
+            ring.settings.write(one)
+            ring.memory.write_gradients(list(gradients))
+            ring.collectives.fused_update(400)
             reference.step(gradients, one)
             reference.compare(f"step {step}")
 
@@ -232,20 +233,20 @@ class TestFaults:
         with open_nodes(nodes, config=CONFIG, host_port=False, timeout=3000) as (ring, simulation):
             for number in range(12):
                 owner = int(generator.integers(nodes))
-                ring.write_gradients(list(gradients))
+                ring.memory.write_gradients(list(gradients))
                 one = simulation.links[link]
                 carried = one.status().words_carried
                 sent = one_owner.all_reduce(golden.bits(gradients), owner, segment=SEGMENT)[1].words[link]
                 one.corrupt(word=carried + int(generator.integers(sent)), bit=int(generator.integers(32)))
-                behind = ring.submit(Operation.ALL_REDUCE, length, owner=owner)
+                behind = ring.collectives.submit(Operation.ALL_REDUCE, length, owner=owner)
                 with pytest.raises(RingError):
                     behind.result()
                 ring.recover()
-                ring.write_gradients(list(gradients))
+                ring.memory.write_gradients(list(gradients))
                 owner = (owner + 1) % nodes
-                ring.all_reduce(length, owner=owner)
+                ring.collectives.all_reduce(length, owner=owner)
                 expected = one_owner.all_reduce(golden.bits(gradients), owner)[0]
-                assert (ring.read_gradients(length).view(np.uint32) == expected).all(), number
+                assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), number
 
     def test_cut(self):
         generator = np.random.default_rng(5)
@@ -253,16 +254,16 @@ class TestFaults:
         gradients = random(generator, (nodes, length))
         with open_nodes(nodes, config=CONFIG, host_port=False, timeout=1500) as (ring, simulation):
             for link in range(nodes):
-                ring.write_gradients(list(gradients))
+                ring.memory.write_gradients(list(gradients))
                 simulation.links[link].cut(simulation.cycle + int(generator.integers(300)))
                 with pytest.raises(RingError):
-                    ring.all_reduce(length, owner=2)
+                    ring.collectives.all_reduce(length, owner=2)
                 simulation.links[link].cut(0, 0)
                 ring.recover()
-                ring.write_gradients(list(gradients))
-                ring.all_reduce(length, owner=2)
+                ring.memory.write_gradients(list(gradients))
+                ring.collectives.all_reduce(length, owner=2)
                 expected = one_owner.all_reduce(golden.bits(gradients), 2)[0]
-                assert (ring.read_gradients(length).view(np.uint32) == expected).all(), link
+                assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), link
 
     def test_another_owner(self):
         """Nodes that name different owners do not sum: packets are not those that are expected."""
@@ -279,7 +280,7 @@ class TestDealing:
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_rates(self, nodes):
         with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
-            ring.write_weights(np.arange(1000, dtype=np.float32))
+            ring.memory.write_weights(np.arange(1000, dtype=np.float32))
             assert link_rates(ring) == pytest.approx((1.0,) * nodes, abs=0.02)
             if nodes == 1:
                 assert choose(ring, 512, [1.0]).owner is None
@@ -291,7 +292,7 @@ class TestDealing:
                 expected[rank] = rate[0] / rate[1]
                 assert found == pytest.approx(expected, abs=0.03), (rank, rate)
                 simulation.links[rank].set_rate(1, 1)
-            assert (ring.read_weights(1000) == np.arange(1000)).all()
+            assert (ring.memory.read_weights(1000) == np.arange(1000)).all()
 
     def test_choice(self):
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):

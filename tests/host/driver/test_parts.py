@@ -33,22 +33,22 @@ def settings(config, *, packed_state=False):
 
 def reset(ring, weights, state, where, *, packed_state):
     """Give all nodes the same contents, whatever ran before."""
-    ring.distribute(weights, where)
-    ring.write_settings(settings(ring.devices[0].config, packed_state=packed_state))
+    ring.collectives.distribute(weights, where)
+    ring.settings.write(settings(ring.devices[0].config, packed_state=packed_state))
     if state is not None:
-        ring.write_state(state, where=where, packed_state=packed_state)
+        ring.memory.write_state(state, where=where, packed_state=packed_state)
 
 
 def found(ring, where, *, packed_state):
     """All that a fused update changes."""
     config = ring.devices[0].config
-    memories = [ring.read_weights(where)]
+    memories = [ring.memory.read_weights(where)]
     if config.has_master:
-        memories.append(ring.read_master(where))
+        memories.append(ring.memory.read_master(where))
     if config.has_residual:
-        memories.append(ring.read_residual(where))
+        memories.append(ring.memory.read_residual(where))
     if config.state_planes:
-        memories.append(ring.read_state(where, packed_state=packed_state))
+        memories.append(ring.memory.read_state(where, packed_state=packed_state))
     return [memory.view(np.uint32).tolist() for memory in memories]
 
 
@@ -69,14 +69,14 @@ def test_updates_of_random_cuts(name, nodes):
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
     state = rings.random(generator, length) if config.state_planes else None
     with rings.open_nodes(nodes, config=config) as (ring, _):
-        ring.allocate(Allocation(length=20))
-        where = ring.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
-        if ring.has_codebook:
-            ring.write_codebook(codebook(config.weight_codec, weights))
+        ring.memory.allocate(Allocation(length=20))
+        where = ring.memory.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
+        if ring.formats.has_codebook:
+            ring.memory.write_codebook(codebook(config.weight_codec, weights))
         for packed_state in (False, True) if name == "default" else (False,):
             reset(ring, weights, state, where, packed_state=packed_state)
-            ring.write_gradients(list(gradients), where)
-            ring.fused_update(where)
+            ring.memory.write_gradients(list(gradients), where)
+            ring.collectives.fused_update(where)
             expected = found(ring, where, packed_state=packed_state)
             if name == "default":
                 update = golden.fused_update(
@@ -87,10 +87,10 @@ def test_updates_of_random_cuts(name, nodes):
             for trial in range(4):
                 parts = cut(generator, length)
                 reset(ring, weights, state, where, packed_state=packed_state)
-                ring.write_gradients(list(gradients), where)
-                pending = [ring.submit(Operation.FUSED_UPDATE, where, first=start, length=stop - start)
+                ring.memory.write_gradients(list(gradients), where)
+                pending = [ring.collectives.submit(Operation.FUSED_UPDATE, where, first=start, length=stop - start)
                            for start, stop in generator.permutation(parts).tolist()]
-                ring.wait(*pending)
+                ring.commands.wait(*pending)
                 assert found(ring, where, packed_state=packed_state) == expected, f"{trial=}, {parts=}"
 
 
@@ -108,12 +108,12 @@ def test_sums_of_random_cuts(nodes):
     with rings.open_nodes(nodes, config=DEFAULT) as (ring, _):
         for operation, total in expected.items():
             parts = cut(generator, length, most=6)
-            ring.write_gradients(list(gradients))
-            ring.write_weights_of(list(weights))
-            ring.wait(*(ring.submit(operation, length, first=start, length=stop - start, root=1)
-                        for start, stop in parts))
+            ring.memory.write_gradients(list(gradients))
+            ring.memory.write_weights_of(list(weights))
+            ring.commands.wait(*(ring.collectives.submit(operation, length, first=start, length=stop - start, root=1)
+                                 for start, stop in parts))
             summed = operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER)
-            result = (ring.read_gradients if summed else ring.read_weights)(length)
+            result = (ring.memory.read_gradients if summed else ring.memory.read_weights)(length)
             assert np.array_equal(result.view(np.uint32), total), f"{operation.name}, {parts=}"
 
 
@@ -128,21 +128,23 @@ def test_update_in_three_commands(name, nodes, length):
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
     state = rings.random(generator, length) if config.state_planes else None
     with rings.open_nodes(nodes, config=config) as (ring, _):
-        where = ring.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
-        if ring.has_codebook:
-            ring.write_codebook(codebook(config.weight_codec, weights))
+        where = ring.memory.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
+        if ring.formats.has_codebook:
+            ring.memory.write_codebook(codebook(config.weight_codec, weights))
         for packed_state in (False, True) if config.state_planes else (False,):
             results = []
             for strict in (False, True):
                 reset(ring, weights, state, where, packed_state=packed_state)
-                ring.write_gradients(list(gradients), where)
+                ring.memory.write_gradients(list(gradients), where)
                 if not strict:
-                    ring.fused_update(where)
+                    ring.collectives.fused_update(where)
                 else:
                     parts = cut(generator, length) if length > 64 else [(0, length)]
-                    ring.wait(*(ring.submit(Operation.REDUCE_SCATTER, where, first=start, length=stop - start)
-                                for start, stop in reversed(parts)), ring.submit_owned_update(where),
-                              ring.submit(Operation.ALL_GATHER, where))
+                    submit = ring.collectives.submit
+                    ring.commands.wait(*(submit(Operation.REDUCE_SCATTER, where, first=start, length=stop - start)
+                                         for start, stop in reversed(parts)),
+                                       ring.collectives.submit_owned_update(where),
+                                       submit(Operation.ALL_GATHER, where))
                 results.append(found(ring, where, packed_state=packed_state))
             assert results[0] == results[1], f"{packed_state=}"
 
@@ -155,16 +157,16 @@ def test_parts_begin_and_end_with_groups(options, message):
     with rings.open_nodes(2, config=DEFAULT) as (ring, _):
         with pytest.raises(ValueError, match=f"^Part of 1,300 elements must begin and end with a group of 32, not "
                                              f"{message}$"):
-            ring.submit(Operation.ALL_REDUCE, 1300, **options)
+            ring.collectives.submit(Operation.ALL_REDUCE, 1300, **options)
 
 
 def test_masters_beside_packed_state():
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
-        ring.write_settings(settings(rings.CONFIGS["mx9"], packed_state=True))
+        ring.settings.write(settings(rings.CONFIGS["mx9"], packed_state=True))
         with pytest.raises(ValueError, match=r"^Part of a vector must have state in binary32 on nodes with a weight "
                                              r"codec, whose masters lie beside it and are never packed, not in "
                                              r"bfloat16$"):
-            ring.submit(Operation.FUSED_UPDATE, 640, first=320)
+            ring.collectives.submit(Operation.FUSED_UPDATE, 640, first=320)
 
 
 class TestNumbers:
@@ -182,9 +184,9 @@ class TestNumbers:
                   for base, length in zip((0, 640), lengths, strict=True)]
         with rings.open_nodes(nodes, config=DEFAULT) as (ring, _):
             for odd in range(nodes):
-                ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
-                ring.write_gradients(list(gradients))
-                ring.write_weights(np.zeros(1300, np.float32))
+                ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+                ring.memory.write_gradients(list(gradients))
+                ring.memory.write_weights(np.zeros(1300, np.float32))
                 for turn in range(2):
                     for rank, device in enumerate(ring.devices):
                         which = turn ^ (rank == odd)
@@ -199,15 +201,15 @@ class TestNumbers:
                     wrong.add(EventStatus.WRONG_LENGTH)
                 assert first & wrong, f"{odd=}: {events}"
                 assert first <= wrong | {EventStatus.PEER_ABORT}, f"{odd=}: {events}"
-                result, weights = ring.read_gradients(1300).view(np.uint32), ring.read_weights(1300)
+                result, weights = ring.memory.read_gradients(1300).view(np.uint32), ring.memory.read_weights(1300)
                 for base, total in zip((0, 640), totals, strict=True):
                     part = np.s_[:, base:base + len(total)]
                     assert ((result[part] == bits[part]) | (result[part] == total)).all(), f"{odd=}"
                     assert ((weights[part] == 0) | (weights[part] == -golden.floats(total))).all(), f"{odd=}"
                 ring.recover()
-                ring.write_gradients(list(gradients))
-                ring.all_reduce(600)
-                assert (ring.read_gradients(600).view(np.uint32) == golden.all_reduce(bits[:, :600])[0]).all()
+                ring.memory.write_gradients(list(gradients))
+                ring.collectives.all_reduce(600)
+                assert (ring.memory.read_gradients(600).view(np.uint32) == golden.all_reduce(bits[:, :600])[0]).all()
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_repeated(self, nodes):
@@ -223,16 +225,16 @@ class TestNumbers:
                 assert all(event.detail == 0 for event in found if event.status is EventStatus.REPEATED)
                 return found[0].status
 
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             assert push(5) is EventStatus.OK
-            total = ring.read_gradients(100)
+            total = ring.memory.read_gradients(100)
             assert push(5) is EventStatus.REPEATED
             assert push(5, Operation.BROADCAST, length=32) is EventStatus.REPEATED
             assert push(9, Operation.QUIESCE) is EventStatus.OK
             assert push(5, length=1 << 20) is EventStatus.BAD_LENGTH
             assert push(6, length=1 << 20) is EventStatus.BAD_LENGTH
             assert push(5) is EventStatus.REPEATED
-            assert np.array_equal(ring.read_gradients(100), total)
+            assert np.array_equal(ring.memory.read_gradients(100), total)
             assert push(6) is EventStatus.OK
             assert push(5) is EventStatus.OK
             ring.recover()
@@ -243,11 +245,11 @@ class TestNumbers:
     def test_driver_never_repeats(self):
         """Numbers of the driver wrap around, and all commands of any kind take one."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
-            ring.write_gradients([np.ones(40, np.float32)] * 2)
-            ring._latest = (1 << 16) - 3
+            ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
+            ring.commands.resume_from(0, (1 << 16) - 3)
             numbers = []
             for _ in range(6):
-                pending = ring.submit(Operation.ALL_REDUCE, 40)
+                pending = ring.collectives.submit(Operation.ALL_REDUCE, 40)
                 numbers += {command.collective for command in pending.commands.values()}
                 pending.result()
             assert numbers == [65534, 65535, 0, 1, 2, 3]

@@ -66,11 +66,11 @@ def test_sums_travel_while_layers_are_computed():
     loaded once for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
-        ring.load_programs([layers(rank) for rank in range(2)], model=7)
+        ring.programs.load([layers(rank) for rank in range(2)], model=7)
         done = 0
         for runs, passes in enumerate((PASSES, 165, 32), 1):
             pointers = [device.read_register("TRACE_POINTER") for device in ring.devices]
-            found = ring.play(passes, collective=100 + 2 * done, collectives=2)
+            found = ring.programs.play(passes, collective=100 + 2 * done, collectives=2)
             done += passes
             for device, events, pointer in zip(ring.devices, found, pointers, strict=True):
                 for queue, tags in zip(events, ((10, 11), (20, 21)), strict=True):
@@ -112,16 +112,16 @@ def test_loads_of_what_has_changed():
         first = [layers(rank) for rank in range(2)]
         other = [first[0], layers(1, durations=(500, 600))]
         long = [first[0], (first[1][0], first[1][1] * 100)]
-        ring.load_programs(first)
+        ring.programs.load(first)
         found = [loads()]
         for programs in (first, other, first):
-            ring.load_programs(programs, changes=True)
+            ring.programs.load(programs, changes=True)
             found.append(loads())
         assert found == [[1, 1], [1, 1], [1, 2], [1, 3]]
         with pytest.raises(ProgramTooLongError):
-            ring.load_programs(long, changes=True)
+            ring.programs.load(long, changes=True)
         before = loads()
-        ring.load_programs(first, changes=True)
+        ring.programs.load(first, changes=True)
         assert loads() == [number + 1 for number in before]
 
 
@@ -129,8 +129,8 @@ def test_a_dependency_that_is_missing_is_seen():
     """Without ``after``, the ring takes gradients that are not there: NaNs, which the event tells of."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
-        ring.load_programs([layers(rank, ordered=False) for rank in range(2)])
-        for _, sums in ring.play(1):
+        ring.programs.load([layers(rank, ordered=False) for rank in range(2)])
+        for _, sums in ring.programs.play(1):
             assert EventFlag.LOCAL_NAN in sums[0].flags
 
 
@@ -142,12 +142,12 @@ def test_updates_have_the_settings_that_were_latched():
     update = Command(operation=Operation.FUSED_UPDATE, length=length)
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
-        ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.5))
+        ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.5))
         device.write_memory(Space.GRADIENT, 0, gradients)
         device.write_memory(space, 0, masters)
         wait = Command(operation=Operation.COMPUTE, duration=3000)
         numbered = [Command(**{**vars(update), "collective": n, "after_0": 1 if n == 1 else 0}) for n in (1, 2, 3)]
-        ring.load_programs([([wait], [*numbered[:2], Command(operation=Operation.LATCH), numbered[2]])])
+        ring.programs.load([([wait], [*numbered[:2], Command(operation=Operation.LATCH), numbered[2]])])
         device.run(1)
         device.write_register("LEARNING_RATE", 0.25)
         assert device.read_fields("PROGRAM_STATUS")["running"]
@@ -176,13 +176,13 @@ def test_bad_programs_are_refused():
         with pytest.raises(BadAddressError):
             device.load_program(3, [quiesce])
         with pytest.raises(ValueError, match=r"^Program must be one of at most the 3 queues .*, not of 4$"):
-            ring.load_programs([([], [], [], [])])
+            ring.programs.load([([], [], [], [])])
         with pytest.raises(ValueError, match=r"^Program's slot must be a number of 16 bits, not 65536$"):
             device.load_program(0, [], slot=1 << 16)
         with pytest.raises(ValueError, match=r"^Run's passes must be a number of 16 bits, not -1$"):
             device.run(-1)
         assert device.read_fields("PROGRAM_STATUS")["loaded"] == 0
-        ring.load_programs([([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce])], model=3)
+        ring.programs.load([([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce])], model=3)
         with pytest.raises(ProgramNotLoadedError, match="load the program first, with the number that the run names"):
             device.run(1, model=4)
         device.run(2, model=3)
@@ -211,8 +211,8 @@ def test_a_program_that_fails_leaves_the_node_usable():
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for name, (programs, expected) in cases.items():
-            ring.load_programs([programs])
-            (queues,) = ring.play(1)
+            ring.programs.load([programs])
+            (queues,) = ring.programs.play(1)
             events = [event for queue in queues for event in queue]
             assert device.read_fields("PROGRAM_STATUS") == {
                 "running": 0, "stopped": 1, "loaded": 1, "model": 0, "passes": 0}, name
@@ -221,10 +221,10 @@ def test_a_program_that_fails_leaves_the_node_usable():
                 assert {event.status for event in failed} == {EventStatus.UNKNOWN_OPERATION}, name
             else:
                 assert [(event.status, event.detail, event.queue) for event in failed] == [expected], name
-            ring.load_programs([([quiesce], [quiesce])])
-            (queues,) = ring.play(2)
+            ring.programs.load([([quiesce], [quiesce])])
+            (queues,) = ring.programs.play(2)
             assert [[event.status for event in queue] for queue in queues] == [[EventStatus.OK] * 2] * 2, name
-            assert ring.play(0) == [[[], []]], name
+            assert ring.programs.play(0) == [[[], []]], name
 
 
 def test_a_stand_in_alone():
@@ -240,10 +240,10 @@ def test_a_stand_in_alone():
 def test_a_run_that_does_not_end_is_noticed():
     """A command that takes longer than ``patience`` is reported, and not taken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
-        ring.load_programs([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
+        ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         with pytest.raises(DeviceTimeoutError, match=r"^node 0: no command of the program has ended in 100 cycles, "
                                                       r"and 1 events are missing$"):
-            ring.play(1, patience=100)
+            ring.programs.play(1, patience=100)
         assert pop(ring.devices[0], 1)[0].status is EventStatus.OK
 
 
@@ -253,11 +253,11 @@ def test_queued_commands_run_in_order_across_queues():
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]
         compute = Command(operation=Operation.COMPUTE, state_base=STAGED, length=100, duration=900)
-        computed = ring._submit_apart(dict.fromkeys(range(2), compute))
-        summed = ring.submit(Operation.ALL_REDUCE, 100)
-        again = ring._submit_apart({0: compute})
-        ring.wait(computed, summed, again)
-        found = ring.read_gradients(100)
+        computed = ring.commands.submit_apart(dict.fromkeys(range(2), compute))
+        summed = ring.collectives.submit(Operation.ALL_REDUCE, 100)
+        again = ring.commands.submit_apart({0: compute})
+        ring.commands.wait(computed, summed, again)
+        found = ring.memory.read_gradients(100)
         np.testing.assert_array_equal(found[1], expected)
         staged = ring.devices[0].read_memory(Space.GRADIENT, STAGED, 100).view(np.float32)
         np.testing.assert_array_equal(found[0], staged)
@@ -266,9 +266,9 @@ def test_queued_commands_run_in_order_across_queues():
 def test_programs_of_a_ring():
     ring = Ring([Device(None, NodeConfig())] * 2)
     with pytest.raises(ValueError, match=r"^Programs must be loaded before they are sent$"):
-        ring.run_programs(collectives=0)
+        ring.programs.run(collectives=0)
     with pytest.raises(ValueError, match=r"^Programs must be one per node, 2, not 1$"):
-        ring.load_programs([([], [])])
+        ring.programs.load([([], [])])
 
 
 def test_records():

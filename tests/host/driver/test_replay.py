@@ -19,21 +19,21 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 def update(ring, reference, generator):
     """A fused update, compared with the golden model; returns its cycles."""
     gradients = random(generator, (ring.nodes, LENGTH), density=0.6)
-    ring.write_gradients(list(gradients))
-    before = ring.counters()
-    cycles = ring.fused_update(LENGTH).cycles
+    ring.memory.write_gradients(list(gradients))
+    before = ring.counters.read()
+    cycles = ring.collectives.fused_update(LENGTH).cycles
     traffic = reference.step(gradients, SETTINGS)
     reference.compare()
-    sent = [now["WORDS_SENT"] - was["WORDS_SENT"] for was, now in zip(before, ring.counters(), strict=True)]
+    sent = [now["WORDS_SENT"] - was["WORDS_SENT"] for was, now in zip(before, ring.counters.read(), strict=True)]
     assert sent == traffic.words.tolist()  # once each, however often they were repeated
     return cycles
 
 
 def start(ring, generator):
     weights = random(generator, LENGTH)
-    ring.distribute(weights)
-    ring.clear_state(LENGTH)
-    ring.write_settings(SETTINGS)
+    ring.collectives.distribute(weights)
+    ring.memory.clear_state(LENGTH)
+    ring.settings.write(SETTINGS)
     return Reference(ring, weights, planes=1)
 
 
@@ -45,7 +45,7 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
         simulation.set_faults(RandomFaults(rate=rate, seed=1))
         reference = start(ring, generator)
         cycles = [update(ring, reference, generator) for _ in range(5)]
-        repairs = [sum(counters[name] for counters in ring.counters()) for name in REPAIRS]
+        repairs = [sum(counters[name] for counters in ring.counters.read()) for name in REPAIRS]
         return cycles, repairs, [link.faults() for link in simulation.links]
 
 
@@ -75,12 +75,12 @@ def test_cuts(nodes):
             cut = simulation.links[link]
             cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # behind the host's writes
             update(ring, reference, generator)
-            ring.write_gradients(list(random(generator, (nodes, LENGTH))))
+            ring.memory.write_gradients(list(random(generator, (nodes, LENGTH))))
             cut.cut(simulation.cycle + 500)
             message = (rf"the link from node {link} to node {(link + 1) % nodes} has not delivered \d+ words, and "
                        "for 3,000 cycles no word has moved")
             with pytest.raises(RingError, match=message) as caught:
-                ring.all_reduce(LENGTH)
+                ring.collectives.all_reduce(LENGTH)
             assert caught.value.cause == link
             cut.mend()
             ring.recover()
@@ -92,9 +92,9 @@ def test_a_link_that_is_cut_from_the_beginning():
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()
-        ring.write_gradients(list(np.ones((3, LENGTH), dtype=np.float32)))
+        ring.memory.write_gradients(list(np.ones((3, LENGTH), dtype=np.float32)))
         with pytest.raises(RingError, match="the link from node 1 to node 2 has not delivered") as caught:
-            ring.all_reduce(LENGTH)
+            ring.collectives.all_reduce(LENGTH)
         assert caught.value.cause == 1
 
 

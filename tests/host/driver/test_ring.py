@@ -51,7 +51,7 @@ def assert_same(found, expected):
 
 
 def words_sent(ring):
-    return [counters["WORDS_SENT"] for counters in ring.counters()]
+    return [counters["WORDS_SENT"] for counters in ring.counters.read()]
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ class TestState:
         planes = range(ring.devices[0].config.state_planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):
-            ring.write_state(states[plane], plane)
+            ring.memory.write_state(states[plane], plane)
         for plane in planes:
-            assert_same(ring.read_state(length, plane), golden.bits(states[plane]))
+            assert_same(ring.memory.read_state(length, plane), golden.bits(states[plane]))
             for rank, device in enumerate(ring.devices):
                 owned = block_indices(length, 2)[(rank + 1) % 2]
                 assert_same(device.read_memory(Space.STATE + plane, 0, len(owned)),
                             golden.bits(states[plane][owned]))
-        assert_same(ring.read_state(length), golden.bits(states[0]))
+        assert_same(ring.memory.read_state(length), golden.bits(states[0]))
 
     @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
     def test_packed(self, ring, length):
@@ -85,9 +85,9 @@ class TestState:
         state[::7] = 0x7fff_ffff
         state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
         plane = ring.devices[0].config.state_planes - 1
-        ring.write_state(state.view(np.float32), plane, packed_state=True)
+        ring.memory.write_state(state.view(np.float32), plane, packed_state=True)
         expected = moments.unpack(moments.pack(state), length)
-        assert np.array_equal(ring.read_state(length, plane, packed_state=True).view(np.uint32), expected)
+        assert np.array_equal(ring.memory.read_state(length, plane, packed_state=True).view(np.uint32), expected)
         for rank, device in enumerate(ring.devices):
             owned = block_indices(length, 2)[(rank + 1) % 2]
             words = device.read_memory(Space.STATE + plane, 0, (len(owned) + 1) // 2)
@@ -98,10 +98,10 @@ class TestState:
         ones = np.ones(length, dtype=np.float32)
         planes = range(ring.devices[0].config.state_planes)
         for plane in planes:
-            ring.write_state(ones, plane, packed_state=packed_state)
-        ring.clear_state(length, packed_state=packed_state)
+            ring.memory.write_state(ones, plane, packed_state=packed_state)
+        ring.memory.clear_state(length, packed_state=packed_state)
         for plane in planes:
-            assert not ring.read_state(length, plane, packed_state=packed_state).view(np.uint32).any()
+            assert not ring.memory.read_state(length, plane, packed_state=packed_state).view(np.uint32).any()
 
 
 class TestSettings:
@@ -118,7 +118,7 @@ class TestSettings:
         settings = Settings(rule=Rule.ADAM, gradient_scale=0.1, learning_rate=0.2, clip=3, weight_factor=-0.0,
                             first_decay=0.5, first_gain=0.6, second_decay=0.7, second_gain=0.8, epsilon=1e-8,
                             nesterov=True, packed_state=True)
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         for device in ring.devices:
             assert device.read_fields("OPTIMIZER") == {"rule": 2, "nesterov": 1, "packed_state": 1}
             for name, value in settings.registers().items():
@@ -126,33 +126,33 @@ class TestSettings:
 
     def test_only_what_has_changed_is_written(self, ring, written):
         settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         assert sorted(written) == sorted(settings.registers())
         written.clear()
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         assert written == []
-        ring.write_settings(dataclasses.replace(settings, learning_rate=0.3, gradient_scale=np.float32(0.1)))
+        ring.settings.write(dataclasses.replace(settings, learning_rate=0.3, gradient_scale=np.float32(0.1)))
         assert written == ["LEARNING_RATE"]
         written.clear()
-        ring.write_settings(dataclasses.replace(settings, learning_rate=0.3, epsilon=-0.0, packed_state=True))
+        ring.settings.write(dataclasses.replace(settings, learning_rate=0.3, epsilon=-0.0, packed_state=True))
         assert written == ["OPTIMIZER", "EPSILON"]
 
     def test_all_is_written_after_recovery(self, ring, written):
         settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
         for bring_in_order in (ring.recover, ring.connect):
-            ring.write_settings(settings)
+            ring.settings.write(settings)
             bring_in_order()
             written.clear()
-            ring.write_settings(settings)
+            ring.settings.write(settings)
             assert sorted(written) == sorted(settings.registers())
 
     def test_all_is_written_after_a_failure(self, ring, written):
         settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         with pytest.raises(ValueError, match=r"^Value of register OPTIMIZER must be a number of 6 bits, not 64$"):
-            ring.write_settings(dataclasses.replace(settings, rule=64, learning_rate=0.5))
+            ring.settings.write(dataclasses.replace(settings, rule=64, learning_rate=0.5))
         written.clear()
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         assert sorted(written) == sorted(settings.registers())
 
 
@@ -164,19 +164,19 @@ class TestCollectives:
         gradients = vectors(generator, nodes, length)
         with open_nodes(nodes) as (ring, _):
             def prepare():
-                ring.write_gradients(list(gradients))
-                ring.clear_counters()
+                ring.memory.write_gradients(list(gradients))
+                ring.counters.clear()
 
             prepare()
-            ring.all_reduce(length)
+            ring.collectives.all_reduce(length)
             total, traffic = golden.all_reduce(golden.bits(gradients))
-            assert_same(ring.read_gradients(length), total)
+            assert_same(ring.memory.read_gradients(length), total)
             assert words_sent(ring) == traffic.words.tolist()
 
             prepare()
-            ring.reduce_scatter(length)
+            ring.collectives.reduce_scatter(length)
             scattered, traffic = golden.reduce_scatter(golden.bits(gradients))
-            assert_same(ring.read_gradients(length), scattered)
+            assert_same(ring.memory.read_gradients(length), scattered)
             assert words_sent(ring) == traffic.words.tolist()
 
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
@@ -187,25 +187,25 @@ class TestCollectives:
         gradients = vectors(generator, nodes, length)
         updated = golden.bits(vectors(generator, 1, length)[0])
         with open_nodes(nodes) as (ring, _):
-            ring.write_weights(golden.floats(updated))
+            ring.memory.write_weights(golden.floats(updated))
             for optimizer, packed_state in itertools.product(OPTIMIZERS.values(), (False, True)):
                 state = [np.zeros(length, dtype=np.uint32) for _ in range(optimizer.planes)]
-                ring.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
-                ring.clear_state(length, packed_state=packed_state)
+                ring.memory.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
+                ring.memory.clear_state(length, packed_state=packed_state)
                 for step in (1, 2):
                     numbers = dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))
-                    ring.write_settings(Settings(**{**numbers, "packed_state": packed_state}))
-                    ring.write_gradients(list(gradients))
-                    ring.clear_counters()
-                    ring.fused_update(length)
+                    ring.settings.write(Settings(**{**numbers, "packed_state": packed_state}))
+                    ring.memory.write_gradients(list(gradients))
+                    ring.counters.clear()
+                    ring.collectives.fused_update(length)
                     del numbers["packed_state"]
                     update = golden.fused_update(golden.bits(gradients), updated, state, golden.settings(**numbers),
                                                  packed_state=packed_state)
                     updated, state = update.weights, update.state
-                    assert_same(ring.read_weights(length), updated)
+                    assert_same(ring.memory.read_weights(length), updated)
                     assert words_sent(ring) == update.traffic.words.tolist()
                 for plane, expected in enumerate(state):
-                    assert_same(ring.read_state(length, plane, packed_state=packed_state), expected)
+                    assert_same(ring.memory.read_state(length, plane, packed_state=packed_state), expected)
 
     @pytest.mark.parametrize("nodes", [2, 3, 4])
     def test_weights_alone(self, nodes):
@@ -213,16 +213,16 @@ class TestCollectives:
         weights = vectors(np.random.default_rng(nodes), nodes, length)
         with open_nodes(nodes) as (ring, _):
             for root in range(nodes):
-                ring.write_weights_of(list(weights))
-                ring.broadcast(length, root=root)
-                assert_same(ring.read_weights(length), golden.broadcast(golden.bits(weights), root))
-            ring.write_weights_of(list(weights))
-            ring.clear_counters()
-            ring.all_gather(length)
+                ring.memory.write_weights_of(list(weights))
+                ring.collectives.broadcast(length, root=root)
+                assert_same(ring.memory.read_weights(length), golden.broadcast(golden.bits(weights), root))
+            ring.memory.write_weights_of(list(weights))
+            ring.counters.clear()
+            ring.collectives.all_gather(length)
             gathered, traffic = golden.all_gather(golden.bits(weights))
-            assert_same(ring.read_weights(length), gathered)
+            assert_same(ring.memory.read_weights(length), gathered)
             assert words_sent(ring) == traffic.words.tolist()
-            ring.quiesce()
+            ring.collectives.quiesce()
 
     def test_same_bits_for_any_threads_and_latency(self):
         generator = np.random.default_rng(5)
@@ -230,11 +230,11 @@ class TestCollectives:
         results = []
         for threads, latency in [(1, 16), (2, 16), (2, 1), (1, 90)]:
             with open_nodes(4, threads=threads, latency=latency) as (ring, _):
-                ring.write_weights(weights)
-                ring.write_gradients(list(gradients))
-                ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5))
-                outcome = ring.fused_update(1000)
-                results.append((ring.read_weights(1000).tobytes(), words_sent(ring), outcome.cycles))
+                ring.memory.write_weights(weights)
+                ring.memory.write_gradients(list(gradients))
+                ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5))
+                outcome = ring.collectives.fused_update(1000)
+                results.append((ring.memory.read_weights(1000).tobytes(), words_sent(ring), outcome.cycles))
         assert len({weights for weights, _, _ in results}) == 1
         assert all(words == results[0][1] for _, words, _ in results)
         cycles = [cycles for _, _, cycles in results]
@@ -246,30 +246,30 @@ class TestCollectives:
         nodes, length = 4, 4096  # four segments per block
         gradients = np.ones((nodes, length), dtype=np.float32)
         with open_nodes(nodes) as (ring, _):
-            ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+            ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
             for operation, expected in (("fused_update", (3, 2, 1)), ("all_reduce", (4, 3, 4))):
-                ring.write_gradients(list(gradients))
-                ring.clear_counters()
-                getattr(ring, operation)(length)
-                for counters in ring.counters():
+                ring.memory.write_gradients(list(gradients))
+                ring.counters.clear()
+                getattr(ring.collectives, operation)(length)
+                for counters in ring.counters.read():
                     found = tuple(counters[name] for name in ("ENCODES", "COMPRESSED_ADDS", "DECODES"))
                     assert found == tuple(4 * count for count in expected)
 
     def test_findings(self):
         with open_nodes(3) as (ring, _):
             gradients = np.ones((3, 100), dtype=np.float32)
-            ring.write_gradients(list(gradients))
-            outcome = ring.all_reduce(100)
+            ring.memory.write_gradients(list(gradients))
+            outcome = ring.collectives.all_reduce(100)
             assert outcome.cycles > 100
             assert outcome.local_nan == outcome.not_finite == ()
             gradients[1, 5] = np.nan
-            ring.write_gradients(list(gradients))
-            outcome = ring.all_reduce(100)
+            ring.memory.write_gradients(list(gradients))
+            outcome = ring.collectives.all_reduce(100)
             assert outcome.local_nan == (1,)
             assert outcome.not_finite
             gradients[:, 5] = 3e38
-            ring.write_gradients(list(gradients))
-            outcome = ring.all_reduce(100)
+            ring.memory.write_gradients(list(gradients))
+            outcome = ring.collectives.all_reduce(100)
             assert outcome.local_nan == ()
             assert outcome.not_finite
 
@@ -277,17 +277,17 @@ class TestCollectives:
 class TestFailures:
     def check_usable(self, ring, nodes):
         gradients = np.arange(nodes * 600, dtype=np.float32).reshape(nodes, 600)
-        ring.write_gradients(list(gradients))
-        ring.all_reduce(600)
-        assert_same(ring.read_gradients(600), golden.all_reduce(golden.bits(gradients))[0])
+        ring.memory.write_gradients(list(gradients))
+        ring.collectives.all_reduce(600)
+        assert_same(ring.memory.read_gradients(600), golden.all_reduce(golden.bits(gradients))[0])
 
     @pytest.mark.parametrize("link", [0, 3])
     def test_cut_link_is_named(self, link):
         with open_nodes(4) as (ring, simulation):
-            ring.write_gradients(list(np.ones((4, 2000), dtype=np.float32)))
+            ring.memory.write_gradients(list(np.ones((4, 2000), dtype=np.float32)))
             simulation.links[link].cut(simulation.cycle + 400)
             with pytest.raises(RingError) as caught:
-                ring.all_reduce(2000)
+                ring.collectives.all_reduce(2000)
             after = (link + 1) % 4
             lost = simulation.links[link].status().words_dropped
             assert str(caught.value).startswith(
@@ -302,11 +302,11 @@ class TestFailures:
 
     def test_damaged_word(self):
         with open_nodes(4) as (ring, simulation):
-            ring.write_gradients(list(np.ones((4, 2000), dtype=np.float32)))
+            ring.memory.write_gradients(list(np.ones((4, 2000), dtype=np.float32)))
             carried = simulation.links[1].status().words_carried
             simulation.links[1].corrupt(word=carried + 300, bit=7)
             with pytest.raises(RingError, match=r"^all-reduce failed: node 2: .* ended with BAD_CRC: ") as caught:
-                ring.all_reduce(2000)
+                ring.collectives.all_reduce(2000)
             assert caught.value.cause == 2
             assert [event.status for event in caught.value.events].count(EventStatus.PEER_ABORT) == 3
             self.check_usable(ring, 4)
@@ -314,7 +314,7 @@ class TestFailures:
     def test_too_long(self):
         with open_nodes(2) as (ring, _):
             with pytest.raises(RingError, match=r"^all-reduce failed: node 0: .* ended with BAD_LENGTH: "):
-                ring.all_reduce(CONFIG.gradient_words + 32)
+                ring.collectives.all_reduce(CONFIG.gradient_words + 32)
             self.check_usable(ring, 2)
 
     def test_recover_while_a_command_runs(self):
@@ -334,7 +334,7 @@ class TestArguments:
     def test_gradients_for_other_nodes(self):
         with open_nodes(2) as (ring, _):
             with pytest.raises(ValueError, match=r"^Vectors must be one per node, 2, not 3$"):
-                ring.write_gradients([np.zeros(3, dtype=np.float32)] * 3)
+                ring.memory.write_gradients([np.zeros(3, dtype=np.float32)] * 3)
 
 
 class TestSession:

@@ -28,8 +28,8 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=20_000)
 def begun(ring, generator, length):
     """The state of a ring after a broadcast of random weights."""
     weights = rings.random(generator, length)
-    ring.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
-    ring.broadcast(length, root=0)
+    ring.memory.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
+    ring.collectives.broadcast(length, root=0)
     found = rings.Reference(ring, weights, planes=CONFIG.state_planes)
     found.compare("broadcast")
     return found
@@ -47,9 +47,9 @@ def test_updates(nodes, speed, packed_state):
             rings.train_twice(reference, optimizer, generator, packed_state=packed_state,
                               message=f"{name}, {nodes} nodes, {length} elements")
         gradients = rings.random(generator, (nodes, 900), density=0.6)
-        ring.write_gradients(list(gradients))
-        ring.all_reduce(900)
-        assert (ring.read_gradients(900).view(np.uint32) == golden.all_reduce(golden.bits(gradients))[0]).all()
+        ring.memory.write_gradients(list(gradients))
+        ring.collectives.all_reduce(900)
+        assert (ring.memory.read_gradients(900).view(np.uint32) == golden.all_reduce(golden.bits(gradients))[0]).all()
 
 
 def test_host_port():
@@ -93,7 +93,7 @@ def test_reset_in_mid_command(seed):
             simulation.run(int(generator.integers(100, 2500)))
             ring.recover()
             simulation.run(400)  # the rows that are left
-            ring.write_weights(reference.weights.view(np.float32))
+            ring.memory.write_weights(reference.weights.view(np.float32))
             rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message=f"seed {seed}")
 
 
@@ -104,11 +104,11 @@ def test_silence(nodes):
     with open_nodes(nodes, timeout=1000) as (ring, simulation):
         device = ring.devices[0]
         reference = begun(ring, generator, 300)
-        ring.write_gradients(list(rings.random(generator, (nodes, 300))))
-        ring.write_settings(SETTINGS)
+        ring.memory.write_gradients(list(rings.random(generator, (nodes, 300))))
+        ring.settings.write(SETTINGS)
         simulation.set_far_speed(latency=16, rate=0, node=0)
         with pytest.raises(RingError) as caught:
-            ring.fused_update(300)
+            ring.collectives.fused_update(300)
         assert {event.status for event in caught.value.events} & {
             EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT}
         assert _status(device) & 1
@@ -121,7 +121,7 @@ def test_silence(nodes):
         simulation.run(100)
         assert _status(device) == 2
         assert not (device.read_memory(Space.WEIGHT, 0, 64) == words).all()
-        ring.clear_counters()
+        ring.counters.clear()
         assert _status(device) == 0
         reference = begun(ring, generator, 300)
         rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message="after silence")
@@ -132,7 +132,7 @@ def test_slow_is_not_silent():
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
-        ring._write_register("TIMEOUT", 300)
+        ring.devices.write_register("TIMEOUT", 300)
         reference = begun(ring, generator, 500)
         rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message="slow")
 
@@ -143,12 +143,12 @@ def cycles(config, generator, speed=None):
     with rings.open_nodes(2, config=config, host_port=False, timeout=20_000) as (ring, simulation):
         if speed is not None:
             simulation.set_far_speed(latency=speed[0], rate=speed[1])
-        ring.write_weights(rings.random(generator, length))
-        found = {"broadcast": ring.broadcast(length, root=0).cycles}
+        ring.memory.write_weights(rings.random(generator, length))
+        found = {"broadcast": ring.collectives.broadcast(length, root=0).cycles}
         for rule in (Rule.SGD, Rule.MOMENTUM, Rule.ADAM):
-            ring.write_settings(dataclasses.replace(SETTINGS, rule=rule))
-            ring.write_gradients(list(rings.random(generator, (2, length), density=0.6)))
-            found[rule.name] = ring.fused_update(length).cycles
+            ring.settings.write(dataclasses.replace(SETTINGS, rule=rule))
+            ring.memory.write_gradients(list(rings.random(generator, (2, length), density=0.6)))
+            found[rule.name] = ring.collectives.fused_update(length).cycles
         return found
 
 

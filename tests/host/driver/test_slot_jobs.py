@@ -51,12 +51,12 @@ def test_small():
             pending, sums = [], []
             for ring in jobs.rings:
                 gradients = random(generator, (2, LENGTH), density=.3)
-                ring.write_gradients(list(gradients))
-                pending.append(ring.submit(Operation.ALL_REDUCE, LENGTH))
+                ring.memory.write_gradients(list(gradients))
+                pending.append(ring.collectives.submit(Operation.ALL_REDUCE, LENGTH))
                 sums.append(golden.all_reduce(golden.bits(gradients))[0])
             for ring, one, expected in zip(jobs.rings, pending, sums, strict=True):
                 one.result()
-                assert (ring.read_gradients(LENGTH).view(np.uint32) == expected).all()
+                assert (ring.memory.read_gradients(LENGTH).view(np.uint32) == expected).all()
             reset = jobs.rings[number % 2]
             before = [device.read_register("SUPERFRAMES") for ring in jobs.rings for device in ring.devices]
             for device in reset.devices:

@@ -37,10 +37,10 @@ def states(ring):
 def check_sum(ring, generator, length, *, density=1.0):
     """An all-reduce, compared bit by bit with the golden model."""
     gradients = random(generator, (ring.nodes, length), density=density)
-    ring.write_gradients(list(gradients))
-    ring.all_reduce(length)
+    ring.memory.write_gradients(list(gradients))
+    ring.collectives.all_reduce(length)
     expected = golden.all_reduce(golden.bits(gradients))[0]
-    assert (ring.read_gradients(length).view(np.uint32) == expected).all(), (length, density)
+    assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), (length, density)
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
@@ -53,24 +53,24 @@ def test_collectives(nodes):
         for length, density in ((1024, 1.0), (700, 0.1), (32 * nodes + 32, 1.0), (32, 1.0), (5, 0.5)):
             check_sum(ring, generator, length, density=density)
             weights = random(generator, length)
-            ring.distribute(weights)
-            ring.clear_state(length)
-            ring.write_settings(SETTINGS)
+            ring.collectives.distribute(weights)
+            ring.memory.clear_state(length)
+            ring.settings.write(SETTINGS)
             reference = Reference(ring, weights, planes=1)
             for _ in range(2):
                 gradients = random(generator, (nodes, length), density=density)
-                ring.write_gradients(list(gradients))
-                ring.clear_counters()
-                ring.fused_update(length)
+                ring.memory.write_gradients(list(gradients))
+                ring.counters.clear()
+                ring.collectives.fused_update(length)
                 traffic = reference.step(gradients, SETTINGS)
                 reference.compare(f"{length} elements")
-                assert [node["WORDS_SENT"] for node in ring.counters()] == traffic.words.tolist()
+                assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist()
         weights = [random(generator, 1024) for _ in range(nodes)]
         for root in range(nodes):
             for device, values in zip(ring.devices, weights, strict=True):
                 device.write_memory(1, 0, values.view(np.uint32))
-            ring.broadcast(1000, root=root)
-            assert (ring.read_weights(1000) == weights[root][:1000]).all()
+            ring.collectives.broadcast(1000, root=root)
+            assert (ring.memory.read_weights(1000) == weights[root][:1000]).all()
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
 
 
@@ -79,15 +79,15 @@ def test_pairs():
     generator = np.random.default_rng(7)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 256))
-        ring.write_gradients(list(gradients))
+        ring.memory.write_gradients(list(gradients))
         sums = golden.bits(gradients)
         pending = []
         for _ in range(4):
-            pending.append(ring.submit(Operation.ALL_REDUCE, 256))
+            pending.append(ring.collectives.submit(Operation.ALL_REDUCE, 256))
             simulation.run(int(generator.integers(2000)))
             sums = np.broadcast_to(golden.all_reduce(sums)[0], sums.shape)
-        ring.wait(*pending)
-        assert (ring.read_gradients(256).view(np.uint32) == sums[0]).all()
+        ring.commands.wait(*pending)
+        assert (ring.memory.read_gradients(256).view(np.uint32) == sums[0]).all()
 
 
 def await_packet(simulation, link):
@@ -108,9 +108,9 @@ def test_faults():
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 1024))
         for number in range(3):
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             link = simulation.links[number]
-            pending = ring.submit(Operation.ALL_REDUCE, 1024)
+            pending = ring.collectives.submit(Operation.ALL_REDUCE, 1024)
             if number < 2:
                 link.corrupt(word=await_packet(simulation, link), bit=number)
                 with pytest.raises(RingError, match=rf"node {number + 1}: .* ended with BAD_CRC") as caught:
@@ -124,10 +124,10 @@ def test_faults():
                 ring.recover()
                 with pytest.raises(RingError, match="brought in order"):
                     pending.result()
-            ring.write_gradients(list(gradients))
-            ring.all_reduce(1024)
+            ring.memory.write_gradients(list(gradients))
+            ring.collectives.all_reduce(1024)
             expected = golden.all_reduce(golden.bits(gradients))[0]
-            assert (ring.read_gradients(1024).view(np.uint32) == expected).all()
+            assert (ring.memory.read_gradients(1024).view(np.uint32) == expected).all()
 
 
 def test_damage():
@@ -138,19 +138,19 @@ def test_damage():
     with open_nodes(3, timeout=3000) as (ring, simulation):
         for _ in range(12):
             gradients = random(generator, (3, 500), density=0.5)
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             link = simulation.links[int(generator.integers(3))]
             word = link.status().words_sent + int(generator.integers(400))
             link.corrupt(word=word, bit=int(generator.integers(33)))
             try:
-                ring.all_reduce(500)
+                ring.collectives.all_reduce(500)
             except RingError:
                 failed += 1
                 ring.recover()
-                ring.write_gradients(list(gradients))
-                ring.all_reduce(500)
+                ring.memory.write_gradients(list(gradients))
+                ring.collectives.all_reduce(500)
             expected = golden.all_reduce(golden.bits(gradients))[0]
-            assert (ring.read_gradients(500).view(np.uint32) == expected).all()
+            assert (ring.memory.read_gradients(500).view(np.uint32) == expected).all()
     assert 0 < failed < 12
 
 
@@ -165,10 +165,10 @@ def test_no_table():
             device.write_register("SLOT_PLACE", 0)
         for device in ring.devices:
             device.write_register("CONTROL", 0)
-        ring.clear_counters()
+        ring.counters.clear()
         carried = [link.status().words_carried for link in simulation.links]
         with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
-            ring.all_reduce(100)
+            ring.collectives.all_reduce(100)
         # START alone.
         assert all(link.status().words_carried - before <= 2
                    for link, before in zip(simulation.links, carried, strict=True))

@@ -40,10 +40,10 @@ def prepare(ring, length, *, seed=1):
     """Write weights, gradients and settings to all nodes; their reference."""
     generator = np.random.default_rng(seed)
     reference = Reference(ring, random(generator, length))
-    ring.distribute(golden.floats(reference.master))
-    ring.write_settings(SETTINGS)
+    ring.collectives.distribute(golden.floats(reference.master))
+    ring.settings.write(SETTINGS)
     gradients = random(generator, (ring.nodes, length), density=0.6)
-    ring.write_gradients(list(gradients))
+    ring.memory.write_gradients(list(gradients))
     return reference, gradients
 
 
@@ -55,9 +55,9 @@ class TestFusedUpdate:
         generator = np.random.default_rng(nodes * 10_000 + length)
         with open_nodes(nodes) as (ring, _):
             for name, (optimizer, packed_state) in OPTIMIZERS.items():
-                ring.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
+                ring.memory.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
                 reference = Reference(ring, random(generator, length), planes=optimizer.planes)
-                ring.distribute(golden.floats(reference.master))
+                ring.collectives.distribute(golden.floats(reference.master))
                 reference.compare(name)
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
@@ -69,9 +69,9 @@ class TestFusedUpdate:
         weights[100:132] = 0
         with open_nodes(3) as (ring, _):
             reference = Reference(ring, weights)
-            ring.distribute(weights)
+            ring.collectives.distribute(weights)
             reference.compare()
-            found = ring.read_weights(length)
+            found = ring.memory.read_weights(length)
             assert np.isnan(found[:, :16]).all()
             assert not np.isnan(found[:, 16:288]).any()
 
@@ -79,12 +79,12 @@ class TestFusedUpdate:
         """Counts are those of raw weights; fewer words, in as many packets."""
         nodes, length = 3, 3072  # 16 segments per block
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
-            ring.distribute(np.ones(length, np.float32))
-            ring.write_gradients(list(np.ones((nodes, length), np.float32)))
-            ring.write_settings(SETTINGS)
-            ring.clear_counters()
-            ring.fused_update(length)
-            for counters in ring.counters():
+            ring.collectives.distribute(np.ones(length, np.float32))
+            ring.memory.write_gradients(list(np.ones((nodes, length), np.float32)))
+            ring.settings.write(SETTINGS)
+            ring.counters.clear()
+            ring.collectives.fused_update(length)
+            for counters in ring.counters.read():
                 found = {name: counters[name] for name in (
                     "ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
                     "COMPRESSED_WORDS")}
@@ -97,7 +97,7 @@ class TestFusedUpdate:
         for threads, latency in [(1, 16), (2, 16), (2, 1), (1, 90)]:
             with open_nodes(4, threads=threads, latency=latency) as (ring, _):
                 reference, gradients = prepare(ring, 1000)
-                outcome = ring.fused_update(1000)
+                outcome = ring.collectives.fused_update(1000)
                 reference.step(gradients, SETTINGS)
                 reference.compare(f"{threads} threads, latency {latency}")
                 results.append(outcome.cycles)
@@ -110,7 +110,7 @@ class TestFusedUpdate:
             reference, gradients = prepare(ring, 2000)
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
-            ring.fused_update(2000)
+            ring.collectives.fused_update(2000)
             reference.step(gradients, SETTINGS)
             reference.compare()
 
@@ -136,8 +136,8 @@ class TestFusedUpdate:
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
             reference, _ = prepare(ring, length)
             gradients = random(generator, (nodes, length))
-            ring.write_gradients(list(gradients))
-            outcome = ring.fused_update(length)
+            ring.memory.write_gradients(list(gradients))
+            outcome = ring.collectives.fused_update(length)
             traffic = reference.step(gradients, SETTINGS)
             reference.compare()
             assert traffic.bound == 2 * 16 * (66 + 17)
@@ -154,32 +154,33 @@ class TestOtherOperations:
         weights = random(np.random.default_rng(nodes), (nodes, length))
         with open_nodes(nodes) as (ring, _):
             master = random(np.random.default_rng(0), length)
-            ring.write_master(master)
+            ring.memory.write_master(master)
             for root in range(nodes):
-                ring.write_weights_of(list(weights))
-                ring.broadcast(length, root=root)
-                assert (ring.read_weights(length) == weights[root]).all()
-            ring.write_weights_of(list(weights))
-            ring.clear_counters()
-            ring.all_gather(length)
-            gathered, traffic = golden.all_gather(golden.bits(weights), weight_codec=WEIGHT_CODECS[ring.weight_codec],
-                                                  segment=ring.segment, lanes=ring.lanes)
-            assert (ring.read_weights(length).view(np.uint32) == gathered).all()
-            assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist()
-            assert (ring.read_master(length) == master).all()
+                ring.memory.write_weights_of(list(weights))
+                ring.collectives.broadcast(length, root=root)
+                assert (ring.memory.read_weights(length) == weights[root]).all()
+            ring.memory.write_weights_of(list(weights))
+            ring.counters.clear()
+            ring.collectives.all_gather(length)
+            gathered, traffic = golden.all_gather(
+                golden.bits(weights), weight_codec=WEIGHT_CODECS[ring.formats.weight_codec],
+                segment=ring.formats.segment, lanes=ring.formats.lanes)
+            assert (ring.memory.read_weights(length).view(np.uint32) == gathered).all()
+            assert [counters["WORDS_SENT"] for counters in ring.counters.read()] == traffic.words.tolist()
+            assert (ring.memory.read_master(length) == master).all()
 
     @pytest.mark.parametrize("nodes", [1, 3])
     def test_sums(self, nodes):
         gradients = random(np.random.default_rng(nodes), (nodes, 1000), density=0.5)
         with open_nodes(nodes) as (ring, _):
             reference, _ = prepare(ring, 1000)
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             residuals = reference.residuals
-            ring.all_reduce(1000)
+            ring.collectives.all_reduce(1000)
             total = golden.all_reduce(golden.bits(gradients), residuals=residuals,
-                                      gradient_codec=GRADIENT_CODECS[ring.gradient_codec], segment=ring.segment,
-                                      lanes=ring.lanes)[0]
-            assert (ring.read_gradients(1000).view(np.uint32) == total).all()
+                                      gradient_codec=GRADIENT_CODECS[ring.formats.gradient_codec],
+                                      segment=ring.formats.segment, lanes=ring.formats.lanes)[0]
+            assert (ring.memory.read_gradients(1000).view(np.uint32) == total).all()
             reference.compare()
 
 
@@ -189,8 +190,8 @@ class TestMasters:
         """Each block at its owner, at the start of the memory behind the state planes."""
         with open_nodes(2) as (ring, _):
             master = np.arange(1, length + 1, dtype=np.float32)
-            ring.write_master(master)
-            assert (ring.read_master(length) == master).all()
+            ring.memory.write_master(master)
+            assert (ring.memory.read_master(length) == master).all()
             for rank, device in enumerate(ring.devices):
                 owned = block_indices(length, 2)[(rank + 1) % 2]
                 found = device.read_memory(Space.STATE + CONFIG.state_planes, 0, len(owned))
@@ -209,20 +210,20 @@ class TestMasters:
         ring = Ring([Device(None, NodeConfig())])
         message = r"^Nodes must have a weight codec, or masters beside raw weights, to have master weights$"
         with pytest.raises(ValueError, match=message):
-            ring.read_master(1)
+            ring.memory.read_master(1)
         with pytest.raises(ValueError, match=message):
-            ring.write_master(np.zeros(1))
+            ring.memory.write_master(np.zeros(1))
 
     @pytest.mark.parametrize("packed_state", [False, True])
     def test_node_refuses_what_has_no_room(self, packed_state):
         with open_nodes(1) as (ring, _):
             for settings in (SETTINGS, Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=1)):
-                ring.write_settings(dataclasses.replace(settings, packed_state=packed_state))
+                ring.settings.write(dataclasses.replace(settings, packed_state=packed_state))
                 with pytest.raises(RingError, match=r"^fused-update failed: node 0: .* with BAD_LENGTH: ") as refused:
-                    ring.fused_update(8193)
+                    ring.collectives.fused_update(8193)
                 assert refused.value.events[0].detail == 8192
             reference, gradients = prepare(ring, 300)
-            ring.fused_update(300)
+            ring.collectives.fused_update(300)
             reference.step(gradients, SETTINGS)
             reference.compare()
 
@@ -237,8 +238,8 @@ class TestMasters:
             blocks = block_indices(length, 2)
             for rank, device in enumerate(ring.devices):
                 device.write_memory(space, base, weights[blocks[1 - rank]])
-            ring.write_gradients(list(gradients))
-            ring.write_settings(SETTINGS)
+            ring.memory.write_gradients(list(gradients))
+            ring.settings.write(SETTINGS)
             for rank, device in enumerate(ring.devices):
                 device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=2, length=length, epoch=1,
                                     collective=1000, state_base=base, weight_base=64))
@@ -253,7 +254,7 @@ class TestMasters:
 class TestFailures:
     def check_usable(self, ring, message):
         reference, gradients = prepare(ring, 600)
-        ring.fused_update(600)
+        ring.collectives.fused_update(600)
         reference.step(gradients, SETTINGS)
         reference.compare(message)
 
@@ -271,8 +272,8 @@ class TestFailures:
                 word = link.status().words_carried + int(generator.integers(0, traffic.words[rank]))
                 link.corrupt(word=word, bit=int(generator.integers(0, 33)))
                 with pytest.raises(RingError):
-                    ring.fused_update(length)
-                found = ring.read_weights(length).view(np.uint32)
+                    ring.collectives.fused_update(length)
+                found = ring.memory.read_weights(length).view(np.uint32)
                 assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
                 ring.recover()
                 self.check_usable(ring, f"{number=}")
@@ -286,11 +287,11 @@ class TestFailures:
             sent = int(reference.step(gradients, SETTINGS).scatter_words[0, 0])
             link.corrupt(word=link.status().words_carried + sent + 20, bit=3)
             with pytest.raises(RingError, match=r"^fused-update failed: node 1: .* ended with BAD_CRC: "):
-                ring.fused_update(512)
-            found = ring.read_weights(512).view(np.uint32)
+                ring.collectives.fused_update(512)
+            found = ring.memory.read_weights(512).view(np.uint32)
             owned = block_indices(512, 2)[1]  # by node 0
             assert (found[1, owned] == before[owned]).all()
-            assert (ring.read_master(512).view(np.uint32) == reference.master).all()
+            assert (ring.memory.read_master(512).view(np.uint32) == reference.master).all()
             ring.recover()
             self.check_usable(ring, "afterwards")
 

@@ -184,18 +184,18 @@ def test_difference(monkeypatch):
     """A result that the golden model does not have is an error that names the node."""
     with simulate(nodes=2, length=64) as job:
         values = gradients(50, 2, 64)
-        read = job.session.ring.read_gradients
+        read = job.session.ring.memory.read_gradients
 
         def broken(where):
             rows = read(where)
             rows[1, 5] += 1
             return rows
 
-        monkeypatch.setattr(job.session.ring, "read_gradients", broken)
+        monkeypatch.setattr(job.session.ring.memory, "read_gradients", broken)
         with pytest.raises(JobError, match=r"^1 of 64 sums of node 1 differ from the golden model, first number 5, "):
             job.all_reduce(values)
         monkeypatch.undo()
-        monkeypatch.setattr(job.session.ring, "counters", lambda: [{"WORDS_SENT": 1}] * 2)
+        monkeypatch.setattr(job.session.ring.counters, "read", lambda: [{"WORDS_SENT": 1}] * 2)
         with pytest.raises(JobError, match=r"^Nodes have sent \[1, 1\] words, and must have sent "):
             job.all_reduce(values)
 

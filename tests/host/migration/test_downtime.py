@@ -44,7 +44,7 @@ def test_a_whole_node():
             for space, ((base, count),) in live.items():
                 device.write_memory(CONFIGS["default"].memories[space].number, base,
                                     generator.integers(0, 1 << 32, count, dtype=np.uint32))
-        source.quiesce()
+        source.collectives.quiesce()
         times = [here.cycle]
         data = make(None, read(source, live), key=KEY)
         times += [here.cycle, there.cycle]
@@ -53,7 +53,7 @@ def test_a_whole_node():
         times.append(there.cycle)
         verify(target, frame)
         times.append(there.cycle)
-        target.quiesce()
+        target.collectives.quiesce()
         times.append(there.cycle)
     downtime = Downtime(read=times[1] - times[0], load=times[3] - times[2], read_back=times[4] - times[3],
                         start=times[5] - times[4], live_words=frame.live_words)

@@ -71,7 +71,7 @@ def test_to_nodes_of_another_kind(tmp_path):
         assert [device.read_register("WEIGHT_VERSION") for device in here.open().devices] == [13] * 2
         advance(here, 1)
         migrate(here, there, ledger)
-        here.open().broadcast(32, root=0)
+        here.open().collectives.broadcast(32, root=0)
         with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have a WEIGHT_VERSION that can be written, "
                                                 r"as nodes with restorable have, or one that is as far from that of "
                                                 r"the checkpoint as on other nodes, and at most 65,536 below it$"):

@@ -163,8 +163,8 @@ def test_simulated_ring(name, nodes, latency):
     with open_nodes(nodes, config=config, latency=latency, host_port=False) as (ring, _):
         for length in (60, 2000):
             for kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
-                ring.write_gradients(list(generator.standard_normal((nodes, length)).astype(np.float32)))
-                cycles = getattr(ring, kind.name.lower())(length).cycles
+                ring.memory.write_gradients(list(generator.standard_normal((nodes, length)).astype(np.float32)))
+                cycles = getattr(ring.collectives, kind.name.lower())(length).cycles
                 found = walk.walk(kind, form, timing_of(config), length=length, nodes=nodes, latency=latency).cycles
                 most = 0.06 if kind is Collective.REDUCE_SCATTER and config.has_residual else 0.05
                 assert abs(found / cycles - 1) <= most, f"{kind.name}, {length}: {cycles}, predicted {found}"

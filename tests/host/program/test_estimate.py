@@ -21,14 +21,14 @@ def test_dense_gradients(nodes):
     costs = Costs(examples=1)
     with open_nodes(nodes, config=NodeConfig(), host_port=False) as (ring, _):
         settings = SGD(learning_rate=0.1, momentum=0.9).settings(1, gradient_scale=1 / nodes)
-        ring.write_settings(Settings(**dataclasses.asdict(settings)))
+        ring.settings.write(Settings(**dataclasses.asdict(settings)))
         for length in LENGTHS:
-            ring.distribute(np.zeros(length, dtype=np.float32))
-            ring.clear_state(length, packed_state=False)
-            ring.write_gradients(list(random(generator, (nodes, length))))
-            for kind, command in ((Collective.FUSED_UPDATE, ring.fused_update),
-                                  (Collective.REDUCE_SCATTER, ring.reduce_scatter),
-                                  (Collective.ALL_GATHER, ring.all_gather)):
+            ring.collectives.distribute(np.zeros(length, dtype=np.float32))
+            ring.memory.clear_state(length, packed_state=False)
+            ring.memory.write_gradients(list(random(generator, (nodes, length))))
+            for kind, command in ((Collective.FUSED_UPDATE, ring.collectives.fused_update),
+                                  (Collective.REDUCE_SCATTER, ring.collectives.reduce_scatter),
+                                  (Collective.ALL_GATHER, ring.collectives.all_gather)):
                 cycles = command(length).cycles
                 assert costs.collective(kind, length, nodes=nodes) == pytest.approx(cycles, rel=0.06), \
                     f"{kind.name} of {length} elements"

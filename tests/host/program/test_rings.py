@@ -33,9 +33,9 @@ def steps_of(ring, optimizer, seed, count):
     """Golden model, and gradients, settings and expected weights of each step."""
     generator = np.random.default_rng(seed)
     weights = rings.random(generator, LENGTH)
-    centroids = codebook(ring.weight_codec, weights) if ring.has_codebook else None
+    centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
     if centroids is not None:
-        ring.write_codebook(centroids)
+        ring.memory.write_codebook(centroids)
     reference = rings.Reference(ring, weights, planes=optimizer.planes, centroids=centroids)
     steps = []
     for number in range(1, count + 1):
@@ -49,25 +49,25 @@ def steps_of(ring, optimizer, seed, count):
 
 def train(ring, weights, steps, optimizer, schedule):
     """Steps by a schedule, each compared with golden; the schedules that were tried."""
-    ring.distribute(weights)
+    ring.collectives.distribute(weights)
     if optimizer.planes:
-        ring.clear_state(LENGTH)
-    ring.clear_counters()
+        ring.memory.clear_state(LENGTH)
+    ring.counters.clear()
     execution = Execution(ring, LENGTH, schedule=schedule, layers=LAYERS, costs=COSTS)
     tried = []
     for number, (gradients, settings, expected) in enumerate(steps, 1):
-        ring.write_settings(settings)
+        ring.settings.write(settings)
         execution.write(gradients)
         tried.append(str(execution.schedule))
         execution.update()
-        assert (ring.read_weights(LENGTH).view(np.uint32) == expected).all(), f"{schedule}, step {number}"
+        assert (ring.memory.read_weights(LENGTH).view(np.uint32) == expected).all(), f"{schedule}, step {number}"
     return list(dict.fromkeys(tried))
 
 
 def compare_state(ring, reference, message):
     reference.compare(message)
     for plane, expected in enumerate(reference.state):
-        assert (ring.read_state(LENGTH, plane).view(np.uint32) == expected).all(), message
+        assert (ring.memory.read_state(LENGTH, plane).view(np.uint32) == expected).all(), message
 
 
 @pytest.mark.parametrize(("name", "nodes", "steps", "optimizer", "schedules"), [
@@ -101,14 +101,14 @@ def test_sent_command_by_command(name, nodes, kinds):
     slack = 60 if config.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
         if config.queues > 1:
-            ring.run_programs = lambda **options: ring.send_programs()
+            ring.programs.run = lambda **options: ring.programs.send()
         weights, reference, steps = steps_of(ring, MOMENTUM, 43, 4)
         for kind in kinds:
             train(ring, weights, steps, MOMENTUM, Schedule(kind))
             compare_state(ring, reference, f"{name}, {kind}")
             assert {device.read_register("PROGRAM_RUNS") for device in ring.devices} == {0}
             program = build(Schedule(kind), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
-            sent = ring.run_programs(collectives=program.collectives)
+            sent = ring.programs.run(collectives=program.collectives)
             assert sent.traces == []
             cycles = queued(ring, kind, program)
             found = [[event.cycles for event in mine] for mine in sent.events]
@@ -132,15 +132,15 @@ def queued(ring, kind, program):
         match task.operation:
             case "COMPUTE":
                 command = Command(operation=Operation.COMPUTE, **task.fields)
-                pending.append(ring._submit_apart(dict.fromkeys(ranks, command), patience=command.duration))
+                pending.append(ring.commands.submit_apart(dict.fromkeys(ranks, command), patience=command.duration))
             case "LATCH":
                 command = Command(operation=Operation.QUIESCE if queues == 1 else Operation.LATCH)
-                pending.append(ring._submit_apart(dict.fromkeys(ranks, command)))
+                pending.append(ring.commands.submit_apart(dict.fromkeys(ranks, command)))
             case "FUSED_UPDATE" if kind is Kind.STRICT:
-                pending.append(ring.submit_owned_update(LENGTH))
+                pending.append(ring.collectives.submit_owned_update(LENGTH))
             case operation:
-                pending.append(ring.submit(Operation[operation], LENGTH, first=base, length=length))
-    ring.wait(*pending)
+                pending.append(ring.collectives.submit(Operation[operation], LENGTH, first=base, length=length))
+    ring.commands.wait(*pending)
     return [[pending[one.task.place].events[rank].cycles for queue in program.queues for one in queue]
             for rank in range(ring.nodes)]
 
@@ -177,9 +177,9 @@ def test_a_race_has_two_results():
                 for device, mine in zip(ring.devices, gradients, strict=True):
                     device.write_memory(Space.GRADIENT, 0, np.ones(128, np.float32))
                     device.write_memory(Space.GRADIENT, 512, mine)
-                ring.load_programs([program.commands(rank, 2) for rank in range(2)])
-                ring.run_programs(collectives=2)
-                results[name, cycles] = ring.read_gradients(128)
+                ring.programs.load([program.commands(rank, 2) for rank in range(2)])
+                ring.programs.run(collectives=2)
+                results[name, cycles] = ring.memory.read_gradients(128)
         total = gradients.sum(axis=0)
         for name, cycles in (("ordered", 50), ("ordered", 3000), ("racy", 50)):
             assert (results[name, cycles] == total).all(), (name, cycles)
@@ -216,10 +216,10 @@ def test_bad_programs():
             r"ended with WRONG_COLLECTIVE": (EventStatus.WRONG_COLLECTIVE, swapped),
         }
         for message, (status, programs) in cases.items():
-            ring.write_settings(settings)
-            ring.load_programs(programs)
+            ring.settings.write(settings)
+            ring.programs.load(programs)
             with pytest.raises(RingError, match=message) as caught:
-                ring.run_programs(collectives=good.collectives)
+                ring.programs.run(collectives=good.collectives)
             assert status in [event.status for event in caught.value.events if event is not None]
             ring.recover()
             assert [device.read_fields("PROGRAM_STATUS")["running"] for device in ring.devices] == [0] * nodes
@@ -228,14 +228,14 @@ def test_bad_programs():
         # A QUIESCE in front of either queue changes nothing.
         quiet = [[[dataclasses.replace(queue[0], operation=Operation.QUIESCE, tag=100, after_0=0), *queue]
                   for queue in good.commands(rank, nodes)] for rank in range(nodes)]
-        ring.distribute(weights)
-        ring.clear_state(LENGTH)
-        ring.write_settings(settings)
+        ring.collectives.distribute(weights)
+        ring.memory.clear_state(LENGTH)
+        ring.settings.write(settings)
         Execution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
         for commands in quiet:  # one more has ended before each wait of this pass or of the pass before
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
                              for command in queue[1:]]
-        ring.load_programs(quiet)
-        assert len(ring.run_programs(collectives=good.collectives).events[0]) == len(good.tasks) + 2
+        ring.programs.load(quiet)
+        assert len(ring.programs.run(collectives=good.collectives).events[0]) == len(good.tasks) + 2
         compare_state(ring, reference, "quiesce")

@@ -82,7 +82,7 @@ class Training(Model):
         self.program = RoundProgram(nodes=NODES, length=LENGTH, durations=durations)
         self.gradient = gradient or self.random
         self.number = 0
-        ring.distribute(np.zeros(LENGTH, np.float32))
+        ring.collectives.distribute(np.zeros(LENGTH, np.float32))
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
@@ -90,16 +90,16 @@ class Training(Model):
         _, masks = run_rounds(
             self.ring, self.program, passes=passes, first=self.number, rounds=self.rounds,
             gradient=self.gradient, closed=self.close,
-            settings=lambda number: self.ring.write_settings(self.settings), traced=False)
+            settings=lambda number: self.ring.settings.write(self.settings), traced=False)
         self.number += passes
         self.compare()
         return masks
 
     def compare(self):
-        assert (self.ring.read_weights(LENGTH).view(np.uint32) == self.weights).all()
-        assert (self.ring.read_master(LENGTH).view(np.uint32) == self.master).all()
+        assert (self.ring.memory.read_weights(LENGTH).view(np.uint32) == self.weights).all()
+        assert (self.ring.memory.read_master(LENGTH).view(np.uint32) == self.master).all()
         for rank, (ledger, slots, counted) in enumerate(zip(
-                self.rounds.ledgers, self.ring.slots(), self.ring.counters(), strict=True)):
+                self.rounds.ledgers, self.ring.quorum.slots(), self.ring.counters.read(), strict=True)):
             pending = self.rounds.pending(rank)
             assert ledger.balance(list(pending.values())) == (0, [0] * LENGTH)
             assert {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in ledger.counts} == ledger.counts
@@ -107,7 +107,7 @@ class Training(Model):
                 assert not state["computing"]
                 assert not state["taken"]
                 if state["pending"]:
-                    found = self.ring.read_gradients(self.program.slot(slot))[rank].view(np.uint32)
+                    found = self.ring.memory.read_gradients(self.program.slot(slot))[rank].view(np.uint32)
                     assert (found == pending.pop(state["tag"])).all()
             assert not pending
 
@@ -121,11 +121,11 @@ def train(durations, closing, passes, *, threads=1, latency=16, faults=None, **o
             NODES, config=CONFIG, threads=threads, latency=latency, timeout=20000) as (ring, simulation):
         if faults:
             simulation.set_faults(RandomFaults(rate=faults, seed=5))
-        ring.clear_counters()
+        ring.counters.clear()
         training = Training(ring, durations, closing, **options)
         training.run(passes)
         if faults:
-            assert sum(node["WORDS_REPEATED"] for node in ring.counters()) > 0
+            assert sum(node["WORDS_REPEATED"] for node in ring.counters.read()) > 0
         return training
 
 
@@ -159,7 +159,7 @@ def test_laggard_that_returns():
     """A node that was late, and is as fast as the others from some round on, for all of whom rounds then wait: its
     last late gradient is folded in beside one in time, and then all are in time."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
-        ring.clear_counters()
+        ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, SLOW), closing(0.5))
         training.run(6)
         training.program = dataclasses.replace(training.program, durations=(FAST,) * NODES)
@@ -210,9 +210,9 @@ def test_resume_with_pending_gradients():
     pending = [part.rounds.pending(rank) for rank in range(NODES)]
     assert list(pending[3]) == [0]
     with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
-        ring.clear_counters()
+        ring.counters.clear()
         again = Training(ring, durations, rules)
-        ring.write_master(part.master.view(np.float32))
+        ring.memory.write_master(part.master.view(np.float32))
         again.master, again.number = part.master, 2
         for rank, sets in enumerate(pending):
             for tag, gradient in sets.items():
@@ -232,17 +232,17 @@ def test_resume_with_pending_gradients():
 def test_nobody_closes():
     """Without quorum and deadline all nodes give up, and after a reset of links they begin anew."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=3000) as (ring, _):
-        ring.clear_counters()
+        ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, 0), closing(0.5, quorum=4))
-        ring._write_register("QUORUM", 5)
+        ring.devices.write_register("QUORUM", 5)
         with pytest.raises(RingError) as caught:
             training.run(2)
         # COMPUTEs of the next pass wait for a flag that the host sets when the round is closed.
         found = {(event.tag, event.status) for event in caught.value.events if event}
         assert found == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (FOLD, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()
-        assert not any(state["pending"] for slots in ring.slots() for state in slots)
-        assert [node["GRADIENTS_DROPPED"] for node in ring.counters()] == [1] * NODES
+        assert not any(state["pending"] for slots in ring.quorum.slots() for state in slots)
+        assert [node["GRADIENTS_DROPPED"] for node in ring.counters.read()] == [1] * NODES
 
 
 def test_refusals():

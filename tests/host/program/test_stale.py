@@ -59,12 +59,12 @@ class Steps:
             segment=CONFIG.segment, weight_codec=WEIGHT_CODECS[CONFIG.weight_codec],
             gradient_codec=GRADIENT_CODECS[CONFIG.gradient_codec])
         self.golden.weights, self.golden.weight_stride = np.tile(self.golden.weights, 2), LENGTH
-        ring.distribute(weights)
-        ring.clear_state(LENGTH)
-        decoded = ring.read_weights(LENGTH)
-        ring.write_weights_of(list(decoded), Buffer("weights", LENGTH, LENGTH))
-        ring.write_weight_stride(LENGTH)
-        ring.load_programs([self.program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        ring.collectives.distribute(weights)
+        ring.memory.clear_state(LENGTH)
+        decoded = ring.memory.read_weights(LENGTH)
+        ring.memory.write_weights_of(list(decoded), Buffer("weights", LENGTH, LENGTH))
+        ring.settings.set_weight_stride(LENGTH)
+        ring.programs.load([self.program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
         self.number = 0
 
     def run(self, passes, *, late=lambda: None):
@@ -79,7 +79,7 @@ class Steps:
 
         def give(number):
             late()
-            self.ring.write_gradients(given[number][0], staged)
+            self.ring.memory.write_gradients(given[number][0], staged)
 
         found = run_passes(self.ring, self.program, [settings for _, settings in given], first=self.number,
                            after="backward 1", give=give)
@@ -94,15 +94,15 @@ class Steps:
 
     def compare(self):
         for base in (0, LENGTH) if self.behind else (0,):
-            found = self.ring.read_weights(Buffer("weights", base, LENGTH)).view(np.uint32)
+            found = self.ring.memory.read_weights(Buffer("weights", base, LENGTH)).view(np.uint32)
             assert (found == self.golden.weights[:, base:base + LENGTH]).all(), base
         own = self.golden.owned(0, LENGTH, 0)
         masters, state = (np.empty(LENGTH, np.uint32) for _ in range(2))
         for rank, index in enumerate(own):
             masters[index] = self.golden.masters[rank, :len(index)]
             state[index] = self.golden.state[0][rank, :len(index)]
-        assert (self.ring.read_master(LENGTH).view(np.uint32) == masters).all()
-        assert (self.ring.read_state(LENGTH).view(np.uint32) == state).all()
+        assert (self.ring.memory.read_master(LENGTH).view(np.uint32) == masters).all()
+        assert (self.ring.memory.read_state(LENGTH).view(np.uint32) == state).all()
 
 
 def cycles(found):
@@ -198,16 +198,17 @@ class Engines:
         between = np.zeros((self.NODES, self.DISTANCE - self.LENGTH), np.uint32)
         golden.weights = np.hstack([golden.weights, between, golden.weights])
         golden.weight_stride = self.DISTANCE
-        ring.write_codebook(centroids)
-        ring.distribute(weights)
-        ring.clear_state(self.LENGTH)
-        ring.write_weights_of(list(ring.read_weights(self.LENGTH)), Buffer("weights", self.DISTANCE, self.LENGTH))
-        ring.write_weight_stride(self.DISTANCE)
+        ring.memory.write_codebook(centroids)
+        ring.collectives.distribute(weights)
+        ring.memory.clear_state(self.LENGTH)
+        ring.memory.write_weights_of(list(ring.memory.read_weights(self.LENGTH)),
+                                     Buffer("weights", self.DISTANCE, self.LENGTH))
+        ring.settings.set_weight_stride(self.DISTANCE)
         self.computer.prepare()
         for odd, words in enumerate((self.lists.words, self.lists.odd)):
             base = self.lists.places.lists + odd * self.DISTANCE
             golden.activations[:, base:base + len(words)] = words
-        ring.load_programs([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
+        ring.programs.load([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
 
     def run(self, first, given):
         """Passes in one run, and the same on golden nodes, one after the other."""
@@ -239,7 +240,7 @@ def test_passes_of_an_engine():
                                     generator.integers(0, 4, Engines.EXAMPLES)) for _ in range(Engines.NODES)]
                                   for _ in range(3)])
                 for base in (0, Engines.DISTANCE) if behind else (0,):
-                    found = ring.read_weights(Buffer("weights", base, Engines.LENGTH)).view(np.uint32)
+                    found = ring.memory.read_weights(Buffer("weights", base, Engines.LENGTH)).view(np.uint32)
                     expected = bench.golden.weights[:, base:base + Engines.LENGTH]
                     assert (found == expected).all(), (behind, first, base)
                 loss = bench.golden.activations[:, bench.lists.places.loss].view(np.float32)

@@ -139,26 +139,26 @@ def test_a_node_that_refuses():
         run = run_of(ring)
         run.run(2)
         relay = run.relay
-        programs = [[list(commands) for commands in program] for program in ring._programs]
-        for _ in ring.stage_programs(programs):
+        programs = [[list(commands) for commands in program] for program in ring.programs._programs]
+        for _ in ring.programs.stage(programs):
             pass
         ring.devices[1].load_program(2, [], idle=True)
         with pytest.raises(WrongProgramError, match=r"^node 1: edit 1 from set 2 on was refused with WRONG_PROGRAM; "
                                                     r"load the idle bank again, from slot 0 of queue 0 on$"):
-            ring.edit_programs(number=1, set=2)
+            ring.programs.edit(number=1, set=2)
         assert [device.read_fields("PROGRAM_BANK")["pending"] for device in ring.devices] == [0] * 3
         with pytest.raises(ValueError, match=r"^Programs must be staged before an edit$"):
-            ring.edit_programs(number=2, set=2)
+            ring.programs.edit(number=2, set=2)
         run.run(1)
         assert run.compare()
         for number, first, error in ((2, 2, WrongSetError), (2, 4, WrongSetError), (1, 3, OldEditError)):
-            for _ in ring.stage_programs(programs):
+            for _ in ring.programs.stage(programs):
                 pass
             with pytest.raises(error):
-                ring.edit_programs(number=number, set=first)
-        for _ in ring.stage_programs(programs):
+                ring.programs.edit(number=number, set=first)
+        for _ in ring.programs.stage(programs):
             pass
-        ring.edit_programs(number=2, set=3)
+        ring.programs.edit(number=2, set=3)
         run.run(2)
         assert run.compare()
         assert [device.read_fields("PROGRAM_BANK")["bank"] for device in ring.devices] == [1] * 3
@@ -170,15 +170,15 @@ def test_an_edit_outlives_a_failed_set():
     with open_relay() as (ring, _):
         run = run_of(ring)
         run.run(2)
-        programs = [[list(commands) for commands in program] for program in ring._programs]
-        for _ in ring.stage_programs(programs):
+        programs = [[list(commands) for commands in program] for program in ring.programs._programs]
+        for _ in ring.programs.stage(programs):
             pass
-        ring.edit_programs(number=1, set=2)
+        ring.programs.edit(number=1, set=2)
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(1, model=ring._model, first=2)  # the program before the edit
+            ring.devices[0].run(1, model=ring.programs._model, first=2)  # the program before the edit
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(1, model=ring._model + 1, first=1)  # the edit's, in the set before
-        ring.devices[0].run(1, model=ring._model, first=1)  # alone, so that its first FETCH comes to nothing
+            ring.devices[0].run(1, model=ring.programs._model + 1, first=1)  # the edit's, in the set before
+        ring.devices[0].run(1, model=ring.programs._model, first=1)  # alone, so that its first FETCH comes to nothing
         ring.recover()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}

@@ -261,7 +261,7 @@ def test_push(seed):
     generator = np.random.default_rng(seed)
     with open_relay(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)
-        ring.write_settings(SGD(0.25, momentum=0.5).settings(1, gradient_scale=0.5))
+        ring.settings.write(SGD(0.25, momentum=0.5).settings(1, gradient_scale=0.5))
         for number, length in enumerate((1, 33, 700, int(generator.integers(1, 4000))), 1):
             bases = [int(base) for base in 32 * generator.integers(0, 100, 3)]
             gradients = rings.random(generator, (2, length), density=0.3)

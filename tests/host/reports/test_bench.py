@@ -72,7 +72,7 @@ class TestRing:
         length, nodes = 1024, 4
         with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
             rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}
-            sent = [counters["WORDS_SENT"] for counters in ring.counters()]
+            sent = [counters["WORDS_SENT"] for counters in ring.counters.read()]
         update, scatter = rows["ring.fused_update"], rows["ring.fused_update.scatter_reduce"]
         assert update["config"] == f"N={nodes}, K={length}, dense, weights table32, gradients mxfp8_e4m3"
         segments = (nodes - 1) * length // nodes // 64

@@ -38,9 +38,9 @@ def test_gateware():
             assert [cost(plan) for plan in plans] == [model(plan) for plan in plans], options
             assert len(cost.digest) == 64
             if options == {}:
-                a = ring.read_activations(0, 256)[0].view(np.float32).reshape(16, 16)
-                b = ring.read_weights(256)[0].view(np.float32).reshape(16, 16)
-                c = ring.read_gradients(256)[0].view(np.float32).reshape(16, 16)
+                a = ring.memory.read_activations(0, 256)[0].view(np.float32).reshape(16, 16)
+                b = ring.memory.read_weights(256)[0].view(np.float32).reshape(16, 16)
+                c = ring.memory.read_gradients(256)[0].view(np.float32).reshape(16, 16)
                 assert (c == operands.product(a, b, operands=CONFIG.operands)).all()
                 # Another result is noticed.
                 cost.digest = "0" * 64

@@ -62,16 +62,17 @@ class Model:
 
     def compare(self, ring, *, packed_state, errors):
         order = self.plan.rings[0]
-        assert (ring.read_weights(LENGTH).view(np.uint32) == self.weights).all()
+        assert (ring.memory.read_weights(LENGTH).view(np.uint32) == self.weights).all()
         if self.codecs["weight_codec"] is not CODECS["raw"]:
-            assert (ring.read_master(LENGTH).view(np.uint32) == self.master).all()
+            assert (ring.memory.read_master(LENGTH).view(np.uint32) == self.master).all()
         for plane, expected in enumerate(self.state):
-            assert (ring.read_state(LENGTH, plane, packed_state=packed_state).view(np.uint32) == expected).all()
-        if ring.has_residual:
-            found = ring.read_residual(LENGTH).view(np.uint32)
+            state = ring.memory.read_state(LENGTH, plane, packed_state=packed_state)
+            assert (state.view(np.uint32) == expected).all()
+        if ring.formats.has_residual:
+            found = ring.memory.read_residual(LENGTH).view(np.uint32)
             assert (found == [self.residuals[node] for node in order]).all()
         if errors:
-            assert (ring.read_errors(LENGTH).view(np.uint32) == [self.errors[node] for node in order]).all()
+            assert (ring.memory.read_errors(LENGTH).view(np.uint32) == [self.errors[node] for node in order]).all()
 
 
 CHANGES = ["", "card1", "", "node5", "card0 node5"]
@@ -91,10 +92,10 @@ def test_training_through_changes(name, packed, errors):
     accounts = []
     with contextlib.ExitStack() as stack:
         rings = [stack.enter_context(open_nodes(len(plan.active), config=config))[0] for plan in plans]
-        rings[0].distribute(weights)
-        rings[0].clear_state(LENGTH, packed_state=packed)
+        rings[0].collectives.distribute(weights)
+        rings[0].memory.clear_state(LENGTH, packed_state=packed)
         if errors:
-            rings[0].clear_errors(LENGTH)
+            rings[0].memory.clear_errors(LENGTH)
         for number, (ring, plan) in enumerate(zip(rings, plans, strict=True)):
             if number:
                 accounts.append(carry_over(rings[number - 1], ring, old=model.plan, new=plan, where=LENGTH,
@@ -104,14 +105,14 @@ def test_training_through_changes(name, packed, errors):
             scale = plan.gradient_scale(plan.active[0])
             settings = dataclasses.replace(Settings(**dataclasses.asdict(
                 optimizer.settings(number + 1, gradient_scale=scale))), packed_state=packed)
-            ring.write_settings(settings)
+            ring.settings.write(settings)
             gradients = random(generator, (ring.nodes, LENGTH))
-            ring.write_gradients(list(gradients))
+            ring.memory.write_gradients(list(gradients))
             sent = golden.bits(gradients)
             if errors:
-                ring.sparsify(LENGTH, threshold=0.5)
+                ring.local.sparsify(LENGTH, threshold=0.5)
                 sent = model.sparsify(gradients, 0.5)
-            ring.fused_update(LENGTH)
+            ring.collectives.fused_update(LENGTH)
             model.step(sent, settings)
             model.compare(ring, packed_state=packed, errors=errors)
     assert [(account.left, account.joined) for account in accounts] == [

@@ -34,8 +34,8 @@ def test_waits_before_a_collective(faults):
             ring = grid.ring(plan)
             for first in range(ring.nodes):
                 program = relay_race(ring.nodes, first)
-                ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
-                result = ring.run_programs(collectives=0)
+                ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+                result = ring.programs.run(collectives=0)
                 origin = origin_of(result.traces)
                 found = {(span.node, span.name): span for rank, trace in enumerate(result.traces)
                          for span in spans(trace, program, node=rank, origin=origin)}

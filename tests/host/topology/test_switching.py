@@ -36,7 +36,7 @@ def opened(grid, plan):
 
 def moved(grid):
     """Words that all nodes have sent, and received."""
-    counters = grid.counters()
+    counters = grid.counters.read()
     return sum(one["WORDS_SENT"] for one in counters), sum(one["WORDS_RECEIVED"] for one in counters)
 
 
@@ -60,11 +60,11 @@ def test_known_answers():
             grid.switch(plan)
             rings, order = opened(grid, plan)
             before = words_by_link(simulation)
-            rings.write_weights(np.zeros(length, np.float32))
-            rings.write_gradients([np.full(length, node + 1, np.float32) for node in order])
-            rings.write_settings(Settings(gradient_scale=plan.gradient_scale(order[0]), **MEAN))
-            rings.fused_update(length)
-            assert (rings.read_weights(length) == average).all(), (disabled, shape)
+            rings.memory.write_weights(np.zeros(length, np.float32))
+            rings.memory.write_gradients([np.full(length, node + 1, np.float32) for node in order])
+            rings.settings.write(Settings(gradient_scale=plan.gradient_scale(order[0]), **MEAN))
+            rings.collectives.fused_update(length)
+            assert (rings.memory.read_weights(length) == average).all(), (disabled, shape)
             carried = words_by_link(simulation) - before
             assert ((carried > 0) == used_links(grid, plan)).all(), (disabled, shape)
             sent, received = moved(grid)
@@ -81,9 +81,9 @@ def test_rows_and_columns():
             plan = grid.grid.plan(shape)
             grid.switch(plan)
             rings = grid.rings(plan)
-            rings.write_gradients(list(golden.floats(gradients)))
-            rings.all_reduce(length, ring=ring)
-            found = rings.read_gradients(length).view(np.uint32)
+            rings.memory.write_gradients(list(golden.floats(gradients)))
+            rings.collectives.all_reduce(length, ring=ring)
+            found = rings.memory.read_gradients(length).view(np.uint32)
             for members in plan.rings:
                 expected, _ = golden.all_reduce(gradients[list(members)], gradient_codec=CODEC,
                                                 segment=CONFIG.segment)
@@ -134,8 +134,8 @@ def test_training_through_changes():
             sent, received = moved(grid)
             assert sent == received, number
             if rings is None:
-                following.write_weights(weights)
-                following.clear_state(length)
+                following.memory.write_weights(weights)
+                following.memory.clear_state(length)
             else:
                 account = carry_over(rings, following, old=old, new=plan, where=length, planes=1)
                 assert set(account.left) == set(old.active) - set(plan.active)
@@ -143,21 +143,21 @@ def test_training_through_changes():
 
             def compare(rings=rings, plan=plan):
                 message = f"{plan.shape}, {plan.active}"
-                assert (rings.read_weights(length).view(np.uint32) == model.weights).all(), message
-                assert (rings.read_state(length).view(np.uint32) == model.state[0]).all(), message
+                assert (rings.memory.read_weights(length).view(np.uint32) == model.weights).all(), message
+                assert (rings.memory.read_state(length).view(np.uint32) == model.state[0]).all(), message
 
             compare()
             settings = Settings(rule=Rule.MOMENTUM, gradient_scale=plan.gradient_scale(order[0]), learning_rate=0.1,
                                 first_decay=0.9)
-            rings.write_settings(settings)
+            rings.settings.write(settings)
             for _ in range(2):
                 gradients = random(generator, (len(order), length))
-                rings.write_gradients(list(gradients))
-                grid.clear_counters()
+                rings.memory.write_gradients(list(gradients))
+                grid.counters.clear()
                 before = words_by_link(simulation)
-                rings.fused_update(length)
+                rings.collectives.fused_update(length)
                 words = model.step(plan, order, golden.bits(gradients), settings)
-                assert [node["WORDS_SENT"] for node in rings.counters()] == words, number
+                assert [node["WORDS_SENT"] for node in rings.counters.read()] == words, number
                 compare()
                 assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), number
             sent, received = moved(grid)
@@ -181,22 +181,23 @@ def mended_run(faults, *, latency=16):
             grid.switch(plan)
             following, order = opened(grid, plan)
             if rings is None:
-                following.write_weights(random(generator, length))
-                following.clear_state(length)
+                following.memory.write_weights(random(generator, length))
+                following.memory.clear_state(length)
             else:
                 carry_over(rings, following, old=old, new=plan, where=length, planes=1)
             rings, old = following, plan
-            rings.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=plan.gradient_scale(order[0]),
+            rings.settings.write(Settings(rule=Rule.MOMENTUM, gradient_scale=plan.gradient_scale(order[0]),
                                           learning_rate=0.1, first_decay=0.9))
-            rings.write_gradients(list(random(generator, (len(order), length))))
+            rings.memory.write_gradients(list(random(generator, (len(order), length))))
             before = words_by_link(simulation)
-            cycles.append(rings.fused_update(length).cycles)
-            bits += [rings.read_weights(length), rings.read_master(length), rings.read_state(length)]
+            cycles.append(rings.collectives.fused_update(length).cycles)
+            memory = rings.memory
+            bits += [memory.read_weights(length), memory.read_master(length), memory.read_state(length)]
             assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), disabled
             sent, received = moved(grid)
             assert sent == received, disabled
         assert {device.read_register("LINK_DELAY") for device in grid.devices} == {latency + 1}
-        repairs = {name: sum(one[name] for one in grid.counters()) for name in REPAIRS}
+        repairs = {name: sum(one[name] for one in grid.counters.read()) for name in REPAIRS}
     return [one.view(np.uint32) for one in bits], cycles, repairs
 
 
@@ -241,9 +242,9 @@ def test_busy():
         grid.recover()
         grid.switch(plan)
         ring = grid.ring(plan)
-        ring.write_gradients([np.full(length, node + 1, np.float32) for node in plan.rings[0]])
-        ring.all_reduce(length)
-        assert (ring.read_gradients(length) == 10).all()
+        ring.memory.write_gradients([np.full(length, node + 1, np.float32) for node in plan.rings[0]])
+        ring.collectives.all_reduce(length)
+        assert (ring.memory.read_gradients(length) == 10).all()
 
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
@@ -257,10 +258,10 @@ def test_failure_in_two_dimensions(name):
         rings = grid.rings(plan)
 
         def update():
-            rings.write_settings(Settings(gradient_scale=0.25, **MEAN))
-            rings.write_weights(np.zeros(length, np.float32))
-            rings.write_gradients([np.full(length, node + 1, np.float32) for node in range(4)])
-            rings.fused_update(length)
+            rings.settings.write(Settings(gradient_scale=0.25, **MEAN))
+            rings.memory.write_weights(np.zeros(length, np.float32))
+            rings.memory.write_gradients([np.full(length, node + 1, np.float32) for node in range(4)])
+            rings.collectives.fused_update(length)
 
         for link, operation in (((2, 0), (3, 0)), "reduce-scatter"), (((3, 1), (1, 1)), "fused-update"):
             cut = next(one for one in simulation.links if (one.source, one.target) == link)
@@ -276,7 +277,7 @@ def test_failure_in_two_dimensions(name):
             rings.recover()
             update()
             if name == "engines":  # whose gradients are exact
-                assert (rings.read_weights(length) == 2.5).all()
+                assert (rings.memory.read_weights(length) == 2.5).all()
 
 
 def test_impossible_drivers():
@@ -287,9 +288,9 @@ def test_impossible_drivers():
                 (lambda: grid.switch(Topology(2, 3).plan(Shape.FLAT)),
                  "Plan must be of the 4 nodes of this grid, not of 6"),
                 (lambda: grid.ring(both), "Plan must be of one flat ring, not of shape grid"),
-                (lambda: grid.rings(flat).fused_update(100),
+                (lambda: grid.rings(flat).collectives.fused_update(100),
                  "Plan must be of rings in two dimensions, not of shape flat"),
-                (lambda: grid.rings(flat).all_reduce(100, ring=1),
+                (lambda: grid.rings(flat).collectives.all_reduce(100, ring=1),
                  "Ring must be one that all enabled nodes are in, not 1")):
             with pytest.raises(ValueError) as caught:  # noqa: PT011
                 call()
@@ -316,15 +317,15 @@ def test_round_a_slow_link():
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)
                 ring = grid.ring(plan)
-                ring.write_gradients(list(gradients))
-                ring.write_weights(weights)
-                ring.write_settings(Settings(gradient_scale=0.125, **MEAN))
+                ring.memory.write_gradients(list(gradients))
+                ring.memory.write_weights(weights)
+                ring.settings.write(Settings(gradient_scale=0.125, **MEAN))
                 before = words_by_link(simulation)
-                cycles[link] = ring.fused_update(length).cycles
+                cycles[link] = ring.collectives.fused_update(length).cycles
                 assert link is None or words_by_link(simulation)[number - 1] == before[number - 1]
                 update = golden.fused_update(golden.bits(gradients), golden.bits(weights), [],
                                              golden.settings(Rule.SGD, gradient_scale=0.125, learning_rate=-1.0))
-                assert (ring.read_weights(length).view(np.uint32) == update.weights).all()
+                assert (ring.memory.read_weights(length).view(np.uint32) == update.weights).all()
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 1)
         assert len(cycles) == 4
@@ -335,6 +336,6 @@ def test_round_a_slow_link():
         simulation.links[list(grid.grid.links).index(slow)].set_rate(1, 2)
         grid.switch(whole)
         ring = grid.ring(whole)
-        ring.write_settings(Settings(gradient_scale=0.125, **MEAN))
-        ring.write_gradients(list(gradients))
-        assert ring.fused_update(length).cycles > 1.8 * cycles[None]
+        ring.settings.write(Settings(gradient_scale=0.125, **MEAN))
+        ring.memory.write_gradients(list(gradients))
+        assert ring.collectives.fused_update(length).cycles > 1.8 * cycles[None]

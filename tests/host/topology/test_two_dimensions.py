@@ -35,30 +35,32 @@ def test_updates(name, rows, columns, length):
         rings = grid.rings(plan)
         if config.codebook_words:
             centroids = codebook(config.weight_codec, golden.floats(master))
-            rings.write_codebook(centroids)
+            rings.memory.write_codebook(centroids)
             codec = codec.bind(centroids)
-        (rings.write_master if config.has_master else rings.write_weights)(golden.floats(master))
-        rings.clear_state(length)
+        (rings.memory.write_master if config.has_master else rings.memory.write_weights)(golden.floats(master))
+        rings.memory.clear_state(length)
         if config.has_residual:
-            rings.clear_residual(length)
-        rings.write_settings(Settings(rule=Rule.MOMENTUM, **MOMENTUM))
+            rings.memory.clear_residual(length)
+        rings.settings.write(Settings(rule=Rule.MOMENTUM, **MOMENTUM))
         for step in range(3):
             gradients = golden.bits(random(generator, (rows * columns, length), density=0.8))
-            rings.write_gradients(list(golden.floats(gradients)))
-            rings.clear_counters()
-            rings.fused_update(length)
+            rings.memory.write_gradients(list(golden.floats(gradients)))
+            rings.counters.clear()
+            rings.collectives.fused_update(length)
             update = golden_grid.fused_update(
                 gradients.reshape(rows, columns, length), master, state, numbers, weight_codec=codec,
                 gradient_codec=gradient_codec, residuals=residuals, segment=config.segment, lanes=config.lanes)
             master, state = update.master, update.state
-            assert (rings.read_weights(length).view(np.uint32) == update.weights).all(), step
-            assert (rings.read_gradients(length).view(np.uint32) == update.gradients.reshape(-1, length)).all(), step
-            assert (rings.read_state(length).view(np.uint32) == state[0]).all(), step
+            assert (rings.memory.read_weights(length).view(np.uint32) == update.weights).all(), step
+            gradients_left = rings.memory.read_gradients(length).view(np.uint32)
+            assert (gradients_left == update.gradients.reshape(-1, length)).all(), step
+            assert (rings.memory.read_state(length).view(np.uint32) == state[0]).all(), step
             if config.has_master:
-                assert (rings.read_master(length).view(np.uint32) == master).all(), step
+                assert (rings.memory.read_master(length).view(np.uint32) == master).all(), step
             if config.has_residual:
-                assert (rings.read_residual(length).view(np.uint32) == residuals.reshape(-1, length)).all(), step
-            assert [node["WORDS_SENT"] for node in rings.counters()] == update.words.reshape(-1).tolist(), step
+                residual = rings.memory.read_residual(length).view(np.uint32)
+                assert (residual == residuals.reshape(-1, length)).all(), step
+            assert [node["WORDS_SENT"] for node in rings.counters.read()] == update.words.reshape(-1).tolist(), step
 
 
 @pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
@@ -72,23 +74,23 @@ def test_exact_sums(name, rows, columns):
         plan = grid.grid.plan(Shape.FLAT)
         grid.switch(plan)
         ring = grid.ring(plan)
-        ring.write_gradients(list(values[list(plan.order)]))
-        ring.all_reduce(length)
-        assert (ring.read_gradients(length) == total).all()
+        ring.memory.write_gradients(list(values[list(plan.order)]))
+        ring.collectives.all_reduce(length)
+        assert (ring.memory.read_gradients(length) == total).all()
         plan = grid.grid.plan(Shape.GRID)
         grid.switch(plan)
         rings = grid.rings(plan)
         for first in (0, 1):
-            rings.write_gradients(list(values))
+            rings.memory.write_gradients(list(values))
             for number in (first, 1 - first):
-                rings.all_reduce(length, ring=number)
-            assert (rings.read_gradients(length) == total).all(), first
+                rings.collectives.all_reduce(length, ring=number)
+            assert (rings.memory.read_gradients(length) == total).all(), first
         if not config.has_master:  # from weights of zero, with steps of one
-            rings.write_weights(np.zeros(length, np.float32))
-            rings.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=-1))
-            rings.write_gradients(list(values))
-            rings.fused_update(length)
-            assert (rings.read_weights(length) == total).all()
+            rings.memory.write_weights(np.zeros(length, np.float32))
+            rings.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=-1))
+            rings.memory.write_gradients(list(values))
+            rings.collectives.fused_update(length)
+            assert (rings.memory.read_weights(length) == total).all()
 
 
 def test_cycles():

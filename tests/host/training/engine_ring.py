@@ -1,16 +1,13 @@
 """A ring of golden models that compute: tests of training on nodes need no gateware."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 
 from hdl.compute.layer_list import MULTIPLIED_BIT, Place
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
-from host.driver.programs import Passes
-from host.driver.results import Outcome
-from host.driver.ring_layers import ListsOutcome
+from host.driver.results import ListsOutcome, Outcome, Passes
 from host.driver.trace import TraceRecord
 from sim.golden import ring as golden
 from sim.golden.compute import Engine
@@ -23,13 +20,13 @@ CYCLES = 100
 
 class EngineRing(GoldenRing):
     """A ring whose nodes have a golden engine. Its memories hold NaN where nothing was written."""
+    compute = property(lambda self: self)
 
     def __init__(self, nodes, *, words=8192, broken=lambda ring: None, centroids=0, sequences=False,
                  **options):
         super().__init__(nodes, **options)
-        self.devices = [SimpleNamespace(config=NodeConfig(
-            compute=4, queues=2, activation_words=words, centroids=centroids, scale_mask=sequences,
-            sequences=sequences))] * nodes
+        self.config = NodeConfig(compute=4, queues=2, activation_words=words, centroids=centroids,
+                                 scale_mask=sequences, sequences=sequences)
         self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
         self.owners = [RowOwners(words // self.lanes) for _ in range(nodes)]
         self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids, scale_mask=sequences,
@@ -78,15 +75,15 @@ class EngineRing(GoldenRing):
             self._compute(rank, base, length, offset) for rank, length in enumerate(lengths) if length))
                 for base in lists]
 
-    def load_programs(self, programs, *, changes=False):
-        self.programs = programs
+    def load(self, programs, *, changes=False):
+        self.loaded = programs
         self.loads += 1
 
-    def run_programs(self, *, collectives):
+    def run(self, *, collectives):
         """Run a program without schedule, a fused update, or of schedule none: what computes, on every node, and then
         a fused update."""
         traces, names = [], []
-        for rank, (first, second) in enumerate(self.programs):
+        for rank, (first, second) in enumerate(self.loaded):
             for command in first:
                 assert command.operation is Operation.LAYERS
                 self._compute(rank, command.weight_base, command.length)
@@ -98,8 +95,8 @@ class EngineRing(GoldenRing):
         assert collectives == 1
         return Passes(events=[], traces=traces, outcome=self.fused_update(second[-1].length))
 
-    def counters(self):
-        return [{**one, "GEMM_CYCLES": 10 * self.lists, "VECTOR_CYCLES": self.lists} for one in super().counters()]
+    def read(self):
+        return [{**one, "GEMM_CYCLES": 10 * self.lists, "VECTOR_CYCLES": self.lists} for one in super().read()]
 
     def bits(self):
         return golden.bits(self.master)
@@ -118,17 +115,16 @@ class FarRing(EngineRing):
 
     def __init__(self, nodes, *, words=8192, far_words=8192, seed=0, **options):
         super().__init__(nodes, words=words, sequences=True, **options)
-        config = dataclasses.replace(self.devices[0].config, queues=3, far_words=far_words)
-        self.devices = [SimpleNamespace(config=config)] * nodes
+        self.config = dataclasses.replace(self.config, queues=3, far_words=far_words)
         self.far = np.full((nodes, far_words), 0x7FC0_0003, np.uint32)
         self.generator = np.random.default_rng(seed)
         self.moved = self.runs = 0
 
-    def run_programs(self, *, collectives):
+    def run(self, *, collectives):
         if collectives:
-            return super().run_programs(collectives=collectives)
+            return super().run(collectives=collectives)
         self.runs += 1
-        for rank, queues in enumerate(self.programs):
+        for rank, queues in enumerate(self.loaded):
             done = [0] * len(queues)
             while ready := [queue for queue in range(len(queues)) if self._may_start(queues, done, queue)]:
                 queue = self.generator.choice(ready)

@@ -1,7 +1,6 @@
 """A grid of golden models in place of nodes with two ports."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -23,8 +22,7 @@ class GoldenRings(GoldenRing):
     def __init__(self, plan, **options):
         super().__init__(len(plan.order), **options)
         self.plan = plan
-        self.devices = [SimpleNamespace(config=SimpleNamespace(has_master=self.weight_codec != "raw"))] * self.nodes
-        self.clear_counters()
+        self.clear()
 
     def require(self, allocation):
         if not hasattr(self, "packed_state"):
@@ -53,7 +51,7 @@ class GoldenRings(GoldenRing):
     def fused_update(self, length):
         if self.plan.shape is Shape.FLAT:
             return super().fused_update(length)
-        numbers = dataclasses.asdict(self.settings)
+        numbers = dataclasses.asdict(self.optimizer)
         packed_state = numbers.pop("packed_state")
         row, column = self.plan.settings[self.plan.order[0]].seats
         shape = (column.size, row.size, -1)
@@ -79,6 +77,7 @@ class GoldenGrid:
     lost : int
         Words that were sent and not received.
     """
+    counters = property(lambda self: self)
 
     def __init__(self, rows, columns, **options):
         self.grid = Topology(rows, columns)
@@ -95,11 +94,11 @@ class GoldenGrid:
 
     rings = ring
 
-    def counters(self):
+    def read(self):
         return [{"WORDS_SENT": 1000 + node, "WORDS_RECEIVED": 1000 + node - (self.lost if node else 0)}
                 for node in range(self.grid.nodes)]
 
-    def clear_counters(self):
+    def clear(self):
         self.lost = 0
 
 

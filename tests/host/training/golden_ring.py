@@ -8,8 +8,7 @@ from hdl.control.protocol import Operation
 from hdl.control.registers import COUNTERS
 from hdl.ring.topology import RingTopology
 from host.driver.optimizer_settings import Settings
-from host.driver.programs import Passes
-from host.driver.results import MaskOutcome, Outcome, SparsifyOutcome
+from host.driver.results import MaskOutcome, Outcome, Passes, SparsifyOutcome
 from host.models.transformer import TransformerConfig
 from host.training.batches import Batches
 from host.training.optimizers import Adam
@@ -36,14 +35,20 @@ def masked(jobs, alternative):
 
 
 class GoldenRing:
-    """A ring whose nodes are golden models, faults apart. No gateware is needed to test the trainer."""
+    """A ring whose nodes are golden models, faults apart. No gateware is needed to test the trainer.
+
+    It is each of its own parts, which have no names in common.
+    """
     segment = 256
     lanes = 4
+    int16 = False
+    formats = memory = partition = settings = counters = commands = collectives = local = programs = property(
+        lambda self: self)
 
     def __init__(self, nodes, *, fault=lambda ring: None, mask_fault=lambda ring, results: None, weight_codec="raw",
                  gradient_codec="zero_value"):
         self.nodes = nodes
-        self.dealt_to = None  # groups go in turn
+        self.root = None  # each rank owns a block
         self.weight_codec = weight_codec
         self.has_master = weight_codec != "raw"
         self.codec = WEIGHT_CODECS[weight_codec]
@@ -57,18 +62,16 @@ class GoldenRing:
         self.steps = 0
         self.reads = 0
 
-    reduced = False
-
     def owner(self, element, length):
         block = next(n for n, block in enumerate(golden.block_indices(length, self.nodes)) if element in block)
         return RingTopology(self.nodes).owner(block)
 
     @property
-    def known_settings(self):
-        return dataclasses.asdict(self.settings)
+    def known(self):
+        return dataclasses.asdict(self.optimizer)
 
-    def restore_settings(self, settings):
-        self.settings = Settings(**settings)
+    def restore(self, settings):
+        self.optimizer = Settings(**settings)
 
     def recover(self):
         pass
@@ -122,19 +125,19 @@ class GoldenRing:
         for plane in self.state:
             plane[:] = 0
 
-    def clear_counters(self):
+    def clear(self):
         self.words = np.full(self.nodes, (1 << 32) - 1000)  # as if just before they wrap
         self.masked = np.full(self.nodes, (1 << 32) - 10)
         self.fetched = 0
 
-    def write_settings(self, settings):
-        self.settings = settings
+    def write(self, settings):
+        self.optimizer = settings
 
     def write_gradients(self, gradients):
         self.gradients = golden.bits(np.stack(gradients))
 
     def fused_update(self, length):
-        numbers = dataclasses.asdict(self.settings)
+        numbers = dataclasses.asdict(self.optimizer)
         packed_state = numbers.pop("packed_state")
         assert packed_state == self.packed_state
         update = golden.fused_update(self.gradients, self.master, self.state, golden.settings(**numbers),
@@ -152,16 +155,16 @@ class GoldenRing:
             local_nan=tuple(np.flatnonzero(np.isnan(golden.floats(self.gradients)).any(axis=1)).tolist()),
             not_finite=() if np.isfinite(sums).all() else (0,))
 
-    def load_programs(self, programs, *, changes=False):
+    def load(self, programs, *, changes=False):
         (command,) = programs[0][1]
         assert (command.operation, command.gradient_base) == (Operation.FUSED_UPDATE, 0)
         self.program = command.length
 
-    def run_programs(self, *, collectives):
+    def run(self, *, collectives):
         assert collectives == 1
         return Passes(events=[], traces=[], outcome=self.fused_update(self.program))
 
-    def counters(self):
+    def read(self):
         return [{entry.name: 0 for entry in COUNTERS} | {
                     "WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps,
                     "ELEMENTS_MASKED": int(masked) % (1 << 32), "MASK_WORDS_FETCHED": self.fetched}

@@ -38,8 +38,8 @@ class Reference(rings.Reference):
 
     def compare(self, message=""):
         super().compare(message)
-        if self.ring.weight_codec == "table32":
-            found = self.ring.read_weights(len(self.master)).view(np.uint32)
+        if self.ring.formats.weight_codec == "table32":
+            found = self.ring.memory.read_weights(len(self.master)).view(np.uint32)
             assert ((found ^ self.master) >> 23 == 0).all(), message
 
 
@@ -47,13 +47,13 @@ def update(ring, reference, generator):
     """A fused update of random gradients, on the ring and in the reference."""
     length = len(reference.master)
     gradients = random(generator, (ring.nodes, length)) * (generator.random((ring.nodes, length)) < 0.6)
-    ring.write_settings(SETTINGS)
-    ring.write_gradients(list(gradients))
-    ring.clear_counters()
-    ring.fused_update(length)
+    ring.settings.write(SETTINGS)
+    ring.memory.write_gradients(list(gradients))
+    ring.counters.clear()
+    ring.collectives.fused_update(length)
     traffic = reference.step(gradients, SETTINGS)
     reference.compare()
-    assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist()
+    assert [counters["WORDS_SENT"] for counters in ring.counters.read()] == traffic.words.tolist()
 
 
 class TestValues:
@@ -66,9 +66,9 @@ class TestValues:
                 generator = np.random.default_rng(100 * nodes + length)
                 weights = random(generator, length)
                 centroids = codebook(name, weights)
-                assert ring.write_codebook(centroids) == nodes * CONFIGS[name].codebook_words
+                assert ring.memory.write_codebook(centroids) == nodes * CONFIGS[name].codebook_words
                 reference = Reference(ring, weights, centroids=centroids)
-                ring.distribute(weights)
+                ring.collectives.distribute(weights)
                 reference.compare(f"{length=}")
                 update(ring, reference, generator)
 
@@ -78,9 +78,9 @@ class TestValues:
         weights = random(np.random.default_rng(1), 300)
         with open_nodes(name, 2) as (ring, _):
             reference = Reference(ring, weights)
-            ring.distribute(weights)
+            ring.collectives.distribute(weights)
             reference.compare()
-            found = ring.read_weights(300).view(np.uint32)
+            found = ring.memory.read_weights(300).view(np.uint32)
             assert ((found & 0x7F_FFFF if name == "table32" else found) == 0).all()
             update(ring, reference, np.random.default_rng(2))
 
@@ -98,17 +98,17 @@ class TestValues:
         centroids = codebook("table32", weights)
         for nodes in (1, 3):
             with open_nodes("table32", nodes) as (ring, _):
-                ring.write_codebook(centroids)
-                ring.write_master(weights)
-                ring.write_gradients([np.zeros(len(weights), np.uint32)] * nodes)
+                ring.memory.write_codebook(centroids)
+                ring.memory.write_master(weights)
+                ring.memory.write_gradients([np.zeros(len(weights), np.uint32)] * nodes)
                 settings = Settings(rule=Rule.SGD, gradient_scale=0, learning_rate=0)
-                ring.write_settings(settings)
-                ring.fused_update(len(weights))
+                ring.settings.write(settings)
+                ring.collectives.fused_update(len(weights))
                 reference = Reference(ring, weights, centroids=centroids)
                 reference.step(np.zeros((nodes, len(weights)), np.float32), settings)
                 # The optimizer quiets NaNs; what it does not make, tables leave as it is.
                 reference.compare(f"{nodes=}")
-                found = ring.read_weights(len(weights))[0]
+                found = ring.memory.read_weights(len(weights))[0]
                 master = golden.floats(reference.master)
                 assert (np.isnan(found) == np.isnan(master)).all()
                 assert (np.isinf(found) == np.isinf(master)).all()
@@ -123,10 +123,10 @@ class TestValues:
         weights[2:3].view(np.uint32)[0] |= 0x8000_0000
         with open_nodes("centroid16", 1) as (ring, _):
             centroids = numbers.view(np.uint32)
-            ring.write_codebook(centroids)
-            ring.distribute(weights)
+            ring.memory.write_codebook(centroids)
+            ring.collectives.distribute(weights)
             reference = Reference(ring, weights, centroids=centroids)
-            found = ring.read_weights(len(weights))[0]
+            found = ring.memory.read_weights(len(weights))[0]
             assert found[3:].tolist() == [0, 0, 0, 1.5, 1.75, -2]
             assert found[:2].tolist() == [1.75, -2]
             assert (found[3:].view(np.uint32) == reference.weights[3:]).all()
@@ -138,7 +138,7 @@ class TestLoading:
         """Bounds, a word of zeros, centroids: on all nodes, behind the masters."""
         with open_nodes(name, 2) as (ring, _):
             centroids = codebook(name, random(np.random.default_rng(1), 500))
-            ring.write_codebook(centroids)
+            ring.memory.write_codebook(centroids)
             words = codebook_words(name, centroids)
             count = len(centroids)
             assert words[count - 1] == 0
@@ -154,14 +154,14 @@ class TestLoading:
         weights = random(generator, 700)
         with open_nodes(name, 3) as (ring, _):
             first = codebook(name, weights)
-            ring.write_codebook(first)
+            ring.memory.write_codebook(first)
             reference = Reference(ring, weights, centroids=first)
-            ring.distribute(weights)
+            ring.collectives.distribute(weights)
             for step in range(4):
                 update(ring, reference, generator)
                 if step % 2:
-                    centroids = codebook(name, ring.read_master(700))
-                    ring.write_codebook(centroids)
+                    centroids = codebook(name, ring.memory.read_master(700))
+                    ring.memory.write_codebook(centroids)
                     reference.compare("not before the next update")
                     reference.bind(centroids)
 
@@ -171,17 +171,17 @@ class TestLoading:
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):
             first, second = codebook("centroid16", weights), codebook("centroid16", 2 * weights)
-            ring.write_codebook(first)
+            ring.memory.write_codebook(first)
             reference = Reference(ring, weights, centroids=first)
-            ring.distribute(weights)
+            ring.collectives.distribute(weights)
             gradients = random(generator, (2, 900))
-            ring.write_settings(SETTINGS)
-            ring.write_gradients(list(gradients))
+            ring.settings.write(SETTINGS)
+            ring.memory.write_gradients(list(gradients))
             for rank, device in enumerate(ring.devices):
                 device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=2, length=900, epoch=1,
                                     collective=1000))
             simulation.run(200)
-            ring.write_codebook(second)
+            ring.memory.write_codebook(second)
             assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2
             reference.step(gradients, SETTINGS)
             reference.compare()
@@ -190,14 +190,14 @@ class TestLoading:
 
     def test_codebooks_of_wrong_kinds(self):
         ring = Ring([Device(None, NodeConfig(weight_codec="mx9"))])
-        assert not ring.has_codebook
+        assert not ring.formats.has_codebook
         with pytest.raises(ValueError, match=r"^Nodes must have a weight codec with a codebook, not mx9$"):
-            ring.write_codebook(np.zeros(32, np.uint32))
+            ring.memory.write_codebook(np.zeros(32, np.uint32))
         ring = Ring([Device(None, CONFIGS["table32"])])
-        assert ring.has_codebook
+        assert ring.formats.has_codebook
         message = r"^Codebook of table32 must be 32 words, not uint32 of shape \(31,\)$"
         with pytest.raises(ValueError, match=message):
-            ring.write_codebook(np.zeros(31, np.uint32))
+            ring.memory.write_codebook(np.zeros(31, np.uint32))
 
 
 class TestFailures:
@@ -209,14 +209,14 @@ class TestFailures:
         weights = random(generator, length)
         with open_nodes(name, 3) as (ring, simulation):
             centroids = codebook(name, weights)
-            ring.write_codebook(centroids)
+            ring.memory.write_codebook(centroids)
             for number in range(10):
                 reference = Reference(ring, weights, centroids=centroids)
-                ring.distribute(weights)
+                ring.collectives.distribute(weights)
                 before = reference.weights
                 gradients = random(generator, (3, length))
-                ring.write_settings(SETTINGS)
-                ring.write_gradients(list(gradients))
+                ring.settings.write(SETTINGS)
+                ring.memory.write_gradients(list(gradients))
                 traffic = reference.step(gradients, SETTINGS)
                 rank = int(generator.integers(0, 3))
                 # In all but the first runs, where the gather is.
@@ -225,11 +225,11 @@ class TestFailures:
                 word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))
                 link.corrupt(word=word, bit=int(generator.integers(0, 33)))
                 with pytest.raises(RingError):
-                    ring.fused_update(length)
-                found = ring.read_weights(length).view(np.uint32)
+                    ring.collectives.fused_update(length)
+                found = ring.memory.read_weights(length).view(np.uint32)
                 assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
                 ring.recover()
-                ring.distribute(weights)
+                ring.collectives.distribute(weights)
                 reference = Reference(ring, weights, centroids=centroids)
                 reference.compare(f"{number=}")
                 update(ring, reference, generator)

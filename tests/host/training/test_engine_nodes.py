@@ -56,7 +56,7 @@ def train(ring, task, config):
 
 def contents(ring, length):
     """Weights, masters and momenta of all nodes, as bits."""
-    found = [ring.read_weights(length), ring.read_master(length), ring.read_state(length)]
+    found = [ring.memory.read_weights(length), ring.memory.read_master(length), ring.memory.read_state(length)]
     return [vector.view(np.uint32) for vector in found]
 
 
@@ -208,13 +208,13 @@ def test_another_plan(task, monkeypatch):
         late = dataclasses.replace(program, words=np.resize(program.words, NODE.activation_words))
         with pytest.raises(PlanError, match=r"^Memory plan and lists must end within the [\d,]+ words of a node's "
                                             r"activation memory, not at [\d,]+$"):
-            ring.write_lists([late], computer.lists.plan)
+            ring.compute.write_lists([late], computer.lists.plan)
         with pytest.raises(PlanError, match=rf"^List must be one of the program of the memory plan, not the one at "
                                             rf"{base + 16:,}: write it with a plan of its own$"):
-            ring.run_layers([base, base + 16], [8] * NODES)
+            ring.compute.run_layers([base, base + 16], [8] * NODES)
         stray = Command(operation=Operation.LAYERS, weight_base=base + 16, length=8)
         with pytest.raises(PlanError, match=r"^List must be one of the program of the memory plan"):
-            ring.load_programs([[[stray], []]] * NODES)
+            ring.programs.load([[[stray], []]] * NODES)
         assert not any(transport.words for transport in counted)
 
 
@@ -227,10 +227,10 @@ def test_activations_and_gradients(task):
         run.begin()
         lists = run._computer.lists
         for _ in range(3):
-            weights = ring.read_weights(length).view(np.uint32)
+            weights = ring.memory.read_weights(length).view(np.uint32)
             batch = run._batches.take()
             run._step(run._batches.number, batch)
-            found = [ring.read_gradients(length), ring.read_activations(0, NODE.activation_words)]
+            found = [ring.memory.read_gradients(length), ring.memory.read_activations(0, NODE.activation_words)]
             for rank, share in enumerate(np.array_split(batch.examples, NODES)):
                 x, labels = task.examples_of(share)
                 memories = {Place.GRADIENTS: np.zeros(length, np.uint32), Place.WEIGHTS: weights[rank],

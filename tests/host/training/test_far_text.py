@@ -45,7 +45,7 @@ def test_same_bits(text, expected, kind):
     config = dataclasses.replace(CONFIG, far=far)
     other, there = expected
     ring = FarRing(3, words=WORDS, seed=sorted(KINDS).index(kind))
-    lists = far_text_lists(CharacterModel(text), config, ring.devices[0].config, 3, WORDS)
+    lists = far_text_lists(CharacterModel(text), config, ring.config, 3, WORDS)
     ring.activations[:, lists.end:] = 7
     training = train(ring, CharacterModel(text), config)
     np.testing.assert_array_equal(ring.weights, other.weights)

@@ -49,6 +49,6 @@ def test_far_memory(text):
     with rings.open_nodes(2, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
         simulation.set_far_speed(latency=40, rate=config.far.rate)
         training = train(ring, CharacterModel(text), config)
-        np.testing.assert_array_equal(ring.read_weights(len(other.master)).view(np.uint32), other.weights)
+        np.testing.assert_array_equal(ring.memory.read_weights(len(other.master)).view(np.uint32), other.weights)
     assert training.bit_exact
     assert 0.97 < float(training.search[1].split(" cycles, ")[1].split()[0]) < 1.03

@@ -55,7 +55,7 @@ def train(ring, task, overlap, **options):
 
 def contents(ring, length):
     """Masters and momenta, as bits; the weights follow from the masters."""
-    return [vector.view(np.uint32) for vector in (ring.read_master(length), ring.read_state(length))]
+    return [vector.view(np.uint32) for vector in (ring.memory.read_master(length), ring.memory.read_state(length))]
 
 
 def test_behind(task):
@@ -150,9 +150,9 @@ def test_divergence(task, steps, name):
         for _ in range(steps):
             run.advance()
         where = Buffer("weights", 0 if steps == 1 else distance_of(NODE), GROUP)
-        weights = ring.read_weights(where)
+        weights = ring.memory.read_weights(where)
         weights.view(np.uint32)[1, 7] ^= 1
-        ring.write_weights_of(list(weights), where)
+        ring.memory.write_weights_of(list(weights), where)
         with pytest.raises(DivergenceError, match=f"Step {steps + 1}: 1 of [0-9]+ {name} of node 1 differ from the "
                                                   f"golden model, first number 7"):
             run.advance()

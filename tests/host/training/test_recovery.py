@@ -56,13 +56,13 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        self.update = ring.run_programs
+        self.update = ring.programs.run
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
                      16: self.flip_last}
         self.calls = 0
         self.done = []
         self.struck = False  # by the last update
-        ring.run_programs = self
+        ring.programs.run = self
 
     def __call__(self, **options):
         self.calls += 1
@@ -133,15 +133,15 @@ class Faults:
 
 def digest(ring, config, length):
     """Digest of all that nodes keep from one step to the next."""
-    vectors = [ring.read_weights(length)]
+    vectors = [ring.memory.read_weights(length)]
     if ring.devices[0].config.has_master:
-        vectors.append(ring.read_master(length))
-    vectors += [ring.read_state(length, plane, packed_state=config.packed_state)
+        vectors.append(ring.memory.read_master(length))
+    vectors += [ring.memory.read_state(length, plane, packed_state=config.packed_state)
                 for plane in range(config.optimizer.planes)]
     if config.density is not None:
-        vectors.append(ring.read_errors(length))
-    if ring.has_residual:
-        vectors.append(ring.read_residual(length))
+        vectors.append(ring.memory.read_errors(length))
+    if ring.formats.has_residual:
+        vectors.append(ring.memory.read_residual(length))
     return hashlib.sha256(b"".join(vector.tobytes() for vector in vectors)).hexdigest()
 
 
@@ -192,14 +192,16 @@ class TestFaults:
 
 
 class Failing:
-    """Makes calls of a method of a ring fail after they have done their work: those with these numbers, from 1."""
+    """Makes calls of a method of a ring's part fail after they have done their work: those with these numbers, from
+    1."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
-        self.method = getattr(ring, name)
+        part, _, method = name.partition(".")
+        self.method = getattr(getattr(ring, part), method)
         self.numbers = numbers
         self.status = status
         self.calls = 0
-        setattr(ring, name, self)
+        setattr(getattr(ring, part), method, self)
 
     def __call__(self, *arguments, **options):
         self.calls += 1
@@ -215,15 +217,15 @@ class TestTries:
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
-    def run(self, few, name="run_programs", numbers=(), *, config=CONFIG, **options):
+    def run(self, few, name="programs.run", numbers=(), *, config=CONFIG, **options):
         ring, said = golden_ring(), []
         failing = Failing(ring, name, numbers, **options)
         training = train(ring, few, config, on_repeat=said.append)
         return digest(ring, config, training.parameters), training, said, failing.calls
 
     @pytest.mark.parametrize(("name", "numbers"), [
-        ("run_programs", (1, 2, 3)), ("run_programs", (2, 4, 6, 8, 10)), ("sparsify", (1, 3, 4)),
-        ("distribute", (1, 2)), ("run_programs", (10, 11, 12))])
+        ("programs.run", (1, 2, 3)), ("programs.run", (2, 4, 6, 8, 10)), ("local.sparsify", (1, 3, 4)),
+        ("collectives.distribute", (1, 2)), ("programs.run", (10, 11, 12))])
     def test_same_bits(self, few, name, numbers):
         """Failures as often as allowed: in the first step, the last, and the distribution of the first weights."""
         clean, expected, _, calls = self.run(few, name)
@@ -241,9 +243,10 @@ class TestTries:
         assert said == ["step 3 is repeated: it failed: so it did"] * 2
 
     @pytest.mark.parametrize(("name", "what"), [
-        ("run_programs", "step 2"), ("sparsify", "step 2"), ("distribute", "distribution of the first weights")])
+        ("programs.run", "step 2"), ("local.sparsify", "step 2"),
+        ("collectives.distribute", "distribution of the first weights")])
     def test_limit(self, few, name, what):
-        first = 1 if name == "distribute" else 2
+        first = 1 if name == "collectives.distribute" else 2
         with pytest.raises(RingError, match=rf"^{what} failed 4 times in a row, .*; the last time it failed: so it "):
             self.run(few, name, range(first, first + 1 + REPEATS))
 
@@ -259,7 +262,7 @@ def test_masks():
     outcomes = []
     for numbers in ((), (3, 6, 13, 60)):
         ring = GoldenRing(2)
-        Failing(ring, "mask", numbers)
+        Failing(ring, "local.mask", numbers)
         workload = CharacterModel(Text(text.train[:200], text.test[:40]), SMALL, chunk=5)
         said = []
         training = train(ring, workload, TEXT, on_repeat=said.append)

@@ -77,7 +77,7 @@ def test_every_step_and_change(few, text, tmp_path, name):
     assert [change.shape for change in expected.changes] == ["flat", "flat", "grid", "grid", "flat"]
     assert [(change.left, change.joined) for change in expected.changes] == [
         ([4], []), ([0, 1, 2, 3], []), ([], [0, 1, 2, 3, 4]), ([1, 4], []), ([], [1, 4])]
-    kept = rings.ring.has_residual or config.density is not None
+    kept = rings.ring.formats.has_residual or config.density is not None
     assert [dict(change.heirs) if kept else {} for change in expected.changes] == [
         dict(change.heirs) for change in expected.changes]
     assert [bool(change.heirs) for change in expected.changes] == [kept, kept, False, kept, False]

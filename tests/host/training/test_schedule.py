@@ -47,9 +47,9 @@ def train(ring, task, overlap, **options):
 
 def contents(ring, length):
     """Weights, masters and momenta of all nodes, as bits."""
-    found = [ring.read_weights(length), ring.read_state(length)]
+    found = [ring.memory.read_weights(length), ring.memory.read_state(length)]
     if ring.devices[0].config.has_master:
-        found.append(ring.read_master(length))
+        found.append(ring.memory.read_master(length))
     return [vector.view(np.uint32) for vector in found]
 
 
@@ -160,7 +160,7 @@ def test_recovery(task):
     """A pass in which a word is lost is done again from the state before it; the programs stay loaded."""
     said = []
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, simulation):
-        run_programs, calls = ring.run_programs, []
+        run_programs, calls = ring.programs.run, []
 
         def damaged(**options):
             calls.append(options)
@@ -173,14 +173,14 @@ def test_recovery(task):
             finally:
                 link.mend()
 
-        ring.run_programs = damaged
+        ring.programs.run = damaged
         training = train(ring, task, "layers", on_repeat=said.append)
         assert (training.repeats, len(said), len(calls)) == (1, 1, CONFIG.max_steps + 1)
         assert said[0].startswith("step 3 is repeated: fused-update failed: node 2: command with tag ")
         assert training.bit_exact is True
         assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [1] * NODES
         bits = contents(ring, task.parameters.size)
-        ring.run_programs = run_programs
+        ring.programs.run = run_programs
         train(ring, task, None)
         assert all(map(np.array_equal, bits, contents(ring, task.parameters.size)))
 

@@ -131,7 +131,7 @@ class TestSteps:
     def test_divergence(self, text):
         def broken(ring):
             if ring.lists == 14:
-                lists = text_lists(CharacterModel(text), SHORT, ring.devices[0].config, 2, WORDS)
+                lists = text_lists(CharacterModel(text), SHORT, ring.config, 2, WORDS)
                 ring.activations[1, lists.data + 2 * lists.context] ^= 1 << 10
 
         with pytest.raises(DivergenceError, match=r"^Step 1: nodes have computed losses of [\d.]+, [\d.]+, and must "

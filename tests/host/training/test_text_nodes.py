@@ -51,7 +51,7 @@ def test_same_bits(text, node):
     expected = train(other, CharacterModel(text), dataclasses.replace(CONFIG, compute="host"))
     with rings.open_nodes(4, config=node, host_port=False, timeout=TIMEOUT) as (ring, _):
         training = train(ring, CharacterModel(text), CONFIG)
-        np.testing.assert_array_equal(ring.read_weights(len(other.master)).view(np.uint32), other.weights)
+        np.testing.assert_array_equal(ring.memory.read_weights(len(other.master)).view(np.uint32), other.weights)
     assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
     assert training.measures == expected.measures
     assert training.bit_exact
@@ -72,15 +72,15 @@ def test_activations_and_gradients(text, node, nodes, together, most):
     losses = run_lists(memories, lists, Array(rows=node.compute, lanes=node.lanes), len(sequences))
     before = np.full(node.activation_words, NAN, np.uint32)
     with rings.open_nodes(nodes, config=node, host_port=False, timeout=TIMEOUT) as (ring, _):
-        ring.write_weights(task.parameters)
-        ring.write_activations([before] * nodes, 0)
+        ring.memory.write_weights(task.parameters)
+        ring.memory.write_activations([before] * nodes, 0)
         computer = TextComputer(ring, lists)
         computer.prepare()
         computer.give([sequences] * nodes)
         cycles = computer.run()
         assert computer.losses() == [float(sum(losses, np.float32(0)))] * nodes
-        activations = ring.read_activations(0, lists.data).view(np.uint32)
-        gradients = ring.read_gradients(len(task.parameters)).view(np.uint32)
+        activations = ring.memory.read_activations(0, lists.data).view(np.uint32)
+        gradients = ring.memory.read_gradients(len(task.parameters)).view(np.uint32)
     for mine, gradient in zip(activations, gradients, strict=True):
         np.testing.assert_array_equal(mine, memories[Place.ACTIVATIONS][:lists.data])
         np.testing.assert_array_equal(gradient, memories[Place.GRADIENTS])

@@ -86,14 +86,14 @@ class TestSteps:
     def test_learning_rate_falls_to_zero(self, few):
         ring = GoldenRing(2)
         rates = []
-        ring.fault = lambda ring: rates.append(ring.settings.learning_rate)
+        ring.fault = lambda ring: rates.append(ring.optimizer.learning_rate)
         train(ring, few, TrainingConfig(epochs=2, batch=25, optimizer=SGD(learning_rate=0.8)))
         assert rates == pytest.approx([0.8, 0.6, 0.4, 0.2])
 
     def test_settings_of_each_step(self, few):
         ring = GoldenRing(2)
         settings = []
-        ring.fault = lambda ring: settings.append(ring.settings)
+        ring.fault = lambda ring: settings.append(ring.optimizer)
         optimizer = AdamW(learning_rate=0.5, weight_decay=0.1, clip=2)
         train(ring, few, TrainingConfig(epochs=2, batch=25, optimizer=optimizer, packed_state=True))
         expected = [optimizer.settings(number, gradient_scale=1 / 25, learning_rate=rate)
@@ -109,7 +109,7 @@ class TestSteps:
 
     def test_state_need_not_fit_where_there_is_none(self, few):
         ring = GoldenRing(1)
-        ring.clear_state = None
+        ring.memory.clear_state = None
         train(ring, few, TrainingConfig(epochs=1, batch=25, optimizer=SGD(learning_rate=1)))
 
     def test_no_check(self, few):

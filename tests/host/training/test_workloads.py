@@ -115,8 +115,8 @@ class TestOnNodes:
             return lockstep([model.output_pass(Batch(inputs, inputs, lengths))], answer)[0]
 
         def nodes(requests):
-            results = ring.mask([[], mask_jobs(requests[0]), []], alternative=-10000.0, behind=model.size).results
-            return [np.stack(results[1])]
+            outcome = ring.local.mask([[], mask_jobs(requests[0]), []], alternative=-10000.0, behind=model.size)
+            return [np.stack(outcome.results[1])]
 
         def nothing(requests):
             return [requests[0].values]
@@ -136,7 +136,7 @@ class TestOnNodes:
     def test_sample(self, ring, lines):
         workload = CharacterModel(lines, SMALL)
         workload.initialize(0)
-        sample = workload.sample(3, lambda jobs, alternative: ring.mask(jobs, alternative=alternative).results)
+        sample = workload.sample(3, lambda jobs, alternative: ring.local.mask(jobs, alternative=alternative).results)
         attention = np.array(sample["attention"])
         length = len(sample["text"])
         assert attention.shape == (2, 10, 10)

@@ -188,8 +188,8 @@ class TestSession:
         found = []
         for host_port in (True, False):
             with open_session(MASTERS, nodes=2, host_port=host_port) as session:
-                session.ring.distribute(np.ones(100, np.float32))
-                found.append((session.elapsed, session.ring.read_weights(100).tolist()))
+                session.ring.collectives.distribute(np.ones(100, np.float32))
+                found.append((session.elapsed, session.ring.memory.read_weights(100).tolist()))
         (through, weights), (direct, same) = found
         assert weights == same
         assert (through.port_cycles, through.port_words) == (0, 0)

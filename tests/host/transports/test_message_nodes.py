@@ -71,8 +71,8 @@ def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
 
 def update(ring, reference, generator, length):
     gradients = random(generator, (ring.nodes, length))
-    ring.write_gradients(list(gradients))
-    ring.fused_update(length)
+    ring.memory.write_gradients(list(gradients))
+    ring.collectives.fused_update(length)
     reference.step(gradients, SETTINGS)
     reference.compare()
 
@@ -124,15 +124,15 @@ def test_lost(nodes, rate):
     generator = np.random.default_rng(nodes)
     with opened(nodes, seed=nodes) as (ring, _, hub, way):
         weights = random(generator, 700)
-        ring.distribute(weights)
-        ring.write_settings(SETTINGS)
+        ring.collectives.distribute(weights)
+        ring.settings.write(SETTINGS)
         reference = Reference(ring, weights)
         before = [device.read_register("WEIGHT_VERSION") for device in ring.devices]
         way.rate = rate
         for _ in range(2):
             update(ring, reference, generator, 700)
         for _ in range(6):
-            ring.quiesce()
+            ring.collectives.quiesce()
         way.rate = 0
         assert [device.read_register("WEIGHT_VERSION") - one for device, one in zip(ring.devices, before, strict=True)
                 ] == [2] * nodes
@@ -150,13 +150,13 @@ def test_faults():
         expected = golden.all_reduce(golden.bits(gradients))[0]
 
         def right():
-            ring.write_gradients(list(gradients))
-            ring.all_reduce(2560)
-            assert (ring.read_gradients(2560).view(np.uint32) == expected).all()
+            ring.memory.write_gradients(list(gradients))
+            ring.collectives.all_reduce(2560)
+            assert (ring.memory.read_gradients(2560).view(np.uint32) == expected).all()
 
         for number in range(3):
-            ring.write_gradients(list(gradients))
-            pending = ring.submit(Operation.ALL_REDUCE, 2560)
+            ring.memory.write_gradients(list(gradients))
+            pending = ring.collectives.submit(Operation.ALL_REDUCE, 2560)
             link = simulation.links[number]
             word = await_packet(simulation, link)
             if number < 2:

@@ -38,7 +38,7 @@ def outcome(ring, *, job=JOB, **options):
     """Outcome of a short job: losses, accuracies and bits of weights."""
     training = train(ring, digits(), job, **options)
     assert training.bit_exact
-    return training.losses, training.measures, ring.read_weights(650).view(np.uint32).tolist()
+    return training.losses, training.measures, ring.memory.read_weights(650).view(np.uint32).tolist()
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Programs of the nodes of a ring: loads, runs, events, and traces.
 
 Nodes with two queues keep their programs. To nodes with one queue the driver sends the commands of a program in each
-pass, one behind the other.
+pass, one after the other.
 """
 
 import dataclasses
@@ -13,17 +13,17 @@ from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
 from hdl.ring.topology import SMALL_RING
 from host.driver.command import Command, Event
-from host.driver.device import Device
-from host.driver.diagnosis import explain
+from host.driver.command_queueing import CommandQueueing
+from host.driver.devices import Devices
 from host.driver.errors import DeviceError, DeviceTimeoutError
-from host.driver.local_commands import LocalCommands
-from host.driver.nodes import TIMEOUT
-from host.driver.results import Outcome
-from host.driver.staged_programs import NodeProgram, Staged, commands_of, digest, named, place_behind
-from host.driver.submission import PendingCommand
+from host.driver.list_compute import PlannedLists
+from host.driver.pending_command import PendingCommand
+from host.driver.protocols import Programs
+from host.driver.results import Outcome, Passes
+from host.driver.staged_programs import NodeProgram, Staged, commands_of, digest, end_slot, named
 from host.driver.trace import TraceRecord
 
-__all__ = ["RUNS", "Passes", "RingPrograms"]
+__all__ = ["RUNS", "RingPrograms"]
 
 #: Numbers of runs, from 1 on.
 RUNS = (1 << int(RUN_BITS)) - 1
@@ -36,43 +36,28 @@ _LOOK, _SHORT_LOOK = 500, 100
 _GIVEN = ("operation", "tag", "collective", "epoch")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Passes:
-    """Result of a run.
-
-    Members
-    -------
-    events : list of list of Event
-        Events of each node, those of its first queue before those of the next.
-    traces : list of list of TraceRecord
-        Starts and ends of its commands; empty where they were not asked for, and on nodes with one queue.
-    outcome : Outcome
-        Cycles from the first start to the last end, of the node on which they were most. Without traces, the sum of
-        the cycles that its commands took.
-    """
-
-    events: list[list[Event]]
-    traces: list[list[TraceRecord]]
-    outcome: Outcome
-
-
-class RingPrograms(LocalCommands):
-    """Nodes in a ring, and their programs.
+class RingPrograms(Programs):
+    """Programs of all nodes.
 
     Parameters
     ----------
-    devices, timeout
-        Parameters of :class:`~host.driver.nodes.RingNodes`.
+    devices : Devices
+    commands : CommandQueueing
+    planned : PlannedLists
+        Lists that commands of programs may run.
     """
 
-    def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
-        super().__init__(devices, timeout=timeout)
+    def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
+        self._devices = devices
+        self._config = devices.config
+        self._commands = commands
+        self._planned = planned
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
         self._staged: Staged | None = None
         self._next_set: int | None = None
-        self._on_ring = {one.code for config in self._configs for one in operations(config) if one.on_ring}
+        self._on_ring = {one.code for config in devices.configs for one in operations(config) if one.on_ring}
 
     def _next_run(self) -> int:
         """Number of the next run, another one than that of the latest run of any node; 0 without control words."""
@@ -104,7 +89,7 @@ class RingPrograms(LocalCommands):
         """Have the next set be this one, by a run of no passes: banks change if an edit waits for it."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
-        self._all(lambda rank, device: device.submit_run(0, model=self._model, first=number))
+        self._devices.ask(lambda rank, device: device.submit_run(0, model=self._model, first=number))
         for device, run in zip(self._devices, latest, strict=True):
             device.latest_run = run
         self._next_set = number
@@ -114,44 +99,8 @@ class RingPrograms(LocalCommands):
         if self._staged is not None and self._staged.set == first:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
-    def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
-        """Give each node its program, which stays loaded; in order of rank.
-
-        Parameters
-        ----------
-        programs : sequence of sequence of sequence of Command
-            Commands of each queue of each node, with the same tags on all nodes. Tags are in the order in which a
-            single queue would carry the commands out: so nodes with one queue are sent them.
-        model : int
-            Number of the program, which :meth:`run_programs` names.
-        changes : bool
-            Whether to send only what differs from the programs that this ring has loaded: a queue of a node that has
-            its commands keeps them.
-
-        Raises
-        ------
-        ProgramTooLongError
-            A queue has no room for all of its commands.
-        ProgramRunningError
-            A program runs.
-        ValueError
-            Commands wait for other nodes, which cannot tell, or whose programs have other lengths; or a program has
-            more queues than nodes with several of them.
-        """
-        if len(programs) != self.nodes:
-            raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
-        queues = self._config.queues
-        if queues > 1:
-            most = max(map(len, programs))
-            if most > queues:
-                raise ValueError(f"Program must be one of at most the {queues} queues that nodes have, not of {most}")
-        if _waits_for_nodes(programs):
-            if not self._config.has_signals:
-                raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")
-            lengths = [tuple(map(len, program)) for program in programs]
-            if len(set(lengths)) > 1:
-                raise ValueError(f"Queues must have as many commands on each node where commands wait for other "
-                                 f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
+    def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
+        self._check(programs)
         if self._config.queues > 1:
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
@@ -165,7 +114,26 @@ class RingPrograms(LocalCommands):
         self._model = model
         self._all_loaded = True
 
-    def stage_programs(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
+    def _check(self, programs: Sequence[NodeProgram]) -> None:
+        """Raise an error for programs that nodes cannot have; see :meth:`load`."""
+        self._planned.check(command.weight_base for program in programs for queue in program for command in queue
+                            if command.operation is Operation.LAYERS)
+        if len(programs) != len(self._devices):
+            raise ValueError(f"Programs must be one per node, {len(self._devices)}, not {len(programs)}")
+        queues = self._config.queues
+        if queues > 1:
+            most = max(map(len, programs))
+            if most > queues:
+                raise ValueError(f"Program must be one of at most the {queues} queues that nodes have, not of {most}")
+        if _waits_for_nodes(programs):
+            if not self._config.has_signals:
+                raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")
+            lengths = [tuple(map(len, program)) for program in programs]
+            if len(set(lengths)) > 1:
+                raise ValueError(f"Queues must have as many commands on each node where commands wait for other "
+                                 f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
+
+    def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
         """Load the idle banks of nodes with two, step by step: each step loads a queue of all nodes. Programs may
         run meanwhile. An edit that waits is taken back. The number of the program is the next one by default.
 
@@ -188,7 +156,7 @@ class RingPrograms(LocalCommands):
     def drop_staged(self) -> None:
         """Empty the idle banks, which takes back an edit that waits."""
         self._staged = None
-        self._all(lambda rank, device: device.submit_load_program(0, [], idle=True))
+        self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def compare_staged(self, *, number: int) -> None:
         """Have nodes compare the idle banks with the digests of the programs that were staged, and no edit wait: one
@@ -199,15 +167,15 @@ class RingPrograms(LocalCommands):
         DeviceError
             A node has received something else, or is in another set; its idle bank is empty then.
         """
-        self.edit_programs(number=number, set=self._next_set or 0)
+        self.edit(number=number, set=self._next_set or 0)
         staged = self._staged
         assert staged is not None
         staged.set, staged.comparisons = None, staged.comparisons + 1
-        self._all(lambda rank, device: device.submit_load_program(
-            self._config.queues - 1, [], slot=place_behind(device, staged.programs[rank]), model=staged.model,
+        self._devices.ask(lambda rank, device: device.submit_load_program(
+            self._config.queues - 1, [], slot=end_slot(device, staged.programs[rank]), model=staged.model,
             idle=True))
 
-    def edit_programs(self, *, number: int, set: int) -> None:
+    def edit(self, *, number: int, set: int) -> None:
         """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
         acknowledgements of all nodes.
 
@@ -234,37 +202,14 @@ class RingPrograms(LocalCommands):
             raise refused
         staged.set = self._next_set = set
 
-    def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
+    def run(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
                      on_event: Callable[[int, Event], None] = lambda rank, event: None,
                      over: Callable[[], bool] = lambda: False) -> Passes:
-        """Run the programs of all nodes, wait for them, and read the traces.
-
-        Parameters
-        ----------
-        collectives : int
-            Numbers of collectives that a pass takes.
-        passes, parity, first : int
-            Parameters of :meth:`host.driver.device.Device.run`. Nodes with one queue have no other copy of weights.
-        traced : bool
-            Whether to read the traces, which hold 256 records.
-        on_event, over : callable
-            See :meth:`play`. A run that is over before its end has no error; nodes still run their programs, until
-            :meth:`recover`.
-
-        Raises
-        ------
-        RingError
-            A command failed on at least one node. The ring must be put in order by :meth:`recover`, after which the
-            programs are still loaded.
-        TraceError
-            There were more commands than a node's trace holds.
-        """
         if self._config.queues == 1:
-            return self.send_programs(passes)
-        self.wait()
+            return self.send(passes)
+        self._commands.wait()
         since = self._pointers() if traced else []
-        collective = (self._latest + 1) % (1 << 16)
-        self._latest = (self._latest + passes * collectives) % (1 << 16)
+        collective = self._commands.take_numbers(passes * collectives)
         found = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
                           on_event=on_event, over=over)
         events = [list(itertools.chain(*queues)) for queues in found]
@@ -278,7 +223,8 @@ class RingPrograms(LocalCommands):
 
     def _pointers(self) -> list[int]:
         """Records that each node has written."""
-        return [int(value) for value in self._all(lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
+        return [int(value) for value in self._devices.ask(
+            lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
 
     def play(self, passes: int, *, parity: int = 0, first: int = 0, collective: int = 0, collectives: int = 0,
              patience: int | None = None,
@@ -315,23 +261,28 @@ class RingPrograms(LocalCommands):
         self._turn(first)
         self._next_set = (first + passes) % (1 << 16)
         if patience is None:
-            patience = 4 * self._timeout + max((command.duration + 2 * command.length for program in self._programs
-                                                for queue in program for command in queue), default=0)
-        number = self._next_run()
-        # Nodes of a larger ring have no control words, for which alone their places are.
-        places = [(rank, self.nodes) if self.nodes <= SMALL_RING else (0, 0) for rank in range(self.nodes)]
-        self._all(lambda rank, device: device.submit_run(
+            patience = 4 * self._devices.timeout + max(
+                (command.duration + 2 * command.length for program in self._programs for queue in program
+                 for command in queue), default=0)
+        number, nodes = self._next_run(), len(self._devices)
+        small = nodes <= SMALL_RING  # nodes of a larger ring have no control words, which need rank and size
+        self._devices.ask(lambda rank, device: device.submit_run(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
-            rank=places[rank][0], size=places[rank][1], first=first))
+            rank=rank if small else 0, size=nodes if small else 0, first=first))
+        return self._events(passes, patience, on_event, over)
+
+    def _events(self, passes: int, patience: int, on_event: Callable[[int, Event], None],
+                over: Callable[[], bool]) -> list[list[list[Event]]]:
+        """Events of a run; see :meth:`play`."""
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
         look, waited = min(patience, self._longest_look), 0
         missing = {rank: count for rank, program in enumerate(self._programs)
                    if (count := passes * sum(map(len, program)))}
         while missing and not over():
-            found = dict(zip(missing, self._all(
+            looks = dict(zip(missing, self._devices.ask(
                 lambda rank, device: device.submit_pop_event(look), missing), strict=True))
-            waited = 0 if any(found.values()) else waited + look
-            for rank, event in found.items():
+            waited = 0 if any(looks.values()) else waited + look
+            for rank, event in looks.items():
                 stopped = event is None and not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]
                 if stopped:  # it may have come since
                     event = self._devices[rank].pop_event(0)
@@ -365,11 +316,10 @@ class RingPrograms(LocalCommands):
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
         named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
         operation = next(named, Operation.QUIESCE)
-        missing, rest = self._settle(speaking)
-        raise explain(operation, speaking, devices=self._devices, missing=missing, rest=rest)
+        raise self._commands.diagnose(operation, speaking)
 
-    def send_programs(self, passes: int = 1) -> Passes:
-        """Send the nodes, of one queue or two, the commands of their programs, one behind the other.
+    def send(self, passes: int = 1) -> Passes:
+        """Send the nodes, of one queue or two, the commands of their programs, one after the other.
 
         Raises
         ------
@@ -380,12 +330,12 @@ class RingPrograms(LocalCommands):
             raise ValueError("Programs must be loaded before they are sent")
         if _waits_for_nodes(self._programs):
             raise ValueError("Commands that wait for other nodes must be run by the nodes, and not be sent")
-        self.wait()
+        self._commands.wait()
         order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
                        for place, command in enumerate(commands))
         pending = [self._submit_step({rank: program[queue][place] for rank, program in enumerate(self._programs)})
                    for _ in range(passes) for _, queue, place in order]
-        self.wait(*pending)
+        self._commands.wait(*pending)
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
         for (tag, queue, _), one in zip(passes * order, pending, strict=True):
             for rank, event in one.events.items():
@@ -399,15 +349,15 @@ class RingPrograms(LocalCommands):
         A LATCH, which nodes with one queue do not have, becomes a QUIESCE: no setting is written during a pass.
         """
         operation = step[0].operation
-        if operation == Operation.LATCH and operation not in self._queues:
+        if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE
         if operation in self._on_ring:
             fields = [{name: value for name, value in vars(command).items() if name not in _GIVEN}
                       for command in step.values()]
-            return self._submit(operation, lambda pending: dict(pending.events), fields)
-        return self._submit_apart({rank: dataclasses.replace(command, operation=operation)
-                                   for rank, command in step.items()},
-                                  patience=max(command.duration for command in step.values()))
+            return self._commands.submit_together(operation, lambda pending: dict(pending.events), fields)
+        return self._commands.submit_apart({rank: dataclasses.replace(command, operation=operation)
+                                            for rank, command in step.items()},
+                                           patience=max(command.duration for command in step.values()))
 
 
 def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:

@@ -1,0 +1,236 @@
+"""Queue of the commands on the nodes of a ring, the wait for their events, and the diagnosis of failures."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
+from hdl.engines import operations
+from host.driver.command import Command, Event
+from host.driver.devices import Devices
+from host.driver.diagnosis import RingError, report
+from host.driver.diagnosis import explain as explain_failure
+from host.driver.errors import DeviceError
+from host.driver.pending_command import PendingCommand
+from host.driver.protocols import Commands
+from host.driver.ring_counters import RingCounters
+
+__all__ = ["CommandQueueing"]
+
+T = TypeVar("T")
+
+_SETTLING = 8
+"""Times that links are waited for to come to rest."""
+
+
+class CommandQueueing(Commands):
+    """Queue of the commands on all nodes.
+
+    Parameters
+    ----------
+    devices : Devices
+    counters : RingCounters
+    """
+
+    def __init__(self, devices: Devices, counters: RingCounters):
+        self._devices = devices
+        self._counters = counters
+        self._timeout = devices.timeout
+        self._epoch = 0
+        self._latest = 0
+        self._queued: list[PendingCommand[Any]] = []
+        # Of each operation, in nodes with several; one that may be in any is pushed to the last.
+        last = devices.config.queues - 1
+        self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
+                        for config in devices.configs for operation in operations(config)}
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self._devices)
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Epoch, and number of the latest collective."""
+        return self._epoch, self._latest
+
+    def resume_from(self, epoch: int, collective: int) -> None:
+        """Number the next commands as another ring would, on nodes with links that have been reset since."""
+        self._epoch, self._latest = epoch, collective
+
+    def take_numbers(self, count: int) -> int:
+        """Reserve numbers of collectives, and return the first."""
+        first = (self._latest + 1) % (1 << 16)
+        self._latest = (self._latest + count) % (1 << 16)
+        return first
+
+    def begin_epoch(self) -> None:
+        """Number the next epoch: it distinguishes packets that are left on the ring from those of later commands."""
+        self._epoch = (self._epoch + 1) % 256
+
+    def knows(self, operation: Operation) -> bool:
+        """Whether nodes have an operation."""
+        return operation in self._queues
+
+    def abandon(self) -> None:
+        """Make all pending commands fail, since the ring is put in order."""
+        for pending in self._queued:
+            name = pending.operation.name.lower().replace("_", "-")
+            pending.abandon(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
+                                      events=pending.every))
+        self._queued.clear()
+
+    def drain(self) -> None:
+        """Take events until no node has an event or a command."""
+        waiting = list(self._devices)
+        while waiting:
+            events = [pending.result() for pending in
+                      [device.submit_pop_event(4 * self._timeout if device.read_fields("STATUS")["running"] else 0)
+                       for device in waiting]]
+            waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
+
+    def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
+        wanted = pending or tuple(self._queued)
+        while self._queued and not all(one.collected for one in wanted):
+            self._collect()
+        return [one.conclude() for one in wanted]
+
+    def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
+              conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
+        """Queue a command on the nodes that have one, and wait for the oldest first if their queues are full.
+
+        Two queues of a node do not wait for each other, so a command for the other one waits until this one is empty.
+        """
+        queue = self._queues.get(operation)
+        while self._queued and (len(self._queued) >= QUEUE_DEPTH
+                                or self._queues.get(self._queued[0].operation) != queue):
+            self._collect()
+        self._devices.ask(lambda rank, device: device.submit_push(device.named(commands[rank])), commands)
+        pending = PendingCommand(self, operation, commands, patience=patience, on_ring=on_ring,
+                                 conclude=conclude)
+        self._queued.append(pending)
+        return pending
+
+    def _collect(self) -> None:
+        """Take the events of the oldest command. A collective may take any time while words move on the ring.
+
+        A failure is explained as soon as all commands queued behind it have ended: while they move words on the
+        ring, missing words cannot be counted.
+        """
+        pending = self._queued[0]
+        moved = -1
+        while missing := [rank for rank in pending.commands if rank not in pending.events]:
+            found = self._devices.ask(lambda rank, device: device.submit_pop_event(pending.patience), missing)
+            for rank, event in zip(missing, found, strict=True):
+                if event is not None:
+                    self._owner(event, rank).events[rank] = event
+            if all(rank in pending.events for rank in missing) or not pending.on_ring:
+                break
+            before, moved = moved, sum(counters["WORDS_SENT"] for counters in self._counters.read())
+            if moved == before:
+                break
+        self._queued.remove(pending)
+        pending.collected = True
+        if not pending.well:
+            while self._queued:
+                self._collect()
+            pending.explain()
+
+    def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
+        """Find the queued command that an event belongs to: the oldest one, unless another has the event's tag."""
+        return next((one for one in self._queued if rank in one.commands and one.commands[rank].tag == event.tag),
+                    self._queued[0])
+
+    # Commands that nodes carry out together.
+
+    def submit_together(self, operation: Operation, conclude: Callable[[PendingCommand[T]], T],
+                        fields: Sequence[dict[str, int]], *,
+                        explain: Callable[[PendingCommand[T]], RingError] | None = None) -> PendingCommand[T]:
+        """Queue one collective on all nodes.
+
+        Parameters
+        ----------
+        operation : Operation
+        conclude : callable
+            Makes the result of a command that ended well on every node.
+        fields : sequence of dict
+            Further fields of each node's command, in order of rank; rank and size are those of this ring, unless
+            they are among them.
+        explain : callable, optional
+            Makes the error of a command that failed; by default :meth:`diagnose`.
+        """
+        tag = self.take_numbers(1)
+        commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
+                                  **{"rank": rank, "size": self.nodes, **own}) for rank, own in enumerate(fields)}
+
+        def checked(pending: PendingCommand[T]) -> T:
+            if not pending.well:
+                error = explain(pending) if explain else self.diagnose(operation, pending.every)
+                self.begin_epoch()  # packets of this command may be left on the ring
+                raise error
+            return conclude(pending)
+
+        return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
+
+    def diagnose(self, operation: Operation, events: list[Event | None]) -> RingError:
+        """Make the error of a failed command, once no word moves any more; late events are added to ``events``."""
+        missing, rest = self.settle(events)
+        return explain_failure(operation, events, devices=self._devices, missing=missing, rest=rest)
+
+    def settle(self, events: list[Event | None]) -> tuple[list[int] | None, int]:
+        """Wait until no word moves any more, and take late events.
+
+        Returns
+        -------
+        list of int or None
+            Words missing after each link since the ring was last in order; None if words do not cease to move.
+        int
+            Cycles without a word before the count.
+        """
+        rest = 2 * self._timeout
+        moved = self._counters.moved()
+        for _ in range(_SETTLING):
+            rank = next((rank for rank, event in enumerate(events) if event is None), 0)
+            event = self._devices[rank].submit_pop_event(rest).result()
+            if events[rank] is None:
+                events[rank] = event
+            before, moved = moved, self._counters.moved()
+            if moved == before and event is None:
+                return self._counters.missing(moved), rest
+        return None, rest
+
+    # Commands that need no other node.
+
+    def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
+        """Queue a command of its own on each node that has one, by rank; wait ``patience`` cycles longer than
+        usual."""
+        tag = self.take_numbers(1)
+        tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
+        # At most one element and one word of a mask per cycle.
+        patience += 4 * self._timeout + 2 * max(command.length for command in commands.values())
+
+        def checked(pending: PendingCommand[dict[int, Event]]) -> dict[int, Event]:
+            if pending.well:
+                return {rank: pending.events[rank] for rank in pending.commands}
+            rank = next(rank for rank in pending.commands if rank not in pending.events
+                        or pending.events[rank].status != EventStatus.OK)
+            event = pending.events.get(rank)
+            # An operation that this driver does not know goes by its code.
+            operation = pending.commands[rank].operation
+            name = operation.name.lower() if isinstance(operation, Operation) else f"operation {operation}"
+            if event is None:
+                raise RingError(f"{name} failed: {report(rank, event, self._devices).strip()}", cause=rank,
+                                events=pending.every)
+            try:
+                event.check(self._devices[rank].name)
+            except DeviceError as error:
+                raise RingError(f"{name} failed: {error}", cause=rank, events=pending.every) from None
+            raise AssertionError("a command that has not ended well has an event that says so")
+
+        operation = next(iter(commands.values())).operation
+        return self._push(operation, tagged, patience=patience, on_ring=False, conclude=checked)
+
+    def run_apart(self, commands: dict[int, Command], *, patience: int = 0) -> dict[int, Event]:
+        """Run a command of its own on each node that has one, and wait for all."""
+        return self.submit_apart(commands, patience=patience).result()
+

@@ -1,0 +1,100 @@
+"""Devices of the nodes of a ring, by rank, and requests to all of them.
+
+A request to all nodes is sent to each of them before the first answer is waited for, so that they work at the same
+time.
+
+Nodes may have different configurations, as long as they agree on :data:`host.driver.formats.ALIKE`. A buffer then has
+room where the smallest memory of its region ends.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, overload
+
+from hdl.config import NodeConfig
+from host.driver.device import Device
+from host.driver.formats import Formats
+from host.driver.transport import Pending
+from host.driver.words import Vector, Words
+
+__all__ = ["TIMEOUT", "Devices"]
+
+T = TypeVar("T")
+
+TIMEOUT = 1 << 17
+"""Cycles that a node waits for the ring before it abandons a command, unless another number is asked for."""
+
+
+class Devices(Sequence[Device]):
+    """Devices of the nodes of a ring, in the order of their ranks.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        The node at index r is of rank r. Their configurations must agree on :data:`host.driver.formats.ALIKE`.
+    timeout : int
+        Cycles without a word on a node's links after which it abandons a command.
+
+    Members
+    -------
+    configs : list of NodeConfig
+        Each configuration of a node.
+    formats : Formats
+    timeout : int
+    """
+
+    def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
+        self._devices = list(devices)
+        if not self._devices:
+            raise ValueError("A ring must have at least one node")
+        if not 1 <= timeout < 1 << 30:
+            raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
+        self.configs: list[NodeConfig] = list(dict.fromkeys(device.config for device in self._devices))
+        self.formats = Formats(self.configs)
+        self.timeout = timeout
+
+    @overload
+    def __getitem__(self, index: int) -> Device: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Device]: ...
+
+    def __getitem__(self, index: int | slice) -> Device | list[Device]:
+        return self._devices[index]
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    @property
+    def config(self) -> NodeConfig:
+        """Configuration of rank 0, for what is alike."""
+        return self.configs[0]
+
+    @property
+    def privileged(self) -> bool:
+        """Whether all may write privileged registers."""
+        return all(device.privileged for device in self._devices)
+
+    def ask(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
+        """Ask all nodes, or those of some ranks, then wait for all answers."""
+        ranks = range(len(self)) if ranks is None else ranks
+        pending = [submit(rank, self._devices[rank]) for rank in ranks]
+        return [one.result() for one in pending]
+
+    def write_register(self, name: str, value: float) -> None:
+        """Write the same value to a register of all nodes."""
+        self.ask(lambda rank, device: device.submit_write_register(name, value))
+
+    def write_space(self, name: str, base: int, contents: Mapping[int, Vector]) -> None:
+        """Write words, by rank, to a memory space from one address on; a ``KeyError`` if a node has none."""
+        numbers = self._numbers(name, contents)
+        self.ask(lambda rank, device: device.submit_write_memory(numbers[rank], base, contents[rank]), contents)
+
+    def read_space(self, name: str, base: int, counts: Mapping[int, int]) -> dict[int, Words]:
+        """Read numbers of words, by rank, of a memory space; see :meth:`write_space`."""
+        numbers = self._numbers(name, counts)
+        words = self.ask(lambda rank, device: device.submit_read_memory(numbers[rank], base, counts[rank]), counts)
+        return dict(zip(counts, words, strict=True))
+
+    def _numbers(self, name: str, ranks: Iterable[int]) -> dict[int, int]:
+        """Number of a memory space on the wire; nodes of different configurations have their own."""
+        return {rank: int(self._devices[rank].config.memories[name].number) for rank in ranks}

@@ -1,0 +1,59 @@
+"""Quorum updates on the nodes of a ring: their rules, and each node's gradients and flags by itself."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.buffers import Buffer
+from host.driver.devices import Devices
+from host.driver.protocols import Quorum
+from host.driver.ring_memory import RingMemory
+
+__all__ = ["QuorumUpdates"]
+
+#: Bits of register RESUMED_SET.
+_SLOT, _READY = 16, 17
+
+
+class QuorumUpdates(Quorum):
+    """Updates that wait for a quorum of the nodes' gradients.
+
+    Parameters
+    ----------
+    devices : Devices
+    memory : RingMemory
+
+    Raises
+    ------
+    ValueError
+        The nodes have no rounds.
+    """
+
+    def __init__(self, devices: Devices, memory: RingMemory):
+        if not devices.config.rounds:
+            raise ValueError("Nodes must have rounds for gradients that may be late")
+        self._devices = devices
+        self._memory = memory
+
+    def write_rules(self, registers: dict[str, int | float], scales: npt.NDArray[np.uint32]) -> None:
+        for name, value in registers.items():
+            self._devices.write_register(name, value)
+        self._memory.write_space("scales", [scales] * len(self._devices))
+
+    def set_flags_of(self, rank: int, flags: int) -> None:
+        self._devices[rank].write_register("FLAGS", flags)
+
+    def write_gradient_of(self, rank: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
+        if len(gradient) != buffer.length:
+            raise ValueError(f"Gradient must have the {buffer.length} elements of its buffer, not {len(gradient)}")
+        self._devices.write_space(buffer.space, buffer.base, {rank: self._memory.to_words(gradient)})
+
+    def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
+        self.write_gradient_of(rank, gradient, buffer)
+        device = self._devices[rank]
+        for ready in (1, 0):
+            device.write_register("RESUMED_SET", tag & 0xFFFF | slot << _SLOT | ready << _READY)
+
+    def slots(self) -> list[list[dict[str, int]]]:
+        return [[device.read_fields(f"SLOT_{slot}") for slot in range(2)] for device in self._devices]

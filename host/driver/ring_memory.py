@@ -1,0 +1,245 @@
+"""Memories of a ring's nodes: buffers, and transfer of vectors, whole or by the blocks that nodes own.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.buffers import Allocator, Buffer, Buffers, Where, place
+from host.driver.codebooks import codebook_words
+from host.driver.devices import Devices
+from host.driver.memory import Allocation
+from host.driver.protocols import Memory
+from host.driver.ring_partition import RingPartition
+from host.driver.words import Vector
+
+__all__ = ["RingMemory"]
+
+
+def _words(elements: int, packed_state: bool) -> int:
+    """Words that state elements take."""
+    return -(-elements // 2) if packed_state else elements
+
+
+def _pack(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """Pack two bfloat16 numbers to a word, rounded to nearest even, the first one in the low half."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    halves = np.zeros(-(-len(bits) // 2) * 2, dtype="<u2")
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    halves[:len(bits)] = np.where((bits & 0x7FFF_FFFF) > 0x7F80_0000, 0x7FC0, rounded)
+    return halves.view("<u4").astype(np.uint32)
+
+
+def _unpack(words: npt.NDArray[np.uint32], elements: int) -> npt.NDArray[np.uint32]:
+    """Unpack bfloat16 numbers to binary32, as bits."""
+    halves = words.astype("<u4").view("<u2")[:elements]
+    return np.asarray(halves.astype(np.uint32) << 16, dtype=np.uint32)
+
+
+class RingMemory(Memory):
+    """Memories of all nodes.
+
+    Parameters
+    ----------
+    devices : Devices
+    partition : RingPartition
+        Owners of the elements of state and master weights.
+    """
+
+    def __init__(self, devices: Devices, partition: RingPartition):
+        self._devices = devices
+        self._formats = devices.formats
+        self._partition = partition
+        self.allocator = Allocator(*(config.memories for config in devices.configs))
+
+    def require(self, allocation: Allocation) -> None:
+        for config in self._devices.configs:
+            allocation.check(config, nodes=len(self._devices))
+
+    def allocate(self, allocation: Allocation) -> Buffers:
+        self.require(allocation)
+        return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
+
+    def whole(self, space: str) -> Buffer:
+        """Buffer that covers a whole memory."""
+        return Buffer(space, 0, self.allocator.room(space))
+
+    # Vectors that every node holds whole, its own or the same.
+
+    def write_gradients(self, gradients: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        self._write_vectors("gradients", gradients, where)
+
+    def read_gradients(self, where: Where) -> Vector:
+        return self._read("gradients", place(where, "gradients"))
+
+    def write_weights(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        self.write_weights_of([weights] * len(self._devices), where)
+
+    def write_weights_of(self, weights: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        self._write_vectors("weights", weights, where)
+
+    def read_weights(self, where: Where, ranks: Sequence[int] | None = None) -> Vector:
+        return self._read("weights", place(where, "weights"), ranks)
+
+    def clear_errors(self, where: Where) -> None:
+        self._write_zeros("weights", place(where, "errors"))
+
+    def write_errors(self, errors: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        self._write_vectors("errors", errors, where)
+
+    def read_errors(self, where: Where) -> Vector:
+        return self._read("weights", place(where, "errors"))
+
+    def clear_residual(self, where: Where) -> None:
+        self._write_zeros(self._residuals(), place(where, "gradients"))
+
+    def write_residual(self, residuals: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        self._write_vectors("gradients", residuals, where, space=self._residuals())
+
+    def read_residual(self, where: Where) -> Vector:
+        return self._read(self._residuals(), place(where, "gradients"))
+
+    def _residuals(self) -> str:
+        if not self._formats.has_residual:
+            raise ValueError(f"Nodes must have a gradient codec that loses something to have residuals, not "
+                             f"{self._formats.gradient_codec}")
+        return "residuals"
+
+    def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
+        if not self._formats.has_codebook:
+            raise ValueError(f"Nodes must have a weight codec with a codebook, not {self._formats.weight_codec}")
+        words = codebook_words(self._formats.weight_codec, centroids)
+        self.write_space("codebook", [words] * len(self._devices))
+        return len(self._devices) * len(words)
+
+    # Vectors whose blocks lie each on the node that owns it.
+
+    def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        self._write_blocks(self._masters(), self._to_owners(weights), where)
+
+    def read_master(self, where: Where) -> Vector:
+        return self._from_owners(self._masters(), where, packed_state=False)
+
+    def _masters(self) -> str:
+        if not self._formats.has_master:
+            raise ValueError("Nodes must have a weight codec, or masters beside raw weights, to have master weights")
+        return "masters"
+
+    def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
+        zeros = np.zeros(_words(self._partition.largest_block(_length(where)), packed_state), dtype=np.uint32)
+        for plane in range(max(config.state_planes for config in self._devices.configs)):
+            ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.state_planes]
+            self._write_blocks(f"state_{plane}", [zeros] * len(self._devices), where, ranks)
+
+    def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
+                    packed_state: bool = False) -> None:
+        blocks = self._to_owners(state)
+        self._write_blocks(f"state_{plane}", [_pack(block) if packed_state else block for block in blocks], where)
+
+    def read_state(self, where: Where, plane: int = 0, *, packed_state: bool = False) -> Vector:
+        return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
+
+    def move_state(self, root: int | None, where: Where, *, packed_state: bool = False) -> None:
+        if root is not None:
+            self._partition.check_root(root)
+            self._check_state(root, where, packed_state=packed_state)
+        planes = range(min(config.state_planes for config in self._devices.configs))
+        state = [self.read_state(where, plane, packed_state=packed_state) for plane in planes]
+        masters = self.read_master(where) if self._formats.has_master else None
+        self._partition.set_root(root)
+        buffers = where if isinstance(where, Buffers) else None
+        for plane, values in zip(planes, state, strict=True):
+            self.write_state(values, plane, buffers, packed_state=packed_state)
+        if masters is not None:
+            self.write_master(masters, buffers)
+
+    def _check_state(self, root: int, where: Where, *, packed_state: bool) -> None:
+        """Raise ``ValueError`` unless a node has room for the state and the masters of all elements."""
+        planes = any(config.state_planes for config in self._devices.configs)
+        if not planes and not self._formats.has_master:
+            return
+        words = _words(_length(where), packed_state and not self._formats.has_master)
+        room = place(where, "state").length if isinstance(where, Buffers) else min(
+            config.state_words for config in self._devices.configs)
+        if words > room:
+            raise ValueError(f"Owner of all groups must have room for their state, {words:,} words, not for "
+                             f"{room:,}: rank {root} cannot own them")
+
+    def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """Blocks of a vector, in order of the ranks that own them."""
+        return [vector[owned] for owned in self._partition.owned(len(vector))]
+
+    def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> Vector:
+        """Vector of which each rank has its own block."""
+        length, base = _length(where), place(where, "state").base
+        owned = self._partition.owned(length)
+        blocks = self._devices.read_space(space, base, {rank: _words(len(index), packed_state)
+                                                        for rank, index in enumerate(owned)})
+        vector = np.empty(length, dtype=np.uint32)
+        for rank, index in enumerate(owned):
+            vector[index] = _unpack(blocks[rank], len(index)) if packed_state else blocks[rank]
+        return vector.view(np.float32)
+
+    def _write_blocks(self, space: str, blocks: Sequence[npt.NDArray[Any]], where: Where | None,
+                      ranks: Sequence[int] | None = None) -> None:
+        """Write words of the block that each node owns, to all nodes or to some."""
+        longest = max(map(len, blocks))
+        buffer = place(longest if where is None else where, "state")
+        if longest > buffer.length:
+            raise ValueError(f"Block must have at most the {buffer.length:,} words of its buffer, not {longest:,}")
+        self.write_space(space, blocks, base=buffer.base, ranks=ranks)
+
+    # Activations of nodes that compute.
+
+    def write_activations(self, vectors: Sequence[npt.NDArray[Any]], base: int) -> None:
+        self.write_space("activations", vectors, base=base)
+
+    def read_activations(self, base: int, length: int) -> Vector:
+        return self._read("activations", Buffer("activations", base, length))
+
+    # Words.
+
+    def _write_vectors(self, part: str, vectors: Sequence[npt.NDArray[Any]], where: Where | None, *,
+                       space: str | None = None) -> None:
+        """Write one vector per node into the buffer of a part."""
+        length = max((len(vector) for vector in vectors), default=0)
+        buffer = place(length if where is None else where, part)
+        if length > buffer.length:
+            raise ValueError(f"Vector must have at most the {buffer.length:,} elements of its buffer, not {length:,}")
+        self.write_space(space or buffer.space, vectors, base=buffer.base)
+
+    def _write_zeros(self, space: str, buffer: Buffer) -> None:
+        self.write_space(space, [np.zeros(buffer.length, dtype=np.uint32)] * len(self._devices), base=buffer.base)
+
+    def write_space(self, space: str, vectors: Sequence[npt.NDArray[Any]], *, base: int = 0,
+                    ranks: Sequence[int] | None = None) -> None:
+        """Write one vector per node, in order of rank, to a memory of all nodes, or of some ranks."""
+        if len(vectors) != len(self._devices):
+            raise ValueError(f"Vectors must be one per node, {len(self._devices)}, not {len(vectors)}")
+        words = dict(enumerate(map(self.to_words, vectors)))
+        self._devices.write_space(space, base, words if ranks is None else {rank: words[rank] for rank in ranks})
+
+    def _read(self, space: str, buffer: Buffer, ranks: Iterable[int] | None = None) -> Vector:
+        counts = dict.fromkeys(range(len(self._devices)) if ranks is None else ranks, buffer.length)
+        return self._to_elements(np.stack(list(self._devices.read_space(space, buffer.base, counts).values())))
+
+    def to_words(self, vector: Vector) -> npt.NDArray[Any]:
+        """Words of elements, in the form that the host writes."""
+        if not self._formats.int16 or vector.dtype == np.uint32:
+            return vector
+        if vector.dtype != np.int16:
+            raise TypeError(f"Elements of int16 nodes must be int16, not {vector.dtype}")
+        return vector.astype(np.int32).view(np.uint32)
+
+    def _to_elements(self, words: npt.NDArray[np.uint32]) -> Vector:
+        """Elements of words that the host has read."""
+        return words.astype(np.uint16).view(np.int16) if self._formats.int16 else words.view(np.float32)
+
+
+def _length(where: Where) -> int:
+    """Elements of the vector; a buffer of state alone does not give their number."""
+    if isinstance(where, Buffer):
+        raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
+    return where if isinstance(where, int) else where.length
