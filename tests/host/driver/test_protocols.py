@@ -1,0 +1,269 @@
+# amaranth: UnusedElaboratable=no
+"""The contract of a ring's parts, on the rings of every kind: of nodes, of a grid, and of tenants."""
+
+import contextlib
+import inspect
+import typing
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import Operation
+from host.driver import protocols
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.errors import ForeignTenantError
+from host.driver.masking import Mask, MaskJob
+from host.driver.memory import Allocation
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.driver.tenants import TenantHost
+from host.topology.grid import Shape
+from sim.golden.ring import block_indices
+from tests.host.rings import CONFIGS, open_nodes
+from tests.host.topology.grids import CONFIG, open_grid
+
+LENGTH = 100
+#: Settings that make new weights of the mean of gradients, from weights of zero.
+MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
+#: Half of each memory that tenants need.
+WINDOWS = {name: (0, CONFIG.memories[name].words // 2) for name in ("gradients", "weights", "state_0", "activations")}
+
+
+@contextlib.contextmanager
+def open_ring():
+    with open_nodes(2, config=CONFIG) as (ring, _):
+        yield ring
+
+
+@contextlib.contextmanager
+def open_shape(shape):
+    with open_grid(2, 2) as (grid, _):
+        plan = grid.grid.plan(shape)
+        grid.switch(plan)
+        yield grid.ring(plan) if shape is Shape.FLAT else grid.rings(plan)
+
+
+@contextlib.contextmanager
+def open_tenant(*, own):
+    """A tenant's ring: of its own driver, or of the privileged host for its job."""
+    with open_nodes(2, config=CONFIG) as (nodes, _):
+        host = TenantHost(nodes.devices)
+        host.grant(1, WINDOWS)
+        host.change(1)
+        ring = Ring([Device(device.transport, CONFIG, name=device.name, tenant=1) for device in nodes.devices]
+                    if own else host.devices(1))
+        ring.connect()
+        yield ring
+
+
+RINGS = {"ring": open_ring, "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
+         "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
+#: Parts that rings do not have, and how messages about them begin.
+LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
+                    "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
+                    "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid"}}
+NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
+
+
+@pytest.fixture(scope="module", params=list(RINGS))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def ring(kind):
+    with RINGS[kind]() as opened:
+        yield opened
+
+
+def members(protocol):
+    """Names and declarations of all members of a protocol, its bases' too."""
+    return {name: value for one in reversed(protocol.__mro__) if getattr(one, "_is_protocol", False)
+            for name, value in vars(one).items() if not name.startswith("_")}
+
+
+def parts():
+    """Parts of a ring, and the protocol of each, a ring's in one flat ring last."""
+    return {name: typing.get_type_hints(value.fget)["return"] for name, value in members(protocols.FlatRing).items()
+            if isinstance(value, property)}
+
+
+def mean(ring):
+    """Weights of zero and gradients of 1, 2, … in memory; the weights that an update must give."""
+    ring.memory.write_weights(np.zeros(LENGTH, np.float32))
+    ring.memory.write_gradients([np.full(LENGTH, rank + 1, np.float32) for rank in range(ring.nodes)])
+    ring.settings.write(Settings(gradient_scale=1 / ring.nodes, **MEAN))
+    return (ring.nodes + 1) / 2
+
+
+def check_lacking(ring, lacking):
+    """All parts are there with all their methods and parameters, or give their error."""
+    checked = set()
+    for name, protocol in parts().items():
+        if name in lacking:
+            with pytest.raises(ValueError, match=f"^{lacking[name]}$"):
+                getattr(ring, name)
+        elif getattr(protocol, "_is_protocol", False):
+            part = getattr(ring, name)
+            protocol = protocols.Updates if name == "collectives" and "programs" in lacking else protocol
+            for method, declared in members(protocol).items():
+                assert hasattr(part, method), (name, method)
+                if inspect.isfunction(declared) and name != "collectives":
+                    assert list(inspect.signature(getattr(part, method)).parameters) == [
+                        one for one in inspect.signature(declared).parameters if one != "self"], (name, method)
+        else:
+            assert isinstance(getattr(ring, name), protocol), name
+        checked.add(name)
+    assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute"}
+
+
+def test_parts(kind, ring):
+    check_lacking(ring, {**NO_ROUNDS, **LACKING.get(kind, {})})
+
+
+def test_parts_of_plain_nodes():
+    """Parts that a configuration lacks: a clear error, each time that they are asked for."""
+    with open_nodes(1, config=CONFIGS["default"]) as (ring, _):
+        for _ in range(2):
+            check_lacking(ring, {**NO_ROUNDS, "compute": "Nodes must have compute in their configuration, to run "
+                                                         "lists of layers"})
+
+
+def test_memory(ring):
+    generator = np.random.default_rng(1)
+    rows = generator.standard_normal((ring.nodes, LENGTH)).astype(np.float32)
+    memory = ring.memory
+    memory.require(Allocation(length=LENGTH, planes=1, errors=True))
+    with pytest.raises(ValueError, match="Optimizer must need at most the 1 state planes of a node, not 2"):
+        memory.require(Allocation(length=LENGTH, planes=2))
+    buffers = memory.allocate(Allocation(length=LENGTH, planes=1, errors=True))
+    for where in (LENGTH, buffers):
+        memory.write_gradients(list(rows), where)
+        memory.write_weights_of(list(-rows), where)
+        memory.write_errors(list(2 * rows), where)
+        memory.write_state(rows[0], where=where)
+        np.testing.assert_array_equal(memory.read_gradients(where), rows)
+        np.testing.assert_array_equal(memory.read_weights(where), -rows)
+        np.testing.assert_array_equal(memory.read_weights(where, ranks=[1]), -rows[1:2])
+        np.testing.assert_array_equal(memory.read_errors(where), 2 * rows)
+        np.testing.assert_array_equal(memory.read_state(where), rows[0])
+        memory.write_weights(rows[0], where)
+        memory.clear_errors(where)
+        memory.clear_state(where)
+        np.testing.assert_array_equal(memory.read_weights(where), rows[:1].repeat(ring.nodes, axis=0))
+        assert not memory.read_errors(where).any()
+        assert not memory.read_state(where).any()
+    for part in ("gradients", "weights", "state", "errors"):
+        memory.allocator.free(getattr(buffers, part))
+    memory.write_activations(list(rows), 32)
+    np.testing.assert_array_equal(memory.read_activations(32, LENGTH), rows)
+    for absent in (memory.clear_residual, memory.read_residual, memory.read_master):
+        with pytest.raises(ValueError, match=r"^Nodes must have a (gradient|weight) codec"):
+            absent(LENGTH)
+    with pytest.raises(ValueError, match=r"^Vectors must be one per node, "):
+        memory.write_gradients(list(rows[1:]))
+
+
+def test_partition(kind, ring):
+    """Each element has one owner; in two dimensions blocks are of the size that they have in one ring of all."""
+    owned = ring.partition.owned(LENGTH)
+    assert sorted(np.concatenate(owned).tolist()) == list(range(LENGTH))
+    assert sorted(map(len, owned)) == sorted(map(len, block_indices(LENGTH, ring.nodes)))
+    for element in (0, 31, 32, LENGTH - 1):
+        assert element in owned[ring.partition.owner(element, LENGTH)]
+    assert ring.partition.root is None
+    if kind == "grid":
+        with pytest.raises(ValueError, match=r"^Groups must have their owners in the rings of a plan, "):
+            ring.partition.set_root(0)
+        return
+    ring.partition.set_root(1)
+    assert [len(one) for one in ring.partition.owned(LENGTH)][:2] == [0, LENGTH]
+    ring.partition.set_root(None)
+
+
+def test_updates(ring):
+    expected = mean(ring)
+    outcome = ring.collectives.fused_update(LENGTH)
+    assert outcome.cycles > 0
+    assert (ring.memory.read_weights(LENGTH) == expected).all()
+    weights = np.arange(LENGTH, dtype=np.float32)
+    ring.collectives.distribute(weights)
+    assert (ring.memory.read_weights(LENGTH) == weights).all()
+
+
+def test_counters(kind, ring):
+    """Counters of an update; the driver of a tenant may not clear them."""
+    if kind == "driver":
+        with pytest.raises(ForeignTenantError):
+            ring.counters.clear()
+    else:
+        ring.counters.clear()
+        assert not any(node["WORDS_SENT"] for node in ring.counters.read())
+    mean(ring)
+    ring.collectives.fused_update(LENGTH)
+    counters = ring.counters.read()
+    assert sum(node["WORDS_SENT"] for node in counters) == sum(node["WORDS_RECEIVED"] for node in counters) > 0
+
+
+def test_settings(ring):
+    mean(ring)
+    known = ring.settings.known
+    assert known["LEARNING_RATE"] == -1
+    ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.5))
+    assert ring.settings.known["LEARNING_RATE"] == 0.5
+    ring.settings.restore(known)
+    assert ring.settings.known == known
+
+
+def test_local_operations(ring):
+    ring.memory.write_gradients([np.arange(LENGTH, dtype=np.float32)] * ring.nodes)
+    ring.memory.clear_errors(LENGTH)
+    assert ring.local.sparsify(LENGTH, threshold=10).dropped == [10] * ring.nodes
+    np.testing.assert_array_equal(ring.memory.read_errors(LENGTH), [[*range(10), *[0] * (LENGTH - 10)]] * ring.nodes)
+    job = MaskJob(matrices=np.ones((1, 3, 3), np.float32), mask=Mask(triangle=True))
+    outcome = ring.local.mask([[job]] * ring.nodes, alternative=-1.0)
+    assert outcome.replaced == [3] * ring.nodes
+    np.testing.assert_array_equal(outcome.results[-1][0], [[[1, -1, -1], [1, 1, -1], [1, 1, 1]]])
+
+
+def test_programs(kind, ring):
+    """An update by a program, in passes, and in the order of a queue of commands."""
+    if "programs" in LACKING.get(kind, {}):
+        return
+    expected = mean(ring)
+    ring.programs.load([[[], [Command(operation=Operation.FUSED_UPDATE, rank=rank, size=ring.nodes, length=LENGTH,
+                                      tag=3)]] for rank in range(ring.nodes)])
+    passes = ring.programs.run(collectives=1, passes=2, traced=False)
+    assert [[event.tag for event in own] for own in passes.events] == [[3, 3]] * ring.nodes
+    assert passes.outcome.cycles > 0
+    assert (ring.memory.read_weights(LENGTH) == 2 * expected).all()
+
+
+def test_collectives(kind, ring):
+    """Submitted commands end in order."""
+    if kind == "grid":
+        return
+    gradients = np.arange(ring.nodes * LENGTH, dtype=np.float32).reshape(ring.nodes, LENGTH)
+    ring.memory.write_gradients(list(gradients))
+    pending = [ring.collectives.submit(Operation.ALL_REDUCE, LENGTH) for _ in range(2)]
+    assert [outcome.cycles > 0 for outcome in ring.commands.wait(*pending)] == [True] * 2
+    assert (ring.memory.read_gradients(LENGTH) == ring.nodes * gradients.sum(axis=0)).all()
+    ring.memory.write_weights_of(list(gradients))
+    ring.collectives.broadcast(LENGTH, root=1)
+    assert (ring.memory.read_weights(LENGTH) == gradients[1]).all()
+
+
+def test_recovery(kind, ring):
+    """Settings are forgotten, memories stay, and commands run again; a tenant's own driver may not."""
+    expected = mean(ring)
+    if kind == "driver":
+        with pytest.raises(RingError, match=r"^The ring must be brought in order by the privileged host"):
+            ring.recover()
+        return
+    ring.recover()
+    assert ring.settings.known == {}
+    ring.settings.write(Settings(gradient_scale=1 / ring.nodes, **MEAN))
+    ring.collectives.fused_update(LENGTH)
+    assert (ring.memory.read_weights(LENGTH) == expected).all()
