@@ -10,8 +10,8 @@ import typer
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig
-from host.driver.dealing import Dealing, choose, link_rates
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.partitioning import Partitioning, choose, link_rates
 from host.driver.ring import Ring
 from host.transports.session import TransportName
 
@@ -83,26 +83,26 @@ def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
 def deal(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure links, have groups dealt as is best, and return what has been found, for the report.
 
-    Both dealings are tried with dense gradients. What memories held is lost.
+    Both partitions are tried with dense gradients. What memories held is lost.
     """
-    dealing = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
-    say(str(dealing))
-    slowest = min(range(ring.nodes), key=lambda rank: dealing.rates[rank])
+    partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
+    say(str(partitioning))
+    slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])
     tried = {"turn": _tried(ring, length, None), "one_owner": _tried(ring, length, slowest)}
     ratio = tried["one_owner"] / tried["turn"]
     say(f"dense update of {length:,}: {tried['turn']:,} cycles with groups in turn, {tried['one_owner']:,} with "
         f"those of rank {slowest} alone ({ratio:.3f})")
-    ring.partition.set_root(dealing.owner)
-    return {"owner": dealing.owner, "rates": list(dealing.rates), "slowest": slowest, "cycles": tried,
-            "modelled": {"turn": dealing.cycles[None], "one_owner": dealing.cycles[slowest]},
-            "order": _order(dealing)}
+    ring.partition.set_root(partitioning.root)
+    return {"owner": partitioning.root, "rates": list(partitioning.rates), "slowest": slowest, "cycles": tried,
+            "modelled": {"turn": partitioning.cycles[None], "one_owner": partitioning.cycles[slowest]},
+            "order": _order(partitioning)}
 
 
-def _order(dealing: Dealing) -> str:
+def _order(partitioning: Partitioning) -> str:
     """Order in which an element is summed."""
-    if dealing.owner is None:
+    if partitioning.root is None:
         return "from the rank of its block on"
-    return f"from rank {(dealing.owner + 1) % len(dealing.rates)} to rank {dealing.owner}"
+    return f"from rank {(partitioning.root + 1) % len(partitioning.rates)} to rank {partitioning.root}"
 
 
 def _tried(ring: Ring, length: int, owner: int | None) -> int:

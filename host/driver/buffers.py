@@ -75,7 +75,7 @@ class Buffers:
     state : Buffer, optional
         Words of the largest block that a node owns, in each state plane and in the masters.
     errors : Buffer, optional
-        Errors in the weight memory: the values that :meth:`host.driver.ring.Ring.sparsify` has not sent.
+        Errors in the weight memory: the values that :meth:`host.driver.protocols.Operations.sparsify` has not sent.
     """
 
     gradients: Buffer

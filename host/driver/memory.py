@@ -28,7 +28,7 @@ class Allocation:
     packed_state : bool
         Whether state is stored as bfloat16.
     errors : bool
-        Whether errors are kept behind the weights; see :meth:`host.driver.ring.Ring.sparsify`.
+        Whether errors are kept behind the weights; see :meth:`host.driver.protocols.Operations.sparsify`.
     one_owner : bool
         Whether one node owns all groups, so that its block is the whole vector.
     """

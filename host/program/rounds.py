@@ -17,8 +17,8 @@ import numpy.typing as npt
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.buffers import Buffer, aligned
 from host.driver.command import Command, Event
+from host.driver.protocols import TrainingRing
 from host.driver.results import Passes
-from host.driver.ring import Ring
 from host.driver.staged_programs import NodeProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
 from sim.golden.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
@@ -130,7 +130,7 @@ class RoundProgram:
                      state_base=self.state_base, **common)],
         ]
 
-    def prepare(self, ring: Ring, closing: Closing, *, scale: float) -> None:
+    def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
         """Load programs, rules, zeros, and the table of scales.
 
         Parameters
@@ -151,7 +151,7 @@ class RoundProgram:
         ring.quorum.write_rules({**closing.registers(), "GRADIENT_STRIDE": self.stride}, scale_table(scale))
         ring.memory.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
 
-    def resume(self, ring: Ring, rounds: Rounds) -> None:
+    def resume(self, ring: TrainingRing, rounds: Rounds) -> None:
         """Give nodes the pending gradients of a golden model again, before a run."""
         for rank in range(self.nodes):
             for slot, (tag, gradient) in enumerate(rounds.pending(rank).items()):
@@ -186,7 +186,7 @@ class RoundFeeder:
         Number of the round after the last one of the run.
     """
 
-    def __init__(self, ring: Ring, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
+    def __init__(self, ring: TrainingRing, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
                  gradient: Callable[[int, int], npt.NDArray[Any]], closed: Callable[[Close, list[Bits]], None],
                  settings: Callable[[int], None], may_begin: Callable[[int], bool] = lambda number: True):
         self._ring, self._program, self._rounds = ring, program, rounds
@@ -294,7 +294,7 @@ class RoundFeeder:
         self._ring.settings.set_flags(SETTINGS_FLAG)
 
 
-def run_rounds(ring: Ring, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
+def run_rounds(ring: TrainingRing, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
                gradient: Callable[[int, int], npt.NDArray[Any]], closed: Callable[[Close, list[Bits]], None],
                settings: Callable[[int], None], traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
     """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared; parameters as those of

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.ring import Ring
+from host.driver.protocols import TrainingRing
 from host.models.digits import Dataset
 from host.models.layers import perceptron
 from host.output import write_json
@@ -155,7 +155,8 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
     return paths, agreement
 
 
-def on_ring(ring: Ring, network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
+def on_ring(ring: TrainingRing, network: QuantizedNetwork,
+            x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
     """Sums of the last layer for a batch that is dealt to all nodes, and cycles of the one that took longest.
 
     Raises
@@ -174,7 +175,8 @@ def on_ring(ring: Ring, network: QuantizedNetwork, x: npt.NDArray[np.floating]) 
     return expected, outcome.cycles
 
 
-def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None = None) -> Row:
+def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
+            ring: TrainingRing | None = None) -> Row:
     """Quantise a network, and measure it on the test set.
 
     Parameters
@@ -223,7 +225,7 @@ def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) 
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
 
-def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chosen: Sequence[Candidate], *,
+def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | None, chosen: Sequence[Candidate], *,
             lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """The report, ready to be written as JSON; ``on_row`` is called with each of its rows.

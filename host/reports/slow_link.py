@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 
 from hdl.config import NodeConfig
-from host.driver.dealing import choose, link_rates
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.partitioning import choose, link_rates
 from host.driver.ring import Ring
 from host.output import claim, write_json
 from host.training.golden_run import Reference
@@ -103,7 +103,7 @@ class Row:
 
 
 def _update(ring: Ring, case: Case, owner: int | None) -> int:
-    """Cycles of an update, whose bits are compared with the golden model of that dealing."""
+    """Cycles of an update, whose bits are compared with the golden model of that partition."""
     generator = np.random.default_rng(case.length)
     weights = generator.standard_normal(case.length).astype(np.float32)
     gradients = generator.standard_normal((case.nodes, case.length)).astype(np.float32)
@@ -142,7 +142,7 @@ def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
                           slow_link=(case.link, case.rate), announce=announce) as session:
             ring = session.ring
             rates = link_rates(ring)
-            taken = choose(ring, case.length, rates, latency=case.latency).owner
+            taken = choose(ring, case.length, rates, latency=case.latency).root
             options = {"rates": [float(case.rate) if rank == case.link else 1.0 for rank in range(case.nodes)],
                        "latency": case.latency, "segment": node.segment, "credits": node.ingress_segments}
             yield Row(case=case, clean=clean, turn=_update(ring, case, None), owner=_update(ring, case, case.link),

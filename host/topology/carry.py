@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.buffers import Buffers
 from host.driver.memory import Allocation
 from host.driver.protocols import VectorRing
 from host.driver.words import Vector
@@ -38,9 +37,7 @@ class Carried:
     dropped: int
 
 
-def carry_over(before: VectorRing, after: VectorRing, *, old: Plan, new: Plan, where: int | Buffers,
-               to: int | Buffers | None = None, planes: int = 0, packed_state: bool = False,
-               errors: bool = False) -> Carried:
+def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
     """Give the nodes of new rings what those of the old ones have.
 
     Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
@@ -50,20 +47,12 @@ def carry_over(before: VectorRing, after: VectorRing, *, old: Plan, new: Plan, w
 
     Parameters
     ----------
-    before, after : Ring or GridRings
-        Drivers whose devices are the nodes of the plans, in their :attr:`~host.topology.grid.Plan.order`.
+    before, after : VectorRing
+        Nodes of the plans, in their :attr:`~host.topology.grid.Plan.order`.
+    vector : Allocation
+        The vector, at the start of each memory.
     old, new : Plan
         Plans of a flat ring, or of rings in two dimensions.
-    where : Buffers or int
-        The vector on the old nodes.
-    to : Buffers or int, optional
-        The vector on the new nodes; by default it lies at the same place.
-    planes : int
-        State planes that the optimizer uses.
-    packed_state : bool
-        Whether state is stored as bfloat16.
-    errors : bool
-        Whether errors are kept; see :meth:`host.driver.protocols.Operations.sparsify`.
 
     Raises
     ------
@@ -74,27 +63,26 @@ def carry_over(before: VectorRing, after: VectorRing, *, old: Plan, new: Plan, w
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):
             raise ValueError(f"{name} ring must have the {len(plan.active)} nodes of its plan, not {ring.nodes}")
-    to = where if to is None else to
-    length = where if isinstance(where, int) else where.length
-    after.memory.require(Allocation(length=length, planes=planes, packed_state=packed_state, errors=errors))
-
+    after.memory.require(vector)
+    length, packed_state = vector.length, vector.packed_state
     changed = moved(owners(old, length), owners(new, length))
 
-    weights = before.memory.read_weights(where, ranks=[0])[0]
-    master = before.memory.read_master(where) if before.formats.has_master else None
-    state = [before.memory.read_state(where, plane, packed_state=packed_state) for plane in range(planes)]
-    residuals = _handed(before.memory.read_residual(where), old, new) if before.formats.has_residual else None
-    left_over = _handed(before.memory.read_errors(where), old, new) if errors else None
+    weights = before.memory.read_weights(length, ranks=[0])[0]
+    master = before.memory.read_master(length) if before.formats.has_master else None
+    state = [before.memory.read_state(length, plane, packed_state=packed_state)
+             for plane in range(vector.planes)]
+    residuals = _handed(before.memory.read_residual(length), old, new) if before.formats.has_residual else None
+    left_over = _handed(before.memory.read_errors(length), old, new) if vector.errors else None
 
-    after.memory.write_weights(weights, to)
+    after.memory.write_weights(weights, length)
     if master is not None:
-        after.memory.write_master(master, to)
+        after.memory.write_master(master, length)
     for plane, values in enumerate(state):
-        after.memory.write_state(values, plane, to, packed_state=packed_state)
+        after.memory.write_state(values, plane, length, packed_state=packed_state)
     if residuals is not None:
-        after.memory.write_residual(_rows(residuals, new), to)
+        after.memory.write_residual(_rows(residuals, new), length)
     if left_over is not None:
-        after.memory.write_errors(_rows(left_over, new), to)
+        after.memory.write_errors(_rows(left_over, new), length)
     given = [handover for handover in (residuals, left_over) if handover is not None]
     return Carried(left=tuple(sorted(set(old.active) - set(new.active))),
                    joined=tuple(sorted(set(new.active) - set(old.active))),

@@ -11,7 +11,7 @@ import numpy as np
 
 from host.driver.buffers import errors_base
 from host.driver.masking import MaskJob, Matrices
-from host.driver.protocols import TrainingRing
+from host.driver.protocols import Operations
 from host.training.golden_run import Reference, words_of
 from host.training.record import NODE, DivergenceError, TrainingConfig
 
@@ -30,9 +30,9 @@ class Masks:
         alternative; all elements; and words of external masks.
     """
 
-    def __init__(self, ring: TrainingRing, reference: Reference, config: TrainingConfig):
+    def __init__(self, local: Operations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
-        self._ring = ring
+        self._local = local
         self._reference = reference
         self._check = config.check
         self._apart = config.compute == NODE
@@ -43,7 +43,7 @@ class Masks:
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in mine] for mine in jobs]
-        outcome = self._ring.local.mask(jobs, alternative=alternative, behind=self._behind)
+        outcome = self._local.mask(jobs, alternative=alternative, behind=self._behind)
         self.cycles += outcome.cycles
         self.replaced += sum(outcome.replaced)
         self.elements += sum(job.matrices.size for mine in jobs for job in mine)

@@ -2,7 +2,7 @@
 
 Nodes of 16-bit integers have no exponents, so the place of the binary point is the host's affair, for weights and for
 gradients apart. Both stay for a whole run, so that gradients which a node has kept
-(:meth:`host.driver.ring.Ring.sparsify`) keep their meaning.
+(:meth:`host.driver.protocols.Operations.sparsify`) keep their meaning.
 
 - Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.
 - Gradients, of the sum over a batch, have as many as make the learning rate of the first step, in last places of

@@ -10,7 +10,7 @@ Example
 
     optimizer = AdamW(learning_rate=0.01, weight_decay=0.05)
     for step in range(1, steps + 1):
-        ring.write_settings(optimizer.settings(step, gradient_scale=1 / batch))
+        ring.settings.write(optimizer.settings(step, gradient_scale=1 / batch))
         ...
 """
 

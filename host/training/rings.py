@@ -83,8 +83,7 @@ class Rings:
         self.balance(steps)
         after = self.enter(self._course.at(steps))
         switched = self._clock()
-        carried = carry_over(before, after, old=old, new=self.plan, where=length, planes=config.optimizer.planes,
-                             packed_state=config.packed_state, errors=config.density is not None)
+        carried = carry_over(before, after, config.allocation(length), old=old, new=self.plan)
         return Change(
             step=steps, requests=list(map(str, self._course.stages[self.stage].requests)),
             shape=self.plan.shape.value, nodes=list(self.plan.order), left=list(carried.left),

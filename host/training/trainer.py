@@ -147,7 +147,7 @@ class Run:
         self._reference: Reference = (IntegerReference(weights) if ring.formats.int16
                            else reference_of(ring, self._plan, weights, config.optimizer.planes,
                                              self._codebooks.centroids))
-        self._masks = Masks(ring, self._reference, config)
+        self._masks = Masks(ring.local, self._reference, config)
         self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._batches.total)
 
     def _distribute(self, weights: Vector) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
-from host.driver.dealing import choose, link_rates
 from host.driver.diagnosis import RingError
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.partitioning import choose, link_rates
 from host.training.optimizers import SGD
 from sim.golden import one_owner
 from sim.golden import ring as golden
@@ -173,11 +173,11 @@ def test_refused():
         with pytest.raises(ValueError, match=r"^Nodes must have option one_owner, for one of them to own all "
                                              r"groups$"):
             ring.collectives.all_reduce(64, owner=1)
-        assert choose(ring, 16384, [0.25, 1]).owner is None
+        assert choose(ring, 16384, [0.25, 1]).root is None
 
 
 def test_buffers():
-    """Buffers of an owner have room for all state; state moves from one dealing to another and back."""
+    """Buffers of an owner have room for all state; state moves from one partition to another and back."""
     generator = np.random.default_rng(9)
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
@@ -203,7 +203,7 @@ def test_buffers():
 
 
 def test_training():
-    """Two steps of an optimizer with state, as in any dealing."""
+    """Two steps of an optimizer with state, as in any partition."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
         ring.partition.set_root(3)
@@ -274,7 +274,7 @@ class TestFaults:
             assert push(ring, Operation.ALL_REDUCE, collective=6, length=600, root=1) == [EventStatus.OK] * 3
 
 
-class TestDealing:
+class TestPartitioning:
     """Rates of links, measured, and the choice of an owner."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 4])
@@ -283,7 +283,7 @@ class TestDealing:
             ring.memory.write_weights(np.arange(1000, dtype=np.float32))
             assert link_rates(ring) == pytest.approx((1.0,) * nodes, abs=0.02)
             if nodes == 1:
-                assert choose(ring, 512, [1.0]).owner is None
+                assert choose(ring, 512, [1.0]).root is None
                 return
             for rank, rate in ((0, (1, 2)), (nodes - 1, (1, 4)), (1, (3, 4))):
                 simulation.links[rank].set_rate(*rate)
@@ -298,10 +298,11 @@ class TestDealing:
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
             rates = [1, 1, 0.5, 1]
             # A segment of 64 is short beside the way round; so it takes a still slower link.
-            dealing = choose(ring, 2048, rates)
-            assert dealing.owner == 2
-            assert dealing.gain > 0.05
-            assert str(dealing).startswith("slowest link: from rank 2, 0.50 words per cycle; groups of rank 2 alone")
-            assert choose(ring, 2048, rates, planes=1).owner is None  # no room for its state
-            assert choose(ring, 2048, [1] * 4).owner is None
+            partitioning = choose(ring, 2048, rates)
+            assert partitioning.root == 2
+            assert partitioning.gain > 0.05
+            assert str(partitioning).startswith(
+                "slowest link: from rank 2, 0.50 words per cycle; groups of rank 2 alone")
+            assert choose(ring, 2048, rates, planes=1).root is None  # no room for its state
+            assert choose(ring, 2048, [1] * 4).root is None
             assert str(choose(ring, 2048, [1] * 4)).endswith("groups in turn")

@@ -9,6 +9,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.driver.device import Device
+from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.topology.carry import carry_over
@@ -98,8 +99,8 @@ def test_training_through_changes(name, packed, errors):
             rings[0].memory.clear_errors(LENGTH)
         for number, (ring, plan) in enumerate(zip(rings, plans, strict=True)):
             if number:
-                accounts.append(carry_over(rings[number - 1], ring, old=model.plan, new=plan, where=LENGTH,
-                                           planes=config.state_planes, packed_state=packed, errors=errors))
+                vector = Allocation(length=LENGTH, planes=config.state_planes, packed_state=packed, errors=errors)
+                accounts.append(carry_over(rings[number - 1], ring, vector, old=model.plan, new=plan))
                 model.change(plan)
             model.compare(ring, packed_state=packed, errors=errors)
             scale = plan.gradient_scale(plan.active[0])
@@ -132,7 +133,7 @@ def test_impossible(old, new, length, message):
     plans = [Topology(2, 2).disable(*map(Part.parse, text.split())).plan(Shape.FLAT) for text in (old, new)]
     rings = [Ring([Device(None, NodeConfig()) for _ in range(2)]) for _ in plans]
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        carry_over(*rings, old=plans[0], new=plans[1], where=length)
+        carry_over(*rings, Allocation(length=length), old=plans[0], new=plans[1])
 
 
 def test_rings_apart():
@@ -141,4 +142,4 @@ def test_rings_apart():
     ring = Ring([Device(None, NodeConfig()) for _ in range(4)])
     with pytest.raises(ValueError, match=r"^Elements must have one owner each, not 2: nodes of one flat ring or of a "
                                          r"grid own each element once$"):
-        carry_over(ring, ring, old=plan, new=plan, where=100)
+        carry_over(ring, ring, Allocation(length=100), old=plan, new=plan)

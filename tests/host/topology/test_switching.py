@@ -7,6 +7,7 @@ from hdl.control.protocol import EventStatus, Operation
 from hdl.ring.topology import Source
 from host.driver.command import Command
 from host.driver.diagnosis import RingError
+from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology, TopologyError
@@ -137,7 +138,7 @@ def test_training_through_changes():
                 following.memory.write_weights(weights)
                 following.memory.clear_state(length)
             else:
-                account = carry_over(rings, following, old=old, new=plan, where=length, planes=1)
+                account = carry_over(rings, following, Allocation(length=length, planes=1), old=old, new=plan)
                 assert set(account.left) == set(old.active) - set(plan.active)
             rings, old = following, plan
 
@@ -184,7 +185,7 @@ def mended_run(faults, *, latency=16):
                 following.memory.write_weights(random(generator, length))
                 following.memory.clear_state(length)
             else:
-                carry_over(rings, following, old=old, new=plan, where=length, planes=1)
+                carry_over(rings, following, Allocation(length=length, planes=1), old=old, new=plan)
             rings, old = following, plan
             rings.settings.write(Settings(rule=Rule.MOMENTUM, gradient_scale=plan.gradient_scale(order[0]),
                                           learning_rate=0.1, first_decay=0.9))

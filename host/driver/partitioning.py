@@ -1,12 +1,12 @@
-"""Rates of a ring's links, measured, and the dealing of groups that is fastest on them.
+"""Rates of a ring's links, measured, and the partition of vectors that is fastest on them.
 
 Example
 -------
 ::
 
     rates = link_rates(ring)  # [1.0, 1.0, 0.5, 1.0]
-    dealing = choose(ring, length, rates)
-    ring.deal_to(dealing.owner)  # 2
+    partitioning = choose(ring, length, rates)
+    ring.partition.set_root(partitioning.root)  # 2
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from host.driver.ring import Ring
 from sim.golden.ring import PACKET_OVERHEAD
 from sim.golden.ring_cycles import best_owner
 
-__all__ = ["LEAST_GAIN", "Dealing", "choose", "link_rates"]
+__all__ = ["LEAST_GAIN", "Partitioning", "choose", "link_rates"]
 
-#: Least part of the cycles that another dealing must save by its model, to be taken.
+#: Smallest share of the cycles that another partition must save by its model, to be taken.
 LEAST_GAIN = 0.05
 
 #: Segments of the two broadcasts at a root, whose difference is free of what a command takes at its ends.
@@ -30,34 +30,34 @@ _ALIKE = 1.03
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Dealing:
-    """A dealing of groups, and why it was chosen.
+class Partitioning:
+    """A partition of vectors, and the reason for its choice.
 
     Members
     -------
-    owner : int, optional
-        Rank that owns all groups; None if they are dealt to all ranks in turn.
+    root : int, optional
+        Rank that owns all groups; None if each rank owns a block.
     rates : tuple of float
         Words per cycle of the link from each rank.
     cycles : dict of int or None to float
-        Cycles of a fused update by the model, for each owner and for groups in turn (None).
+        Cycles of a fused update by the model, for each root and for a block of each rank (None).
     """
 
-    owner: int | None
+    root: int | None
     rates: tuple[float, ...]
     cycles: dict[int | None, float]
 
     @property
     def gain(self) -> float:
-        """Part of the cycles that it saves by the model."""
-        return 1 - self.cycles[self.owner] / self.cycles[None]
+        """Share of the cycles that it saves by the model."""
+        return 1 - self.cycles[self.root] / self.cycles[None]
 
     def __str__(self) -> str:
         slowest = min(range(len(self.rates)), key=lambda rank: self.rates[rank])
         text = f"slowest link: from rank {slowest}, {self.rates[slowest]:.2f} words per cycle; groups "
-        if self.owner is None:
+        if self.root is None:
             return text + "in turn"
-        return f"{text}of rank {self.owner} alone, {self.gain:.0%} fewer cycles by the model"
+        return f"{text}of rank {self.root} alone, {self.gain:.0%} fewer cycles by the model"
 
 
 def link_rates(ring: Ring) -> tuple[float, ...]:
@@ -87,8 +87,8 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Dealing:
-    """Choose the dealing of a vector's groups that is fastest by the model, if it saves :data:`LEAST_GAIN`.
+def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
+    """Choose the partition of a vector that is fastest by the model, if it saves :data:`LEAST_GAIN`.
 
     Parameters
     ----------
@@ -104,10 +104,10 @@ def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, 
     """
     config = ring.devices[0].config
     if ring.nodes < 2:
-        return Dealing(owner=None, rates=tuple(rates), cycles={None: 0.0})
+        return Partitioning(root=None, rates=tuple(rates), cycles={None: 0.0})
     best, cycles = best_owner(length, ring.nodes, rates=rates, least_gain=LEAST_GAIN, latency=latency,
                               segment=ring.formats.segment, credits=config.ingress_segments,
                               update_rate=config.update_lanes / config.update_interval)
     has_state = planes or ring.formats.has_master
     has_room = min(device.config.state_words for device in ring.devices) >= length or not has_state
-    return Dealing(owner=best if config.one_owner and has_room else None, rates=tuple(rates), cycles=cycles)
+    return Partitioning(root=best if config.one_owner and has_room else None, rates=tuple(rates), cycles=cycles)
