@@ -106,8 +106,8 @@ class CommandQueueing(Commands):
                                 or self._queues.get(self._queued[0].operation) != queue):
             self._collect()
         self._devices.ask(lambda rank, device: device.submit_push(device.named(commands[rank])), commands)
-        pending = PendingCommand(self, operation, commands, patience=patience, on_ring=on_ring,
-                                 conclude=conclude)
+        pending = PendingCommand(operation, commands, nodes=self.nodes, patience=patience, on_ring=on_ring,
+                                 wait=self.wait, conclude=conclude)
         self._queued.append(pending)
         return pending
 

@@ -1,26 +1,15 @@
 """Commands that the nodes of a ring have been given, and their results."""
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command, Event
 from host.driver.diagnosis import RingError
 
-__all__ = ["PendingCommand", "Waits"]
+__all__ = ["PendingCommand"]
 
 T = TypeVar("T")
-
-
-class Waits(Protocol):
-    """Queue of the commands of a number of nodes, which waits for them."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-
-    def wait(self, *pending: "PendingCommand[Any]") -> list[Any]:
-        """Wait for commands, and for all that were queued before them."""
 
 
 class PendingCommand(Generic[T]):
@@ -41,15 +30,17 @@ class PendingCommand(Generic[T]):
         Whether all events that will come have come.
     """
 
-    def __init__(self, queue: Waits, operation: Operation, commands: dict[int, Command], *, patience: int,
-                 on_ring: bool, conclude: Callable[["PendingCommand[T]"], T]) -> None:
+    def __init__(self, operation: Operation, commands: dict[int, Command], *, nodes: int, patience: int,
+                 on_ring: bool, wait: Callable[["PendingCommand[T]"], object],
+                 conclude: Callable[["PendingCommand[T]"], T]) -> None:
         self.operation = operation
         self.commands = commands
         self.events: dict[int, Event] = {}
         self.patience = patience
         self.on_ring = on_ring
         self.collected = False
-        self._queue = queue
+        self._nodes = nodes
+        self._wait = wait
         self._conclude = conclude
         self._outcome: T | None = None
         self._error: RingError | None = None
@@ -58,7 +49,7 @@ class PendingCommand(Generic[T]):
     @property
     def every(self) -> list[Event | None]:
         """Event of each node of the ring; None for a node that gave none."""
-        return [self.events.get(rank) for rank in range(self._queue.nodes)]
+        return [self.events.get(rank) for rank in range(self._nodes)]
 
     @property
     def well(self) -> bool:
@@ -73,8 +64,8 @@ class PendingCommand(Generic[T]):
         RingError
             The command failed on at least one node.
         """
-        outcome: T = self._queue.wait(self)[0]
-        return outcome
+        self._wait(self)
+        return self.conclude()
 
     def abandon(self, error: RingError) -> None:
         """Make this error the result, in place of events that will not come."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hdl.control.protocol import EventStatus
 from host.driver.command import Event
-from host.driver.optimizer_settings import Settings
+from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.results import Passes
 from host.driver.ring import Ring
@@ -123,8 +123,8 @@ class TraceReader:
         self._events[rank] = 0
 
 
-def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings], *, first: int, after: str,
-               give: Callable[[int], None]) -> Passes:
+def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings | FixedSettings], *,
+               first: int, after: str, give: Callable[[int], None]) -> Passes:
     """Run a stale program, which the nodes have loaded, for several passes that overlap.
 
     Parameters

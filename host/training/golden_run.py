@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,7 @@ class Reference:
         elements = slice(part.base, part.base + part.length)
         shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes, "turn": part.turn}
         residuals = None if before is None else before.copy()
+        traffic: Traffic
         match part.operation:
             case "FUSED_UPDATE":
                 return self._update(gradients, settings, elements, part.turn, residuals).traffic
@@ -182,7 +183,7 @@ class Reference:
                 _, traffic = golden.all_gather(weights, weight_codec=self._codec, **shape)
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
-        return cast("Traffic", traffic)
+        return traffic
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[npt.NDArray[np.uint32], int]:
         """The matrices of a job as they must come back, and the number of elements that are replaced."""

@@ -1,6 +1,6 @@
 """Steps of training in rings of two dimensions: on the nodes, and in the golden model."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,9 +73,9 @@ class GridReference(Reference):
             weight_codec=self._codec, gradient_codec=self._gradient_codec,
             residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.formats.segment,
             lanes=self._ring.formats.lanes)
-        whole = self._golden.Update(weights=update.weights, master=update.master, state=update.state,
-                                    total=update.total, traffic=self._together(*update.traffic))
-        return cast("Update", whole)
+        whole: Update = self._golden.Update(weights=update.weights, master=update.master, state=update.state,
+                                            total=update.total, traffic=self._together(*update.traffic))
+        return whole
 
     def _together(self, sums: list["Traffic"], updates: list["Traffic"], gathers: list["Traffic"]) -> "Traffic":
         """Traffic of a step. Hops of rows come before those of columns; bounds are those of the rows, the columns

@@ -8,12 +8,12 @@ is that of the schedule.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.optimizer_settings import Settings
+from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.words import Vector
 from host.training.batches import Batch
@@ -41,7 +41,7 @@ class _Golden:
     shares: list[npt.NDArray[np.intp]]
     losses: list[float]
     gradients: list[Vector]
-    settings: Settings
+    settings: Settings | FixedSettings
     traffic: Traffic
 
 
@@ -185,7 +185,7 @@ class OverlappingRun(Run):
         traffic = reference.step(gradients, settings, self._execution.parts)
         self._older = before
         parameters[...] = self._form.parameters(reference.weights.view(np.float32))
-        return _Golden(batch, shares, list(found), gradients, cast(Settings, settings), traffic)
+        return _Golden(batch, shares, list(found), gradients, settings, traffic)
 
     def _compare(self, number: int, golden: Sequence[_Golden], sent: list[int]) -> None:
         """Compare nodes with the golden model at the end of a block."""

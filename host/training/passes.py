@@ -12,7 +12,7 @@ from typing import Any
 from hdl.memory_map import TRACE_WORDS
 from host.driver.buffers import Buffer
 from host.driver.memory import distance_of
-from host.driver.optimizer_settings import Rule, Settings
+from host.driver.optimizer_settings import FixedSettings, Rule, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.results import Passes
 from host.driver.words import Vector
@@ -122,7 +122,7 @@ class OverlappingExecution(Execution):
         """Load the program, unless the nodes have it; its collectives are then the :attr:`parts` of a step."""
         return self._load(self._schedule)
 
-    def run_block(self, settings: Sequence[Settings], *, first: int,
+    def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[PassTiming]]:
         """Do passes.
 

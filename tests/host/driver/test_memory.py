@@ -57,4 +57,4 @@ def test_too_many_planes():
     (1, r"^Ring must have 1 node, not 3$"), (2, r"^Ring must have between 1 and 2 nodes, not 3$")])
 def test_too_many_nodes(most, message):
     with pytest.raises(ValueError, match=message):
-        Ring([Device(None, NodeConfig(nodes_max=most))] * 3).require(Allocation(length=1))
+        Ring([Device(None, NodeConfig(nodes_max=most))] * 3).memory.require(Allocation(length=1))
