@@ -23,7 +23,7 @@ from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from hdl.ring.topology import MOST_NODES
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.ring import Ring
+from host.driver.protocols import FlatRing
 from host.output import write_bytes
 from host.predict.costs import Format, Zeros
 from host.program.estimate import Collective
@@ -135,7 +135,7 @@ def gradients(point: Point) -> npt.NDArray[np.float32]:
     return np.where(drawn < form.density, values, np.float32(0))
 
 
-def _one(ring: Ring, point: Point) -> Point:
+def _one(ring: FlatRing, point: Point) -> Point:
     ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
     ring.memory.write_gradients(list(gradients(point)))
     ring.counters.clear()

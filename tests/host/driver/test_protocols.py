@@ -2,12 +2,18 @@
 """The contract of a ring's parts, on the rings of every kind: of nodes, of a grid, and of tenants."""
 
 import contextlib
+import importlib
 import inspect
+import pkgutil
+import re
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import host.driver
+import host.topology
 from hdl.control.protocol import Operation
 from host.driver import protocols
 from host.driver.command import Command
@@ -20,10 +26,12 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.driver.tenants import TenantHost
 from host.topology.grid import Shape
+from host.topology.switching import GridRings
 from sim.golden.ring import block_indices
 from tests.host.rings import CONFIGS, open_nodes
 from tests.host.topology.grids import CONFIG, open_grid
 
+ROOT = Path(__file__).parents[3]
 LENGTH = 100
 #: Settings that make new weights of the mean of gradients, from weights of zero.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
@@ -117,6 +125,23 @@ def check_lacking(ring, lacking):
             assert isinstance(getattr(ring, name), protocol), name
         checked.add(name)
     assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute"}
+
+
+def test_classes():
+    """Classes of drivers have at most three levels, and no module casts a type."""
+    def levels(kind):
+        return kind.__module__.startswith("host.") + max(map(levels, kind.__bases__), default=0)
+
+    checked = {}
+    for package in (host.driver, host.topology):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+                checked[kind] = levels(kind)
+    assert max(checked.values()) == 3 == checked[GridRings] + 1
+    assert len(checked) > 100
+    casts = [path for package in ("host", "gradring") for path in (ROOT / package).rglob("*.py")
+             if re.search(r"^\s*from typing import .*\bcast\b|\btyping\.cast\b", path.read_text(), re.MULTILINE)]
+    assert casts == []
 
 
 def test_parts(kind, ring):
