@@ -139,8 +139,8 @@ class Memory(Protocol):
         """Read a state plane of the whole vector, each block from the node that owns it."""
 
     def move_state(self, root: int | None, where: Where, *, packed_state: bool = False) -> None:
-        """Partition a vector again (:meth:`Partition.set_root`), and move its state
-        and its master weights from the old owners to the new ones.
+        """Partition a vector again (:meth:`Partition.set_root`), and move its state and its master weights from the
+        old owners to the new ones.
 
         Raises
         ------
@@ -308,7 +308,7 @@ class Operations(Protocol):
 
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0,
              data: Buffer | None = None, lists: Buffer | None = None) -> MaskOutcome:
-        """Mask matrices on the nodes, in a buffer of their gradient memories, whose contents are lost.
+        """Mask matrices on the nodes, in a buffer of their gradient memories. Its contents are lost.
 
         If the buffers have no room for all jobs of a node, several commands run one after the other; commands
         of different nodes run at the same time. A node may have no job.
@@ -342,14 +342,14 @@ class Operations(Protocol):
         Parameters
         ----------
         where : Buffers or int
-            The vector; the errors of a vector that is named by its length lie behind that many weights.
+            The vector; the errors of a vector that is named by its length are after its weights.
         threshold : float
-            Least magnitude that is kept; an integer on int16 nodes.
+            Smallest magnitude that is kept; an integer on int16 nodes.
         """
 
     def infer(self, layers: Sequence[IntegerLayer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
-        """Run integer layers on samples, which are dealt to the nodes in runs of equal length.
+        """Run integer layers on samples, in a run of equal length on each node.
 
         Layers go to a buffer of each node's weight memory, and all else to a buffer of its gradient memory; the
         contents of both are lost. If there is no room for all samples of a node, several commands run.
@@ -386,8 +386,7 @@ class Programs(Protocol):
         model : int
             Number of the program, which :meth:`run` names.
         changes : bool
-            Whether to send only what differs from the programs that this ring has loaded: a queue of a node that has
-            its commands keeps them.
+            Whether to send only the queues that differ from the programs that this ring has loaded.
 
         Raises
         ------
@@ -396,7 +395,7 @@ class Programs(Protocol):
         ProgramRunningError
             A program runs.
         ValueError
-            Commands wait for other nodes, which cannot tell, or whose programs have other lengths; or a program has
+            Commands wait for other nodes without control words, or with programs of other lengths; or a program has
             more queues than nodes with several of them.
         PlanError
             A program runs a list that is not of the memory plan; nothing is loaded then.
