@@ -11,8 +11,8 @@ from host.driver.buffers import Allocator, Buffer, Buffers, Where, place
 from host.driver.codebooks import codebook_words
 from host.driver.devices import Devices
 from host.driver.memory import Allocation
-from host.driver.protocols import Memory
 from host.driver.ring_partition import RingPartition
+from host.driver.vector_protocols import Memory
 from host.driver.words import Vector
 
 __all__ = ["RingMemory"]

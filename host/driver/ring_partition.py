@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from hdl.ring.topology import RingTopology
 from host.driver.devices import Devices
-from host.driver.protocols import Partition
+from host.driver.vector_protocols import Partition
 from sim.golden.ring import block_indices, largest_block
 
 __all__ = ["RingPartition"]

@@ -13,7 +13,7 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer, Buffers
 from host.driver.memory import Allocation
-from host.driver.protocols import VectorRing
+from host.driver.vector_protocols import VectorRing
 from host.jobs.model import Places
 
 __all__ = ["Slot", "Slots", "largest_part", "parts_of"]

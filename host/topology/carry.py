@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.memory import Allocation
-from host.driver.protocols import VectorRing
+from host.driver.vector_protocols import VectorRing
 from host.driver.words import Vector
 from host.topology.grid import Plan
 from host.topology.owners import Handover, hand_over, moved, owners

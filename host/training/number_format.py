@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.protocols import VectorRing
+from host.driver.vector_protocols import VectorRing
 from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.optimizers import SGD, Optimizer

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.diagnosis import RingError
-from host.driver.protocols import Memory
+from host.driver.vector_protocols import Memory
 from host.training.golden_run import Reference
 from host.training.record import TrainingConfig
 

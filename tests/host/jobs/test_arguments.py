@@ -41,6 +41,7 @@ class Nodes:
     """Nodes that have room, and do nothing."""
 
     nodes, weight_codec, has_residual = 2, "raw", False
+    memory = formats = property(lambda self: self)
 
     def allocate(self, allocation):
         return Buffers()
