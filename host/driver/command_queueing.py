@@ -65,7 +65,7 @@ class CommandQueueing(Commands):
         return first
 
     def begin_epoch(self) -> None:
-        """Number the next epoch: it distinguishes packets that are left on the ring from those of later commands."""
+        """Number the next epoch, which distinguishes packets that are left on the ring from later ones."""
         self._epoch = (self._epoch + 1) % 256
 
     def knows(self, operation: Operation) -> bool:
@@ -114,14 +114,14 @@ class CommandQueueing(Commands):
     def _collect(self) -> None:
         """Take the events of the oldest command. A collective may take any time while words move on the ring.
 
-        A failure is explained as soon as all commands queued behind it have ended: while they move words on the
-        ring, missing words cannot be counted.
+        A failure is explained as soon as all later commands have ended: while they move words on the ring, missing
+        words cannot be counted.
         """
         pending = self._queued[0]
         moved = -1
         while missing := [rank for rank in pending.commands if rank not in pending.events]:
-            found = self._devices.ask(lambda rank, device: device.submit_pop_event(pending.patience), missing)
-            for rank, event in zip(missing, found, strict=True):
+            events = self._devices.ask(lambda rank, device: device.submit_pop_event(pending.patience), missing)
+            for rank, event in zip(missing, events, strict=True):
                 if event is not None:
                     self._owner(event, rank).events[rank] = event
             if all(rank in pending.events for rank in missing) or not pending.on_ring:
@@ -154,8 +154,7 @@ class CommandQueueing(Commands):
         conclude : callable
             Makes the result of a command that ended well on every node.
         fields : sequence of dict
-            Further fields of each node's command, in order of rank; rank and size are those of this ring, unless
-            they are among them.
+            Further fields of each node's command, in order of rank, which may replace its rank and size.
         explain : callable, optional
             Makes the error of a command that failed; by default :meth:`diagnose`.
         """

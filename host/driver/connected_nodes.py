@@ -117,7 +117,7 @@ def _wait_for_time(devices: Devices) -> None:
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
         if not lacks:
             return
-        devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes so many cycles
+        devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes PERIOD cycles
     raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
                     f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
                     cause=lacks[0], events=[None] * len(devices))

@@ -66,7 +66,7 @@ class Devices(Sequence[Device]):
 
     @property
     def config(self) -> NodeConfig:
-        """Configuration of rank 0, for what is alike."""
+        """Configuration of rank 0, for parameters that are alike."""
         return self.configs[0]
 
     @property
@@ -75,7 +75,7 @@ class Devices(Sequence[Device]):
         return all(device.privileged for device in self._devices)
 
     def ask(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
-        """Ask all nodes, or those of some ranks, then wait for all answers."""
+        """Ask all nodes, or some ranks, then wait for all answers."""
         ranks = range(len(self)) if ranks is None else ranks
         pending = [submit(rank, self._devices[rank]) for rank in ranks]
         return [one.result() for one in pending]

@@ -9,7 +9,7 @@ __all__ = ["ALIKE", "Formats", "alike"]
 
 ALIKE = ("element", "segment", "weight_codec", "gradient_codec", "masters", "ingress_segments", "replay", "rounds",
          "queues", "one_owner", "slots", "interleaved", "jobs", "messages")
-"""Parameters that all nodes of a ring must have alike: those of packets, links, masters and programs."""
+"""Parameters of packets, links, master weights and programs, which all nodes of a ring must have alike."""
 
 
 def alike(configs: Sequence[NodeConfig], name: str) -> Any:

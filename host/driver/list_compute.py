@@ -19,13 +19,13 @@ __all__ = ["ListCompute", "PlannedLists"]
 
 
 class PlannedLists:
-    """Lists of a memory plan: once there is one, nodes run these and no others."""
+    """Lists of a memory plan: once there is one, nodes run only these."""
 
     def __init__(self) -> None:
         self._starts: frozenset[int] | None = None
 
     def set(self, starts: Iterable[int]) -> None:
-        """Allow the lists that start at these elements, and no others."""
+        """Allow only the lists that start at these elements."""
         self._starts = frozenset(starts)
 
     def check(self, lists: Iterable[int]) -> None:
@@ -40,7 +40,7 @@ class ListCompute(Compute):
     """Lists of layers on nodes that compute.
 
     Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be its program. From then
-    on nodes run these lists and no others.
+    on nodes run only these lists.
 
     Parameters
     ----------

@@ -57,20 +57,20 @@ class NodeOperations(Operations):
             base = min(aligned(behind), room)
             lists = Buffer("weights", base, room - base)
         lists = place(lists, "weights")
-        regions = [plan(mine, lanes=device.config.lanes, elements=data.length, words=lists.length,
-                        element=device.config.element) for mine, device in zip(jobs, self._devices, strict=True)]
+        regions = [plan(own, lanes=device.config.lanes, elements=data.length, words=lists.length,
+                        element=device.config.element) for own, device in zip(jobs, self._devices, strict=True)]
         self._settings.write_registers(
             {"MASK_ALTERNATIVE": self._number_of("Alternative", alternative, -(1 << 15), 1 << 15)})
-        found: list[list[npt.NDArray[np.uint32]]] = [[] for _ in jobs]
+        contents: list[list[npt.NDArray[np.uint32]]] = [[] for _ in jobs]
         replaced, cycles = [0] * len(self._devices), 0
         passes = list(itertools.zip_longest(*regions))
         for step in passes:
             events, masked = self._mask(step, data.base, lists.base)
             for rank, event in events.items():
-                found[rank].append(masked[rank])
+                contents[rank].append(masked[rank])
                 replaced[rank] += event.detail
             cycles += max(event.cycles for event in events.values())
-        results = [unpack(mine, planned, words) for mine, planned, words in zip(jobs, regions, found, strict=True)]
+        results = [unpack(own, planned, words) for own, planned, words in zip(jobs, regions, contents, strict=True)]
         return MaskOutcome(results=results, replaced=replaced, cycles=cycles, commands=len(passes))
 
     def _mask(self, regions: Sequence[Region | None], data: int,

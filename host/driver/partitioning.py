@@ -22,7 +22,7 @@ __all__ = ["LEAST_GAIN", "Partitioning", "choose", "link_rates"]
 #: Smallest share of the cycles that another partition must save by its model, to be taken.
 LEAST_GAIN = 0.05
 
-#: Segments of the two broadcasts at a root, whose difference is free of what a command takes at its ends.
+#: Segments of the two broadcasts at a root, with a difference that is free of the cycles at the ends of a command.
 _SEGMENTS = 4, 12
 
 #: Costs of a word that differ by less are those of links that are alike.

@@ -1,4 +1,4 @@
-"""Commands that the nodes of a ring have been given, and their results."""
+"""Commands of the nodes of a ring, and their results."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class PendingCommand(Generic[T]):
-    """A command that nodes have been given, whose result is pending.
+    """A command with a pending result.
 
     Members
     -------

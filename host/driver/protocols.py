@@ -165,7 +165,7 @@ class Operations(Protocol):
             Value that replaces elements that a mask does not keep; an integer on int16 nodes.
         behind : int
             Number of elements at the start of the weight memory that stay; without ``lists``, job lists are written
-            behind them.
+            after them.
         data : Buffer, optional
             Buffer in gradients for the matrices; by default the whole memory.
         lists : Buffer, optional

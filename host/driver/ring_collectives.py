@@ -86,8 +86,8 @@ class RingCollectives(WeightUpdates, Collectives):
         return owner
 
     def submit_owned_update(self, where: Where) -> PendingCommand[Outcome]:
-        """Queue the update of each block at its owner alone, with the gradients that its memory holds: the sums that
-        reduce-scatters of the vector, or of all its parts, have left there.
+        """Queue the update of each block at its owner, with the gradients in its memory, which are the sums of
+        reduce-scatters of the vector, or of all its parts.
 
         An all-gather then brings the new weights to all nodes. The three operations together are a fused update, bit
         for bit.
@@ -98,7 +98,7 @@ class RingCollectives(WeightUpdates, Collectives):
         parts = self._parts(Operation.FUSED_UPDATE, where, None)
         fields = []
         for rank, owned in enumerate(self._partition.owned(parts["weights"].length)):
-            # Each block begins with the group of its own number, and its groups lie as many apart as there are nodes.
+            # Each block begins with the group of its own number, and its groups are one per round of all nodes.
             first = GROUP * self._partition.block_of(rank) if len(owned) else 0
             bases = {REGION_BASES[part]: buffer.base + (0 if part == "state" else first)
                      for part, buffer in parts.items()}
@@ -117,7 +117,7 @@ class RingCollectives(WeightUpdates, Collectives):
         return parts
 
     def _state_offset(self, groups: int) -> int:
-        """Words of state, or of masters, of so many groups, by the settings that were written last."""
+        """Words of state, or of master weights, of a number of groups, by the settings that were written last."""
         packed = self._settings.optimizer_field("packed_state")
         if groups and packed and self._formats.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
@@ -125,8 +125,8 @@ class RingCollectives(WeightUpdates, Collectives):
         return groups * int(GROUP // 2 if packed else GROUP)
 
     def _state_words(self, length: int, owner: int | None) -> int:
-        """Words of state, or of masters, that a node uses in a fused update of ``length`` elements, by the settings
-        that were written last."""
+        """Words of state, or of master weights, that a node uses in a fused update of ``length`` elements, by the
+        settings that were written last."""
         block = largest_block(length, self._commands.nodes) if owner is None else length
         if self._formats.has_master or "OPTIMIZER" not in self._settings.known:
             return block
@@ -139,7 +139,7 @@ class RingCollectives(WeightUpdates, Collectives):
         return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
 
     def owned_update(self, where: Where) -> Outcome:
-        """Update each block at its owner alone; see :meth:`submit_owned_update`."""
+        """Update each block at its owner; see :meth:`submit_owned_update`."""
         return self.submit_owned_update(where).result()
 
     def all_reduce(self, where: Where, *, owner: int | None = None) -> Outcome:

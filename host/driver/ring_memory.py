@@ -114,7 +114,7 @@ class RingMemory(Memory):
         self.write_space("codebook", [words] * len(self._devices))
         return len(self._devices) * len(words)
 
-    # Vectors whose blocks lie each on the node that owns it.
+    # Vectors with each block on the node that owns it.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
         self._write_blocks(self._masters(), self._to_owners(weights), where)
@@ -156,7 +156,7 @@ class RingMemory(Memory):
             self.write_master(masters, buffers)
 
     def _check_state(self, root: int, where: Where, *, packed_state: bool) -> None:
-        """Raise ``ValueError`` unless a node has room for the state and the masters of all elements."""
+        """Raise ``ValueError`` unless a node has room for the state and the master weights of all elements."""
         planes = any(config.state_planes for config in self._devices.configs)
         if not planes and not self._formats.has_master:
             return
@@ -172,7 +172,7 @@ class RingMemory(Memory):
         return [vector[owned] for owned in self._partition.owned(len(vector))]
 
     def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> Vector:
-        """Vector of which each rank has its own block."""
+        """Vector from the block of each rank."""
         length, base = _length(where), place(where, "state").base
         owned = self._partition.owned(length)
         blocks = self._devices.read_space(space, base, {rank: _words(len(index), packed_state)
@@ -239,7 +239,7 @@ class RingMemory(Memory):
 
 
 def _length(where: Where) -> int:
-    """Elements of the vector; a buffer of state alone does not give their number."""
+    """Elements of the vector; a buffer of state does not give their number."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

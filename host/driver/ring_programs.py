@@ -60,7 +60,7 @@ class RingPrograms(Programs):
         self._on_ring = {one.code for config in devices.configs for one in operations(config) if one.on_ring}
 
     def _next_run(self) -> int:
-        """Number of the next run, another one than that of the latest run of any node; 0 without control words."""
+        """Number of the next run, not that of the latest run of any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
         latest = {int(device.latest_run) for device in self._devices}
@@ -82,7 +82,7 @@ class RingPrograms(Programs):
 
     @property
     def next_set(self) -> int | None:
-        """Set behind the latest run, which an edit must name, in nodes with two banks; None if there was no run."""
+        """Set after the latest run, which an edit must name, in nodes with two banks; None if there was no run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
@@ -95,7 +95,7 @@ class RingPrograms(Programs):
         self._next_set = number
 
     def _turn(self, first: int) -> None:
-        """Take the staged programs for those of nodes, if their set begins."""
+        """Take the staged programs for the loaded ones, if their set begins."""
         if self._staged is not None and self._staged.set == first:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
@@ -182,7 +182,7 @@ class RingPrograms(Programs):
         Raises
         ------
         DeviceError
-            A node refuses the edit; it is taken back on the others then.
+            A node refuses the edit; it is taken back on all nodes then.
         """
         staged = self._staged
         if staged is None:
@@ -203,19 +203,19 @@ class RingPrograms(Programs):
         staged.set = self._next_set = set
 
     def run(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
-                     on_event: Callable[[int, Event], None] = lambda rank, event: None,
-                     over: Callable[[], bool] = lambda: False) -> Passes:
+            on_event: Callable[[int, Event], None] = lambda rank, event: None,
+            over: Callable[[], bool] = lambda: False) -> Passes:
         if self._config.queues == 1:
             return self.send(passes)
         self._commands.wait()
         since = self._pointers() if traced else []
         collective = self._commands.take_numbers(passes * collectives)
-        found = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
-                          on_event=on_event, over=over)
-        events = [list(itertools.chain(*queues)) for queues in found]
-        failed = [next((event for event in mine if event.status != EventStatus.OK), None) for mine in events]
+        queues = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
+                           on_event=on_event, over=over)
+        events = [list(itertools.chain(*own)) for own in queues]
+        failed = [next((event for event in own if event.status != EventStatus.OK), None) for own in events]
         counts = [passes * sum(map(len, program)) for program in self._programs]
-        short = any(len(mine) < count for mine, count in zip(events, counts, strict=True))
+        short = any(len(own) < count for own, count in zip(events, counts, strict=True))
         if any(failed) or (short and not over()):
             self._fail(events, failed, counts)
         traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=traced)]
@@ -230,9 +230,9 @@ class RingPrograms(Programs):
              patience: int | None = None,
              on_event: Callable[[int, Event], None] = lambda rank, event: None,
              over: Callable[[], bool] = lambda: False) -> list[list[list[Event]]]:
-        """Run the programs that nodes with two queues have loaded, and take their events, whatever they say.
+        """Run the programs that nodes with two queues have loaded, and take their events, of failures as well.
 
-        Events are taken of all nodes in turn, since a node that has no place for another event makes the others wait.
+        Events are taken of all nodes in turn, since a node without room for another event makes all nodes wait.
         Where nodes are in step, each look waits for an event of every node. Where they have different numbers of
         commands, or do not wait for each other's gradients, a look is short, so that a node without an event does not
         delay the events of other nodes.
@@ -311,8 +311,8 @@ class RingPrograms(Programs):
         Of a node that gave all its events, the last one speaks for it; one that gave less, and none of an error, has
         not ended its program.
         """
-        speaking = [bad or (mine[-1] if len(mine) == count and mine else None)
-                    for mine, bad, count in zip(events, failed, counts, strict=True)]
+        speaking = [bad or (own[-1] if len(own) == count and own else None)
+                    for own, bad, count in zip(events, failed, counts, strict=True)]
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
         named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
         operation = next(named, Operation.QUIESCE)
@@ -324,7 +324,7 @@ class RingPrograms(Programs):
         Raises
         ------
         RingError
-            A command failed on at least one node; those behind it were carried out.
+            A command failed on at least one node; later ones were carried out.
         """
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
@@ -368,7 +368,7 @@ def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:
 def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:
     """Outcome of a run that has ended well on every node."""
     def flagged(flag: EventFlag) -> tuple[int, ...]:
-        return tuple(rank for rank, mine in enumerate(events) if any(flag in event.flags for event in mine))
+        return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
     # A record of a later time may come first, since two in one cycle wait for each other; times wrap.
     cycles = []
@@ -376,6 +376,6 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
         cycles.append(max(times, default=0) - min(times, default=0))
     if not traces:
-        cycles = [sum(event.cycles for event in mine) for mine in events]
+        cycles = [sum(event.cycles for event in own) for own in events]
     return Outcome(cycles=max(cycles), local_nan=flagged(EventFlag.LOCAL_NAN),
                    not_finite=flagged(EventFlag.NOT_FINITE))

@@ -37,7 +37,7 @@ class RingSettings(SettingRegisters):
     def write_registers(self, values: dict[str, int | float]) -> None:
         """Write the values of registers that differ from the known ones."""
         written = {**self._known, **values}
-        # Text tells -0.0 from 0.0.
+        # Text distinguishes -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
         self._known = {}  # unknown while writes are under way, and after one that fails
         pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]

@@ -41,7 +41,7 @@ class Staged:
 
 
 def commands_of(program: NodeProgram, queue: int) -> list[Command]:
-    """Commands of a queue, of which a program may have fewer than a node."""
+    """Commands of a queue; a program may have fewer queues than a node."""
     return list(program[queue]) if queue < len(program) else []
 
 
@@ -56,17 +56,17 @@ def end_slot(device: Device, program: NodeProgram) -> int:
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
-    """Digest of loads of all queues for the idle bank of a node, and of those that took back an edit."""
-    found, queues = 0, int(device.config.queues)
+    """Digest of loads of all queues for the idle bank of a node, and of loads that took back an edit."""
+    value, queues = 0, int(device.config.queues)
     for queue in range(queues):
-        found = _header(found, staged, queue=queue)
+        value = _header(value, staged, queue=queue)
         for command in named(device, program, queue):
-            found = zlib.crc32(command.words().tobytes(), found)
+            value = zlib.crc32(command.words().tobytes(), value)
     for _ in range(staged.comparisons):
-        found = _header(found, staged, queue=queues - 1, slot=end_slot(device, program))
-    return found
+        value = _header(value, staged, queue=queues - 1, slot=end_slot(device, program))
+    return value
 
 
 def _header(before: int, staged: Staged, **fields: int) -> int:
-    """Digest behind the header of a load."""
+    """Digest after the header of a load."""
     return zlib.crc32(pack(_HEADER, {**fields, "idle": 1, "model": staged.model}, "Program's").tobytes(), before)

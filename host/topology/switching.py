@@ -74,7 +74,7 @@ class GridNodes(ConnectedNodes):
     Parameters
     ----------
     devices : sequence of Device
-        Nodes in the order of their numbers, joined as :mod:`host.topology.grid` says.
+        Nodes in the order of their numbers, joined as in :mod:`host.topology.grid`.
     rows, columns : int
     timeout : int
         Cycles without a word on a node's links after which it abandons a command.
@@ -90,7 +90,7 @@ class GridNodes(ConnectedNodes):
 
     @property
     def grid(self) -> Topology:
-        """The whole grid, of which nothing is disabled."""
+        """The whole grid, with all parts enabled."""
         return self._grid
 
     def switch(self, plan: Plan) -> None:
@@ -103,7 +103,7 @@ class GridNodes(ConnectedNodes):
         Raises
         ------
         RingError
-            A packet is still under way at a node, which has changed nothing; others may have.
+            A packet is still under way at a node, which has changed nothing; other nodes may have.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -235,10 +235,10 @@ class GridCollectives(WeightUpdates):
         for row, _ in self._seats:
             assert row is not None
             block = (row.rank + 1) % row.size
-            mine = len(block_indices(length, row.size)[block])
-            first = GROUP * block if mine else 0
+            count = len(block_indices(length, row.size)[block])
+            first = GROUP * block if count else 0
             columns.append({"gradient_base": gradients.base + first, "weight_base": weights.base + first,
-                            "state_base": state, "length": mine, "stride": row.size})
+                            "state_base": state, "length": count, "stride": row.size})
         rows = [{"gradient_base": gradients.base, "length": length}] * len(self._seats)
         gather = [{"weight_base": weights.base, "length": length}] * len(self._seats)
         return (self.submit(Operation.REDUCE_SCATTER, rows, ring=0),
@@ -246,7 +246,7 @@ class GridCollectives(WeightUpdates):
                 self.submit(Operation.ALL_GATHER, gather, ring=0))
 
     def fused_update(self, where: Where) -> Outcome:
-        """Update in two dimensions. The cycles are those of the three commands."""
+        """Update in two dimensions. The cycles are the sum of the three commands."""
         outcomes: list[Outcome] = self._commands.wait(*self.submit_fused_update(where))
         return Outcome(cycles=sum(outcome.cycles for outcome in outcomes),
                        local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
@@ -256,7 +256,7 @@ class GridCollectives(WeightUpdates):
 class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
-    Vectors, state and master weights are written and read as those of a ring are. Rows of vectors are those of the
+    Vectors, state and master weights are written and read as in a ring. Rows of vectors are those of the
     enabled nodes in the order of their numbers. Programs, quorum updates and lists of layers need one flat ring.
 
     Parameters
