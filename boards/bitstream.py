@@ -36,6 +36,7 @@ from boards.tools import (
 )
 from boards.top import Top
 from hdl.board import BoardTop
+from hdl.config.forms import as_dict
 from hdl.ring.ports import link_signature, wires_per_link
 from sim import json_files
 from sim.verilated import toolchain
@@ -147,7 +148,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         "tools": tools.versions,
         "nodes": config.nodes,
         "wires_per_link": list(wires_per_link(link_signature(config.node))),
-        "configuration": dataclasses.asdict(config.node),
+        "configuration": as_dict(config.node),
         "configuration_hash": config.node.hash,
         "baud": config.baud,
         **wired.family.count(statistic["design"]["num_cells_by_type"]),

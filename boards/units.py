@@ -16,6 +16,26 @@ from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
 from hdl.compute.operands import OPERANDS
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Credits,
+    Grid,
+    Int16Config,
+    JobSlots,
+    NodeConfig,
+    Peer,
+    Programs,
+    Quantization,
+    Replay,
+    RootReduce,
+    ServerConfig,
+    ServerMemories,
+    Slots,
+    Tenants,
+    Throttles,
+)
+from hdl.config.forms import with_options
 from hdl.ring.link import LinkSignature
 from hdl.ring.slots.job_table import JobFrame
 
@@ -24,7 +44,11 @@ __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit that can be placed alone: a component class and the parameters it is measured with by default."""
+    """A unit that can be placed alone: a component class and the parameters it is measured with by default.
+
+    Of a unit that takes the configuration of a node, ``config`` is the only parameter, and options are those of
+    :func:`hdl.config.forms.with_options`.
+    """
 
     target: str
     parameters: dict
@@ -36,14 +60,13 @@ class Unit:
             factory = getattr(importlib.import_module(module_name), class_name)
         except (ImportError, AttributeError) as error:
             raise SynthesisError(f"{self.target} is not there: {error}") from error
-        parameters = {**self.parameters, **options}
         if "config" in inspect.signature(factory).parameters:
-            from hdl.config import NodeConfig
             from hdl.engines import operations
-            arguments = {"config": NodeConfig(**parameters)}
+            arguments = {"config": with_options(self.parameters.get("config", NodeConfig()), options)}
             if "operations" in inspect.signature(factory).parameters:
                 arguments["operations"] = operations(arguments["config"])
             return factory, arguments
+        parameters = {**self.parameters, **options}
         unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
         if unknown:
             raise SynthesisError(choice_error(f"Option of {class_name}", inspect.signature(factory).parameters,
@@ -100,27 +123,25 @@ def gradient_codec(*, codec, lanes):
 
 def control_hub():
     """Dispatch of the control words of a node."""
-    from hdl.config import NodeConfig
     from hdl.ring.control_words import units
     from hdl.ring.replay.control_hub import ControlHub
-    return ControlHub(takes=[unit.takes for unit in units(NodeConfig(queues=2, replay=True))])
+    return ControlHub(takes=[unit.takes for unit in units(NodeConfig(link=Replay(), programs=Programs()))])
 
 
 def command_queues(*, queues, replay=False, banks=1):
     """Command queue of a node with several queues; with replay it has waits for other nodes."""
-    from hdl.config import NodeConfig
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
-    config = NodeConfig(queues=queues, replay=bool(replay), program_banks=banks)
-    return CommandQueue(config=config, queues=queues, operations=operations(config))
+    config = NodeConfig(link=Replay() if replay else Credits(),
+                        programs=Programs(banks=banks, move_queue=queues == 3))
+    return CommandQueue(config=config, operations=operations(config))
 
 
 def command_checkers(*, queues):
     """Checker of the commands of a node with several queues."""
-    from hdl.config import NodeConfig
     from hdl.control.command_checker import CommandChecker
     from hdl.engines import operations
-    config = NodeConfig(queues=queues)
+    config = NodeConfig(programs=Programs(move_queue=queues == 3))
     return CommandChecker(config=config, queues=queues, operations=operations(config))
 
 
@@ -162,7 +183,7 @@ def far_memories(*, config):
     """Weights and state of a server in its far memory, with the ports of its collective engine."""
     from hdl.far.memories import FarMemories
     writers = {name: 2 if name == "weights" else 1 for name in config.far_bases}
-    owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.tenants > 1 else None
+    owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.has(Tenants) else None
     return FarMemories(config=config, readers=dict.fromkeys(config.far_bases, (0,)), writers=writers, owners=owners)
 
 
@@ -223,15 +244,17 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
     return Unit(targets[unit], parameters)
 
 
+def _of_node(target, **sections):
+    return Unit(target, {"config": NodeConfig(**sections)})
+
+
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
 
-#: A node with rounds.
-_SLOTS = {"replay": True, "queues": 2, "slots": True}
-_ROUNDS = {"queues": 2, "replay": True, "stand_in": True, "rounds": True}
-
-#: The iCEBreaker's.
-_REDUCED = {"element": "int16", "lanes": 1, "segment": 32, "gradient_words": 16384, "weight_words": 16384,
-            "state_words": 32, "state_planes": 0, "nodes_max": 1}
+#: Nodes with slots, with a quorum, and of the iCEBreaker.
+_SLOTS = {"config": NodeConfig(link=Slots(), programs=Programs())}
+_MESSAGES = {"config": NodeConfig(link=Slots(messages=True), programs=Programs())}
+_ROUNDS = {"config": NodeConfig(link=Replay(), programs=Programs(), stub=ComputeStub(quorum=True))}
+_INT16 = {"config": Int16Config()}
 
 UNITS = {
     "stream.skid_buffer": Unit("hdl.streams.stream:SkidBuffer", _words()),
@@ -330,7 +353,7 @@ UNITS = {
     "quantization.float_offset": Unit("hdl.baselines.float_offset:FloatOffset", {"lanes": 16}),
     "quantization.float_scale": Unit("hdl.baselines.float_offset:FloatOffset", {
         "lanes": 16, "offset": False}),
-    "quantization.engine": Unit("hdl.quantization.engine:InferenceEngine", {"quantization": True}),
+    "quantization.engine": _of_node("hdl.quantization.engine:InferenceEngine", features=(Quantization(),)),
     "throttle": Unit("hdl.throttle:Throttle", {}),
     "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
@@ -344,11 +367,11 @@ UNITS = {
     "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
     "ring.control_transmitter": Unit("hdl.ring.replay.control_transmitter:ControlTransmitter", {"window": 31}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
-    "ring.link_ends.throttles": Unit("hdl.ring.link_ends:LinkEnds", {"throttles": True}),
-    "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
+    "ring.link_ends.throttles": _of_node("hdl.ring.link_ends:LinkEnds", features=(Throttles(),)),
+    "ring.link_ends.replay": _of_node("hdl.ring.link_ends:LinkEnds", link=Replay()),
     "ring.link_switch": Unit("hdl.ring.switch:LinkSwitch", {"signature": LinkSignature()}),
-    "ring.switched_link": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2}),
-    "ring.switched_link.replay": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2, "replay": True}),
+    "ring.switched_link": _of_node("hdl.ring.switched_link:SwitchedLink", topology=Grid()),
+    "ring.switched_link.replay": _of_node("hdl.ring.switched_link:SwitchedLink", topology=Grid(), link=Replay()),
     "ring.wire_delay": Unit("hdl.ring.wire_delay:WireDelay", {"signature": LinkSignature()}),
     "ring.slots.clock": Unit("hdl.ring.slots.clock:Clock", {}),
     "ring.slots.departures": Unit("hdl.ring.slots.clock:Departures", {}),
@@ -361,21 +384,21 @@ UNITS = {
     "ring.slots.job_table": Unit("hdl.ring.slots.job_table:JobTable", {"frame": JobFrame(longest=268)}),
     "ring.slots.job_rooms": Unit("hdl.ring.slots.job_rooms:RoomLaps", {}),
     "ring.slots.job_path": Unit("hdl.ring.slots.job_path:JobPath", {"depth": 512, "frame": JobFrame(longest=268)}),
-    "ring.slots.job_link": Unit("hdl.ring.slots.job_link:JobLink", {**_SLOTS, "jobs": 2}),
-    "ring.slots.all": Unit("boards.units:SlotsWithMessages", {**_SLOTS, "messages": True}),
-    "ring.slots.link.messages": Unit("hdl.ring.slots.link:SlotLink", {**_SLOTS, "messages": True}),
+    "ring.slots.job_link": _of_node("hdl.ring.slots.job_link:JobLink", link=JobSlots(), programs=Programs()),
+    "ring.slots.all": Unit("boards.units:SlotsWithMessages", _MESSAGES),
+    "ring.slots.link.messages": Unit("hdl.ring.slots.link:SlotLink", _MESSAGES),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),
     "ring.control_hub": Unit("boards.units:control_hub", {}),
-    "ring.control_words": Unit("hdl.ring.control_words:ControlWords", {"replay": True, "queues": 2}),
+    "ring.control_words": _of_node("hdl.ring.control_words:ControlWords", link=Replay(), programs=Programs()),
     "ring.walk": Unit("hdl.ring.order:Walk", {"elements": 16384, "segment": 256}),
     "ring.walk.late": Unit("hdl.ring.order:Walk", {"elements": 16384, "segment": 256, "chained": True, "lags": True}),
     "ring.walk.interleaved": Unit("hdl.ring.interleaved:InterleavedWalk", {"elements": 16384, "segment": 256}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
-    "ring.collective.one_owner": Unit("hdl.ring.collective:CollectiveEngine", {"one_owner": True}),
-    "ring.collective.interleaved": Unit("hdl.ring.collective:CollectiveEngine", {"interleaved": True}),
+    "ring.collective.one_owner": _of_node("hdl.ring.collective:CollectiveEngine", role=RootReduce()),
+    "ring.collective.interleaved": _of_node("hdl.ring.collective:CollectiveEngine", role=Peer(interleaved=True)),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
     "serial.uart_transmitter": Unit("hdl.serial.uart:UartTransmitter", _SERIAL),
     "serial.frame_receiver": Unit("hdl.serial.frame:FrameReceiver", {}),
@@ -399,28 +422,28 @@ UNITS = {
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "control.latched_settings": Unit("hdl.control.latched_settings:LatchedSettings", {}),
-    "compute.engine": Unit("hdl.compute.engine:ComputeEngine", {"compute": 4}),
-    "compute.engine.row_owners": Unit("hdl.compute.engine:ComputeEngine", {"compute": 4, "row_owners": True}),
+    "compute.engine": _of_node("hdl.compute.engine:ComputeEngine", compute=Compute()),
+    "compute.engine.row_owners": _of_node("hdl.compute.engine:ComputeEngine", compute=Compute(buffer_tags=True)),
     "compute.lists": Unit("hdl.compute.list_runner:ListRunner", {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.row_owners": Unit("hdl.compute.row_owners:RowOwners", {"rows": 2048}),
-    "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
+    "compute.stand_in": _of_node("hdl.compute.stand_in:StandIn", stub=ComputeStub()),
     "far.memories": Unit("boards.units:far_memories", {
-        "role": "server", "far_words": 1 << 20, "masking": False, "error_feedback": False}),
+        "config": ServerConfig(memories=ServerMemories(far=1 << 20))}),
     "far.guard": Unit("hdl.far.guard:FarGuard", {"rows": 1 << 18, "lanes": 4, "outstanding": 32}),
-    "far.mover": Unit("hdl.far.mover:Mover", {"compute": 4, "queues": 3, "far_words": 1 << 20}),
+    "far.mover": _of_node("hdl.far.mover:Mover", programs=Programs(move_queue=True), compute=Compute(far=1 << 20)),
     "rounds.keeper": Unit("hdl.rounds.keeper:RoundKeeper", {}),
     "rounds.closer": Unit("hdl.rounds.closer:RoundCloser", {}),
     "rounds.weighting": Unit("hdl.rounds.weighting:Weighting", {}),
     "rounds.fold": Unit("hdl.rounds.fold:Fold", _ROUNDS),
     "rounds.engine": Unit("hdl.rounds.engine:RoundEngine", _ROUNDS),
     "node": Unit("hdl.node:Node", {}),
-    "node.replay": Unit("hdl.node:Node", {"replay": True}),
-    "node.control_words": Unit("hdl.node:Node", {"replay": True, "queues": 2}),
+    "node.replay": _of_node("hdl.node:Node", link=Replay()),
+    "node.control_words": _of_node("hdl.node:Node", link=Replay(), programs=Programs()),
     "node.slots": Unit("hdl.node:Node", _SLOTS),
-    "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
-    "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),
-    "reduced.masker": Unit("hdl.int16_node.masking:Masker", _REDUCED),
-    "reduced.node": Unit("hdl.int16_node.node:Int16Node", _REDUCED),
+    "int16.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _INT16),
+    "int16.engine": Unit("hdl.int16_node.engine:Engine", _INT16),
+    "int16.masker": Unit("hdl.int16_node.masking:Masker", _INT16),
+    "int16.node": Unit("hdl.int16_node.node:Int16Node", _INT16),
 }

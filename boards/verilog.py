@@ -6,7 +6,6 @@ Run as ``make verilog UNIT=compression.zero_value.encoder``, or ``python -m boar
 """
 
 import argparse
-import dataclasses
 import inspect
 import os
 import re
@@ -22,6 +21,7 @@ from boards.tools import SynthesisError, prepare, save
 from boards.units import UNITS
 from boards.verilog_lint import lint, primitives, top_module
 from hdl.choices import choice_error
+from hdl.config.forms import as_options
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, Port, convert
 
@@ -154,7 +154,7 @@ def _parameters(factory, arguments: dict) -> str:
     pairs = {}
     for name, value in bound.arguments.items():
         if name == "config":
-            pairs.update({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+            pairs.update(as_options(value))
         elif name not in ("engines", "operations"):  # these follow from the configuration
             pairs[name] = value
     return ", ".join(f"{name}={value!r}" for name, value in pairs.items())
@@ -177,8 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.add_argument("--list", action="store_true", help="show the names of all units")
     parser.add_argument("--lanes", type=int, help="short for --set lanes=LANES")
     parser.add_argument("--set", type=_option, nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-                        dest="options", help="parameters of the unit, or of NodeConfig where it takes one: numbers, "
-                                             "names, True or False")
+                        dest="options", help="parameters of the unit, or options of a node where it takes one, such "
+                                             "as link.ingress=5: numbers, names, True or False")
     values = parser.parse_args(arguments)
     options = dict(values.options)
     if values.lanes is not None:

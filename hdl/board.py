@@ -7,7 +7,19 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Configuration,
+    Credits,
+    Int16Config,
+    Memories,
+    NodeConfig,
+    Optimizer,
+    Programs,
+    SingleRing,
+    Tenants,
+)
 from hdl.int16_node.node import Int16Node
 from hdl.node import Node
 from hdl.ring.ports import joined, ports_of
@@ -21,8 +33,8 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """Build the node of a configuration: an :class:`Int16Node` if its element is int16, else a :class:`Node`."""
-    return Int16Node(config) if config.reduced else Node(config)
+    """Build the node of a configuration: an :class:`Int16Node` of an :class:`Int16Config`, else a :class:`Node`."""
+    return Int16Node(config) if config.is_int16 else Node(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,15 +43,15 @@ class BoardConfig:
 
     Parameters
     ----------
-    node : NodeConfig
+    node : Configuration
         Configuration of every node.
     nodes : int
-        Nodes in the ring on the chip: 1 to 16, and at most the node's ``nodes_max``.
+        Nodes in the ring on the chip: 1 to 16, and at most the node's ``topology.max_nodes``.
     clock, baud : int
         Cycles of the nodes and bits of the serial link per second; at least four cycles per bit.
     """
 
-    node: NodeConfig
+    node: Configuration
     nodes: int = 1
     clock: int
     baud: int = 3_000_000
@@ -51,29 +63,28 @@ class BoardConfig:
 
 #: Small and quick to build and simulate; enough for digits without a hidden layer, by SGD or momentum.
 _SMALL = NodeConfig(
-    lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
-    ingress_segments=2, masking=False, error_feedback=False, nodes_max=4)
+    lanes=1, segment=32, topology=SingleRing(max_nodes=4),
+    memories=Memories(gradient=672, weight=672, state=672, planes=1), masking=False, sparsify=False,
+    link=Credits(ingress=2))
 
 #: 16-bit integers, with the memories of an iCE40 UP.
-_REDUCED = NodeConfig(
-    element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0,
-    nodes_max=1)
+_INT16 = Int16Config()
 
 #: All rules, for digits without a hidden layer or with a small one, on a chip of 24,288 LUTs.
 _COMPACT = NodeConfig(
-    lanes=4, gradient_words=2048, weight_words=2048, state_words=2048, ingress_segments=2, update_interval=8,
-    masking=False, error_feedback=False, nodes_max=4)
+    topology=SingleRing(max_nodes=4), memories=Memories(gradient=2048, weight=2048, state=2048),
+    optimizer=Optimizer(interval=8), masking=False, sparsify=False, link=Credits(ingress=2))
 
 #: All rules, with memories for digits with a hidden layer, and programs of two queues.
-_FULL = dataclasses.replace(
-    _COMPACT, gradient_words=6144, weight_words=6144, state_words=4096, queues=2, stand_in=True)
+_FULL = _COMPACT.replace(
+    memories=Memories(gradient=6144, weight=6144, state=4096), programs=Programs(), stub=ComputeStub())
 
 #: The same node for two users who do not trust each other.
-_TENANTS = dataclasses.replace(_FULL, tenants=2)
+_TENANTS = _FULL.replace(features=(Tenants(),))
 
-#: `_FULL` with 16 multiply-adds per cycle in place of the stand-in. Alone it keeps the state of all parameters,
-#: and its activation memory holds 36 examples of digits with a hidden layer of 64.
-_COMPUTE = dataclasses.replace(_FULL, state_words=6144, stand_in=False, compute=4, activation_words=8192)
+#: `_FULL` with 16 multiply-adds per cycle in place of the compute stub. On its own it keeps the state of all
+#: parameters, and its activation memory holds 36 examples of digits with a hidden layer of 64.
+_COMPUTE = _FULL.replace(memories={"state": 6144}, stub=None, compute=Compute(rows=4, activations=8192))
 
 #: Configurations by the name of the board. The pins of each are in boards/boards.py.
 BOARDS = {
@@ -85,7 +96,7 @@ BOARDS = {
     "orangecrab-25f": BoardConfig(node=_COMPACT, clock=60_000_000),
     # The link shares its wires with a light and a button, whose circuits slow the edges.
     "colorlight-5a-75b": BoardConfig(node=_COMPACT, clock=62_500_000, baud=1_000_000),
-    "icebreaker": BoardConfig(node=_REDUCED, clock=24_000_000),
+    "icebreaker": BoardConfig(node=_INT16, clock=24_000_000),
 }
 
 
@@ -97,10 +108,10 @@ class BoardTop(wiring.Component):
 
     Parameters
     ----------
-    config : NodeConfig
+    config : Configuration
         Configuration of every node.
     nodes : int
-        Number of nodes, 1 to 16, and at most the configuration's ``nodes_max``.
+        Number of nodes, 1 to 16, and at most the configuration's ``topology.max_nodes``.
     clock, baud : int
         Cycles and bits per second; at least four cycles per bit.
     buffer_words, frame_words : int
@@ -130,8 +141,8 @@ class BoardTop(wiring.Component):
             topology = GridTopology(rows, columns)
             if topology.nodes != nodes:
                 raise ValueError(f"Nodes of a {rows} x {columns} grid must be {topology.nodes}, not {nodes!r}")
-            if config.ring_ports < 2:
-                raise ValueError(f"Nodes of a grid must have 2 ring ports, not {config.ring_ports}")
+            if config.topology.ports < 2:
+                raise ValueError(f"Topology of nodes of a grid must be Grid(), not {config.topology!r}")
         self._wiring = ([((node, 0), (end, 0)) for node, end in RingTopology(nodes).links] if grid is None
                         else topology.wiring)
         if not isinstance(flash, int) or flash < 1:

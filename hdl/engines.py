@@ -19,7 +19,7 @@ _DESCRIPTIONS = (ring.describe, rounds.describe, masking.describe, quantization.
 
 def engines(config):
     """Descriptions of the engines that a node of this configuration has."""
-    if config.reduced:
+    if config.is_int16:
         return int16_node.describe(config)
     described = (describe(config) for describe in _DESCRIPTIONS)
     return tuple(engine for engine in described if engine is not None)

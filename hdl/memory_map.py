@@ -126,17 +126,17 @@ def memory_map(config):
     codec needs them, the codebook where weights are coded by centroids, activations where there is a compute engine,
     scales where there are rounds, counts in a server with formats, and the trace where there are programs.
     """
-    planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
-              for plane in range(config.state_planes)]
+    planes = [(f"state_{plane}", config.memories.state, f"state plane {plane}", "state")
+              for plane in range(config.memories.planes)]
     return MemoryMap([
-        ("gradients", config.gradient_words, "gradient memory", "gradients"),
-        ("weights", config.weight_words, "weight memory", "weights"),
+        ("gradients", config.memories.gradient, "gradient memory", "gradients"),
+        ("weights", config.memories.weight, "weight memory", "weights"),
         *planes,
-        ("masters", config.state_words if config.has_master else 0, "master memory", "state"),
+        ("masters", config.memories.state if config.weights.has_master else 0, "master memory", "state"),
         ("codebook", config.codebook_words, "codebook memory", "codebook"),
-        ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
-        ("activations", config.activation_words if config.compute else 0, "activation memory", "activations"),
-        ("scales", SCALE_WORDS if config.rounds else 0, "table of scales", "scales"),
-        ("counts", COUNT_WORDS if config.fetch_formats and config.is_server else 0, "table of counts", "counts"),
+        ("residuals", config.memories.gradient if config.has_residual else 0, "residual memory", "gradients"),
+        ("activations", config.compute.activations if config.compute else 0, "activation memory", "activations"),
+        ("scales", SCALE_WORDS if config.has_quorum else 0, "table of scales", "scales"),
+        ("counts", COUNT_WORDS if config.serves_formats else 0, "table of counts", "counts"),
         ("trace", TRACE_WORDS if config.queues > 1 else 0, "trace", "trace"),
     ])

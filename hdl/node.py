@@ -24,6 +24,7 @@ from hdl.far.mover import OUTSTANDING
 from hdl.far.port import far_signature
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
+from hdl.node_features import Tenants, Throttles
 from hdl.ring.ports import port_members
 from hdl.ring.slots.access import MessageAccess
 from hdl.streams.stream import connect_stream
@@ -67,15 +68,15 @@ class Node(wiring.Component):
     """
 
     def __init__(self, config, engines=None):
-        if config.reduced:
-            raise ValueError(f"Element of a full node must be fp32, not {config.element!r}")
+        if config.is_int16:
+            raise ValueError(f"Configuration of a full node must be a NodeConfig or a ServerConfig, not {config!r}")
         self._config = config
         self._engines = tuple(engines_of(config) if engines is None else engines)
-        check_engines(self._engines, config.memories)
+        check_engines(self._engines, config.memory_map)
         super().__init__(
             {
                 **host_members(),
-                **port_members(config, config.ring_ports),
+                **port_members(config, config.topology.ports),
                 **({"far": Out(far_signature(config.far_words // config.lanes, config.lanes))}
                    if config.far_words else {}),
             }
@@ -91,32 +92,30 @@ class Node(wiring.Component):
         trace."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
-                     for space in self._config.memories if space.name != "trace")
+                     for space in self._config.memory_map if space.name != "trace")
 
     def elaborate(self, platform):
         m = Module()
         config = self._config
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
-        queue = CommandQueue(
-            config=config, operations=operations_of(self._engines), queues=config.queues,
-            program_depth=config.program_depth)
-        if config.tenants > 1:
+        queue = CommandQueue(config=config, operations=operations_of(self._engines))
+        if config.has(Tenants):
             self._tenants(m, host_port, registers, queue)
         else:
             m.submodules.queue = queue
         units = [(engine, engine.make()) for engine in self._engines]
         for engine, unit in units:
             m.submodules[engine.name] = unit
-        if config.throttles:
+        if config.has(Throttles):
             m.submodules.memory_throttle = self._memory_throttle = Throttle()
             m.submodules.host_throttle = host_throttle = Throttle()
             m.d.comb += [self._memory_throttle.rate.eq(registers.throttle_memory),
                          host_throttle.rate.eq(registers.throttle_host)]
         m.submodules.access = access = HostAccess(
-            rows=tuple(space.words // config.lanes for space in config.memories), lanes=config.lanes,
+            rows=tuple(space.words // config.lanes for space in config.memory_map), lanes=config.lanes,
             late=bool(config.far_bases))
-        for space in config.memories:
+        for space in config.memory_map:
             if space.name == "trace":
                 read, write = (getattr(access, f"{kind}_{space.number}") for kind in ("read", "write"))
                 wiring.connect(m, host=read, trace=queue.trace)
@@ -146,16 +145,16 @@ class Node(wiring.Component):
         found = {name: at(unit, path) for engine, unit in units for name, path in engine.outputs.items()}
         version = found.get("weight_version", Const(0, 32))
         roots = {"optimizer": fields, "programs": queue.program_status if config.queues > 1 else {},
-                 "throttle_compute": _fields(registers, "THROTTLE_COMPUTE") if config.throttles else {}}
+                 "throttle_compute": _fields(registers, "THROTTLE_COMPUTE") if config.has(Throttles) else {}}
 
         def source(engine, path):
             """Signal that feeds an engine's input."""
             root, _, name = path.partition(".")
             if path in found and path not in engine.outputs:
                 return found[path]
-            if config.tenants > 1 and path == "tenant":
+            if config.has(Tenants) and path == "tenant":
                 return self._windows.tenancy.tenant
-            if config.tenants > 1 and path in ("link_reset", "timeout", "cut"):
+            if config.has(Tenants) and path in ("link_reset", "timeout", "cut"):
                 return self._ending(engine, path, registers)
             if root == "windows":
                 return self._windows.tenancy.windows[name]
@@ -168,13 +167,13 @@ class Node(wiring.Component):
             return version if root == "weight_version" else getattr(registers, root)
 
         host = self
-        if config.messages:
+        if config.link.messages:
             m.submodules.messages = host = MessageAccess()
             connect_stream(m, self.host_i, host.i)
             connect_stream(m, host.o, self.host_o)
             wiring.connect(m, ring=found["messages"], access=host.ring)
         connect_host_side(m, host, host_port=host_port, registers=registers, queue=queue, access=access,
-                          weight_version=version, enable=host_throttle.enable if config.throttles else None)
+                          weight_version=version, enable=host_throttle.enable if config.has(Throttles) else None)
         m.d.comb += [
             queue.rule.eq(fields["rule"]),
             queue.packed_state.eq(fields["packed_state"]),
@@ -199,7 +198,7 @@ class Node(wiring.Component):
         """Make the windows of tenants, and the watches over their commands. The queue begins anew with a tenant."""
         config, queues = self._config, range(self._config.queues)
         m.submodules.windows = self._windows = windows = WindowTable(config=config)
-        self._watches = [CommandWatch(gated=config.rounds) for _ in queues]
+        self._watches = [CommandWatch(gated=config.has_quorum) for _ in queues]
         self._strays = [[] for _ in queues]
         m.submodules.queue = ResetInserter(windows.changed)(queue)
         status = queue.queue_status
@@ -224,7 +223,7 @@ class Node(wiring.Component):
             m.submodules[f"watch_{n}"] = watch
             m.d.comb += [watch.started.eq(queue.start[n].valid & queue.start[n].ready),
                          watch.now.eq(budget.now), watch.deadline.eq(budget.deadline)]
-            if config.rounds:
+            if config.has_quorum:
                 m.d.comb += watch.offered.eq(queue.start[n].valid)
             connect_stream(m, watch.o, queue.completions[n])
 
@@ -248,18 +247,18 @@ class Node(wiring.Component):
     def _memory(self, m, space, units, access):
         """Make a memory with the ports of the engines in order of priority, and the host's port last."""
         lanes = self._config.lanes
-        guarded = self._config.tenants > 1
+        guarded = self._config.has(Tenants)
         readers, writers = _ports("read", space, units, access), _ports("write", space, units, access)
         watchers = [at(unit, engine.watches[space.name]) for engine, unit in units if space.name in engine.watches]
         m.submodules[space.name] = memory = LanedMemory(
             rows=space.words // lanes, lanes=lanes, readers=len(readers), writers=len(writers),
-            watched=bool(watchers), throttled=self._config.throttles,
+            watched=bool(watchers), throttled=self._config.has(Throttles),
             **({"owners": self._owners(space, units)} if guarded else {}))
         if guarded:
             m.d.comb += memory.window.eq(self._windows.tenancy.windows[space.name])
             for strays, stray in zip(self._strays, memory.strays, strict=False):
                 strays.append(stray)
-        if self._config.throttles:
+        if self._config.has(Throttles):
             m.d.comb += memory.enable.eq(self._memory_throttle.enable)
         for watcher in watchers:
             m.d.comb += [watcher.valid.eq(memory.written.valid), watcher.row.eq(memory.written.row)]
@@ -276,7 +275,7 @@ class Node(wiring.Component):
     def _far_memories(self, m, units, access, registers):
         """Make the memories that are in the far memory, with ports in the same order."""
         config = self._config
-        spaces = [config.memories[name] for name in config.far_bases]
+        spaces = [config.memory_map[name] for name in config.far_bases]
         reading = [(engine, unit) for engine, unit in units if engine.reads.keys() & config.far_bases.keys()]
         readers, writers = ({space.name: _ports(kind, space, units, access) for space in spaces}
                             for kind in ("read", "write"))
@@ -285,8 +284,8 @@ class Node(wiring.Component):
             readers={space.name: tuple(group for group, one in enumerate(reading)
                                        for _ in _engine_ports("read", space, [one])) for space in spaces},
             writers={name: len(ports) - 1 for name, ports in writers.items()},
-            owners={space.name: self._owners(space, units) for space in spaces} if config.tenants > 1 else None)
-        if config.tenants > 1:
+            owners={space.name: self._owners(space, units) for space in spaces} if config.has(Tenants) else None)
+        if config.has(Tenants):
             m.d.comb += [getattr(memories, f"{space.name}_window").eq(self._windows.tenancy.windows[space.name])
                          for space in spaces]
             for strays, stray in zip(self._strays, memories.strays, strict=False):
@@ -307,7 +306,7 @@ class Node(wiring.Component):
         """Port of the far memory for an engine, with a guard in between if there are tenants."""
         config = self._config
         moving = [engine for engine, _ in units if FAR in engine.links]
-        if config.tenants == 1 or not moving:
+        if not config.has(Tenants) or not moving:
             return wiring.flipped(self.far)
         m.submodules.far_guard = guard = FarGuard(
             rows=config.far_words // config.lanes, lanes=config.lanes, outstanding=OUTSTANDING)
@@ -320,7 +319,7 @@ class Node(wiring.Component):
     def _commands(self, m, queue, number, units):
         """Give each command of a queue to the engine that has its operation; only one of them runs."""
         start, completion = queue.start[number], queue.completions[number]
-        if self._config.tenants > 1:
+        if self._config.has(Tenants):
             watch = self._watches[number]
             m.d.comb += watch.stray.eq(Cat(self._strays[number]).any())
             completion = watch.i

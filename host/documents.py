@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Kind, Register
 from host.make.commands import option_table
+from host.node_page import node_page
 from host.system_rdl import system_rdl
 
 __all__ = ["check", "main", "register_map", "write"]
@@ -35,8 +36,8 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
   of `CONTROL` is written.
 - *setting*: read and write. A command uses the value that a setting has when the command starts.
 - *set*: a write sets those bits that are 1 in it, and the node clears them.
-- *restored*: the state of the node, which goes on from what is written on a node with `restorable`, and is read-only
-  on any other.
+- *restored*: the state of the node, which continues from what is written on a node with `SettableVersion`, and is
+  read-only on any other.
 
 The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
 `TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_PLACE` on in nodes with
@@ -76,7 +77,7 @@ def register_map() -> str:
     return _INTRODUCTION + "\n".join(lines) + "\n"
 
 
-_DOCUMENTS = {"docs/registers.md": register_map, "docs/registers.rdl": system_rdl,
+_DOCUMENTS = {"docs/node.md": node_page, "docs/registers.md": register_map, "docs/registers.rdl": system_rdl,
               "host/make/options.json": option_table}
 
 

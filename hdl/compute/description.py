@@ -4,13 +4,14 @@ from hdl.compute.engine import ComputeEngine
 from hdl.compute.stand_in import StandIn
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
+from hdl.node_features import Tenants, Throttles
 
 __all__ = ["describe_layers", "describe_stand_in"]
 
 
 def _throttle(config):
     """Input of an engine in a node with throttles."""
-    return {"throttle": "throttle_compute.engine"} if config.throttles else {}
+    return {"throttle": "throttle_compute.engine"} if config.has(Throttles) else {}
 
 
 def describe_stand_in(config):
@@ -18,7 +19,7 @@ def describe_stand_in(config):
 
     COMPUTE has staged gradients at ``state_base``, and puts them to ``gradient_base``, both in the gradient memory.
     """
-    if not config.stand_in:
+    if config.stub is None:
         return None
     return EngineDescription(
         name="stand_in",
@@ -36,7 +37,7 @@ def describe_layers(config):
 
     LAYERS has its list at ``weight_base`` in the activation memory; its length counts examples.
     """
-    if not config.compute:
+    if config.compute is None:
         return None
     return EngineDescription(
         name="compute",
@@ -45,7 +46,7 @@ def describe_layers(config):
             Extent(base="weight_base", memory="activations", reach=Reach.START),)),),
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},
         writes={"gradients": ("gradient_write",), "activations": ("activation_write",)},
-        watches={"activations": "activation_written"} if config.row_owners else {},
+        watches={"activations": "activation_written"} if config.compute.buffer_tags else {},
         inputs={"link_reset": "link_reset", "weight_version": "weight_version", **_throttle(config),
-                **({"window": "windows.activations"} if config.row_owners and config.tenants > 1 else {})},
+                **({"window": "windows.activations"} if config.compute.buffer_tags and config.has(Tenants) else {})},
     )

@@ -16,6 +16,7 @@ from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.guard import window_layout
 from hdl.memory import read_signature, write_signature, written_signature
+from hdl.node_features import Tenants, Throttles
 from hdl.streams.stream import connect_stream
 from hdl.throttle import RATE_BITS, Throttle
 
@@ -30,7 +31,7 @@ COLUMNS = 64
 
 def memory_words(config):
     """Elements of the memories that operands can be in, in the order of :class:`~hdl.compute.layer_list.Place`."""
-    return config.gradient_words, config.weight_words, config.activation_words
+    return config.memories.gradient, config.memories.weight, config.compute.activations
 
 
 def counts_layout():
@@ -79,10 +80,10 @@ class ComputeEngine(wiring.Component):
     """
 
     def __init__(self, *, config):
-        if not config.compute:
+        if config.compute is None:
             raise ValueError(f"Node must have rows of multiply-accumulate units, not {config!r}")
         self._config = config
-        lanes = config.lanes
+        lanes, compute = config.lanes, config.compute
         rows = {place: words // lanes for place, words in zip(
             (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS), memory_words(config), strict=True)}
         super().__init__({
@@ -96,44 +97,44 @@ class ComputeEngine(wiring.Component):
             "activation_read": Out(read_signature(rows[Place.ACTIVATIONS], lanes)),
             "gradient_write": Out(write_signature(rows[Place.GRADIENTS], lanes)),
             "activation_write": Out(write_signature(rows[Place.ACTIVATIONS], lanes)),
-            **({"activation_written": In(written_signature(rows[Place.ACTIVATIONS]))} if config.row_owners else {}),
-            **({"window": In(window_layout(config.activation_words))}
-               if config.row_owners and config.tenants > 1 else {}),
-            **({"throttle": In(RATE_BITS)} if config.throttles else {}),
+            **({"activation_written": In(written_signature(rows[Place.ACTIVATIONS]))} if compute.buffer_tags else {}),
+            **({"window": In(window_layout(compute.activations))}
+               if compute.buffer_tags and config.has(Tenants) else {}),
+            **({"throttle": In(RATE_BITS)} if config.has(Throttles) else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
-        config = self._config
+        config, compute = self._config, self._config.compute
         words = memory_words(config)
         m.submodules.runner = runner = CommandRunner(
-            failure=EventStatus.BAD_INSTRUCTION, other=EventStatus.READ_DEAD if config.row_owners else None,
-            most=1 + (1 << MULTIPLIED_BIT) if config.centroids else 1)
-        owner_bits = OWNER_BITS if config.row_owners else 0
+            failure=EventStatus.BAD_INSTRUCTION, other=EventStatus.READ_DEAD if compute.buffer_tags else None,
+            most=1 + (1 << MULTIPLIED_BIT) if compute.codebook else 1)
+        owner_bits = OWNER_BITS if compute.buffer_tags else 0
         access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes,
                               owner_bits=owner_bits)
-        lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
-                           columns=COLUMNS, scale_mask=config.scale_mask, operands=config.operands,
-                           centroids=config.centroids, sequences=config.sequences, owner_bits=owner_bits)
-        memory_rows, dsps = max(words) // config.lanes, config.multiplier_dsps
-        gemm = Gemm(rows=config.compute, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows,
-                    scale_mask=config.scale_mask, operands=config.operands, owner_bits=owner_bits)
+        lists = ListRunner(words=words, lanes=config.lanes, rows=compute.rows, blocks=BLOCKS,
+                           columns=COLUMNS, scale_mask=compute.scale_mask, operands=compute.operands,
+                           centroids=compute.codebook, sequences=compute.sequences, owner_bits=owner_bits)
+        memory_rows, dsps = max(words) // config.lanes, config.optimizer.dsps
+        gemm = Gemm(rows=compute.rows, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows,
+                    scale_mask=compute.scale_mask, operands=compute.operands, owner_bits=owner_bits)
         vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps,
-                            sequences=config.sequences, owner_bits=owner_bits)
+                            sequences=compute.sequences, owner_bits=owner_bits)
         parts = {"access": access, "lists": lists, "gemm": gemm, "vector": vector}
-        if config.centroids:
+        if compute.codebook:
             parts["centroid"] = centroid = CentroidLayer(
-                centroids=config.centroids, lanes=config.lanes, dsps=dsps, memory_rows=memory_rows,
+                centroids=compute.codebook, lanes=config.lanes, dsps=dsps, memory_rows=memory_rows,
                 owner_bits=owner_bits)
-        if config.sequences:
+        if compute.sequences:
             parts["rows"] = row_unit = RowUnit(
                 lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps, owner_bits=owner_bits)
-        if config.row_owners:
+        if compute.buffer_tags:
             parts["owners"] = owners = RowOwners(
-                rows=words[Place.ACTIVATIONS] // config.lanes, lanes=config.lanes if config.tenants > 1 else None)
+                rows=words[Place.ACTIVATIONS] // config.lanes, lanes=config.lanes if config.has(Tenants) else None)
         enable = self._throttle(m, platform)
         for name, unit in parts.items():
-            if config.throttles and name not in ("access", "owners"):
+            if config.has(Throttles) and name not in ("access", "owners"):
                 unit = EnableInserter(enable)(unit)
             m.submodules[name] = ResetInserter(runner.reset)(unit)
         connect_stream(m, self.command, runner.command)
@@ -147,11 +148,11 @@ class ComputeEngine(wiring.Component):
 
         progress, products = lists.passed, lists.gemm_runs
         done = (lists.gemm_runs & gemm.done) | (lists.vector_runs & vector.done)
-        if config.centroids:
+        if compute.codebook:
             progress = Cat(progress, Const(0, MULTIPLIED_BIT - 1), centroid.multiplied)
             products, done = products | lists.centroid_runs, done | (lists.centroid_runs & centroid.done)
         functions, bad = lists.vector_runs, (lists.gemm_runs & gemm.bad) | (lists.vector_runs & vector.bad)
-        if config.sequences:
+        if compute.sequences:
             functions, done = functions | lists.rows_runs, done | (lists.rows_runs & row_unit.done)
             bad = bad | (lists.rows_runs & row_unit.bad)
         given = self.command.payload
@@ -181,17 +182,17 @@ class ComputeEngine(wiring.Component):
         ]
         clients = [(lists, ~lists.gemm_runs & ~lists.vector_runs), (gemm, lists.gemm_runs),
                    (vector, lists.vector_runs)]
-        if config.centroids:
+        if compute.codebook:
             connect_stream(m, lists.centroid, centroid.job)
             m.d.comb += centroid.settled.eq(access.settled)
             clients[0] = lists, clients[0][1] & ~lists.centroid_runs
             clients.append((centroid, lists.centroid_runs))
-        if config.sequences:
+        if compute.sequences:
             connect_stream(m, lists.rows, row_unit.job)
             m.d.comb += row_unit.settled.eq(access.settled)
             clients[0] = lists, clients[0][1] & ~lists.rows_runs
             clients.append((row_unit, lists.rows_runs))
-        if config.row_owners:
+        if compute.buffer_tags:
             self._elaborate_owners(m, owners, access, lists, runner, done)
         # One of them uses the memories: no answer is under way when another one begins, and the others offer nothing,
         # so that what is ready for one may be so for all.
@@ -217,7 +218,7 @@ class ComputeEngine(wiring.Component):
 
     def _throttle(self, m, platform):
         """Make the throttle, if the node has it; returns whether units move on in this cycle."""
-        if not self._config.throttles:
+        if not self._config.has(Throttles):
             return Const(1)
         if hasattr(platform, "get_floating_unit"):
             raise ValueError("Arithmetic of a node with throttles and a compute engine must be gateware, not native")
@@ -227,7 +228,7 @@ class ComputeEngine(wiring.Component):
 
     def _held(self, m, runner, enable):
         """The runner's start, which lasts until lists that are throttled have seen it."""
-        if not self._config.throttles:
+        if not self._config.has(Throttles):
             return runner.start
         waits = Signal()
         m.d.sync += waits.eq((runner.start | waits) & ~enable & ~runner.reset)
@@ -243,7 +244,7 @@ class ComputeEngine(wiring.Component):
             owners.read.valid.eq(read.valid & read.ready), owners.read.row.eq(read.row),
             owners.read.owner.eq(access.read_owner),
             runner.is_other.eq(owners.dead),
-            *([owners.window.eq(self.window)] if self._config.tenants > 1 else []),
+            *([owners.window.eq(self.window)] if self._config.has(Tenants) else []),
         ]
         with m.If(owners.dead):
             m.d.comb += runner.number.eq(Cat(lists.number, Const(0, ROW_BIT - len(lists.number)), owners.row))

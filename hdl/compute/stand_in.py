@@ -8,6 +8,7 @@ from amaranth.utils import exact_log2
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
+from hdl.node_features import Throttles
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import connect_stream
 from hdl.throttle import RATE_BITS, Throttle
@@ -65,10 +66,10 @@ class StandIn(wiring.Component):
     """
 
     def __init__(self, *, config):
-        if not config.stand_in:
+        if config.stub is None:
             raise ValueError(f"Node must have the stand-in, not {config!r}")
         self._config = config
-        rows, lanes = config.gradient_words // config.lanes, config.lanes
+        rows, lanes = config.memories.gradient // config.lanes, config.lanes
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
@@ -77,12 +78,12 @@ class StandIn(wiring.Component):
             "count": Out(counts_layout()),
             "gradient_read": Out(read_signature(rows, lanes)),
             "gradient_write": Out(write_signature(rows, lanes)),
-            **({"throttle": In(RATE_BITS)} if config.throttles else {}),
+            **({"throttle": In(RATE_BITS)} if config.has(Throttles) else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
-        lanes, elements = self._config.lanes, self._config.gradient_words
+        lanes, elements = self._config.lanes, self._config.memories.gradient
         lane_bits, rows = exact_log2(lanes), elements // lanes
         # No command of this engine is wrong.
         m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_LENGTH, most=lanes, always=True)
@@ -121,7 +122,7 @@ class StandIn(wiring.Component):
             now_due.eq(total >= 0),
         ]
         enable = Const(1)
-        if self._config.throttles:
+        if self._config.has(Throttles):
             m.submodules.throttle = throttle = Throttle()
             m.d.comb += throttle.rate.eq(self.throttle)
             enable = throttle.enable

@@ -11,6 +11,7 @@ from hdl.control.registers import register
 from hdl.control.sequencer import place_layout
 from hdl.control.windows import PRIVILEGED, tenancy_layout, windowed
 from hdl.group import GROUP
+from hdl.node_features import Tenants
 
 __all__ = ["RULE", "CommandChecker", "checked_layout", "verdict_layout"]
 
@@ -136,7 +137,7 @@ class CommandChecker(wiring.Component):
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(RULE),
             "packed_state": In(1),
-            **({"tenancy": In(tenancy_layout(config))} if config.tenants > 1 else {}),
+            **({"tenancy": In(tenancy_layout(config))} if config.has(Tenants) else {}),
             "checked": Out(checked_layout()),
         })
 
@@ -144,11 +145,11 @@ class CommandChecker(wiring.Component):
     def latency(self):
         # The room of two memories at most is divided by a stride: a cycle for each bit and one to round, in place of
         # two for a factor of one.
-        return 16 + self._config.nodes_max.bit_length() + 2 * (self._quotient_bits - 1)
+        return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
     @property
     def _words(self):
-        return {**{space.name: space.words for space in self._config.memories}, FAR: self._config.far_words}
+        return {**{space.name: space.words for space in self._config.memory_map}, FAR: self._config.far_words}
 
     @property
     def _room_bits(self):
@@ -182,7 +183,7 @@ class CommandChecker(wiring.Component):
         extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
                    for base in BASES]
         words, room_bits = self._words, self._room_bits
-        tenants = config.tenants > 1
+        tenants = config.has(Tenants)
         if tenants:  # a memory is the window of the tenant
             is_tenant = self.tenancy.tenant != PRIVILEGED
             foreign = command.tenant != self.tenancy.tenant
@@ -222,7 +223,7 @@ class CommandChecker(wiring.Component):
         used = Signal(len(BASES))
         base = Signal(32)
         capacity = Signal(room_bits)
-        factor = Signal(range(config.nodes_max + 1))
+        factor = Signal(range(config.topology.max_nodes + 1))
         addend = Signal(room_bits + len(factor) + 1)
         fitting = Signal(room_bits + len(factor) + 1)
         left = Signal.like(command.stride)  # remainder of a division
@@ -289,7 +290,7 @@ class CommandChecker(wiring.Component):
                 rooted = Cat(*(command.operation == operation.code for operation in operations if operation.has_root),
                              *owned)
                 outside = (
-                    (command.port >= config.ring_ports) | (command.size > config.nodes_max)
+                    (command.port >= config.topology.ports) | (command.size > config.topology.max_nodes)
                     | (command.rank >= command.size) | (rooted.any() & (command.root >= command.size))
                 )
                 # A root that an operation has at this node, or at another.

@@ -9,6 +9,7 @@ from hdl.control.program_memory import check_queues
 from hdl.control.protocol import DESCRIPTOR_WORDS, EventStatus, command_layout
 from hdl.control.sequencer import pass_layout, place_layout
 from hdl.control.windows import tenancy_layout
+from hdl.node_features import Tenants
 
 __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
@@ -22,7 +23,7 @@ FIRST_WORD = 8
 def words_loaded(config):
     """Words of a command that a node of this configuration loads, of which the last one is for few nodes: it has
     ``one_owner``, ``format`` and ``entry``."""
-    return WORDS + (config.one_owner or config.fetch_formats)
+    return WORDS + (config.role.root_reduce or config.role.broadcast_formats)
 
 
 class CommandLoader(wiring.Component):
@@ -113,7 +114,7 @@ class CommandLoader(wiring.Component):
             "verdict": Out(verdict_layout()),
             "rule": In(RULE),
             "packed_state": In(1),
-            **({"tenancy": In(tenancy_layout(config))} if config.tenants > 1 else {}),
+            **({"tenancy": In(tenancy_layout(config))} if config.has(Tenants) else {}),
             "checked": Out(checked_layout()),
         })
 
@@ -159,7 +160,7 @@ class CommandLoader(wiring.Component):
             self.verdict.eq(checker.o.payload),
             self.checked.eq(checker.checked),
         ]
-        if self._config.tenants > 1:
+        if self._config.has(Tenants):
             m.d.comb += checker.tenancy.eq(self.tenancy)
         with m.FSM():
             with m.State("Choose"):
@@ -212,7 +213,7 @@ class CommandLoader(wiring.Component):
             # Only the second queue has collectives.
             with m.If((following == layout["collective"].offset // 32) & chosen[1]):
                 m.d.sync += addend.eq(self.passes[1].collective << layout["collective"].offset % 32)
-            if self._config.rounds:
+            if self._config.has_quorum:
                 number = Signal(16)
                 for queue, current in enumerate(self.passes):
                     with m.If(chosen[queue]):

@@ -9,7 +9,7 @@ from hdl.control.command_control import CommandControl
 from hdl.control.command_loader import WORDS, CommandLoader, words_loaded
 from hdl.control.event_queue import EventQueue
 from hdl.control.program_banks import banks_members, connect_banks
-from hdl.control.program_memory import ProgramMemory, check_queues, program_status_layout, program_word_layout
+from hdl.control.program_memory import ProgramMemory, program_status_layout, program_word_layout
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.region_versions import RegionVersions
@@ -22,6 +22,7 @@ from hdl.control.trace import Trace
 from hdl.control.windows import tenancy_layout
 from hdl.memory import read_signature
 from hdl.memory_map import TRACE_WORDS
+from hdl.node_features import Tenants
 from hdl.streams.stream import connect_stream
 
 __all__ = ["CommandQueue"]
@@ -73,10 +74,6 @@ class CommandQueue(wiring.Component):
         Operations of the node.
     depth : int
         Commands that each queue holds, and events; between 1 and 255.
-    queues : int
-        1 or 2: computing and communicating.
-    program_depth : int
-        Commands of a program; between 1 and 1,024.
 
     Members
     -------
@@ -129,15 +126,13 @@ class CommandQueue(wiring.Component):
     gap = 8
     dependency_latency = Scoreboard.latency + 1
 
-    def __init__(self, *, config, operations, depth=QUEUE_DEPTH, queues=1, program_depth=64):
+    def __init__(self, *, config, operations, depth=QUEUE_DEPTH):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
-        check_queues(queues)
         self._config, self._operations, self._depth = config, operations, depth
-        self._queues, self._program_depth = queues, program_depth
-        self._has_signals = config.has_signals and queues > 1
-        self._has_versions = config.versions and queues > 1
-        self._has_banks = config.has_banks and queues > 1
+        self._queues = queues = config.queues
+        self._has_signals, self._has_banks = config.has_signals, config.has_banks
+        self._has_versions = config.programs is not None and config.programs.versions
         self.latency = CommandQueue.latency + words_loaded(config) - WORDS
         lanes = config.lanes
         several = {
@@ -159,7 +154,7 @@ class CommandQueue(wiring.Component):
             "events": Out(stream.Signature(32)),
             "rule": In(RULE),
             "packed_state": In(1),
-            **({"tenancy": In(tenancy_layout(config))} if config.tenants > 1 else {}),
+            **({"tenancy": In(tenancy_layout(config))} if config.has(Tenants) else {}),
             "checked": Out(data.ArrayLayout(checked_layout(), queues)),
             "link_reset": In(1),
             "timeout": In(32),
@@ -209,7 +204,7 @@ class CommandQueue(wiring.Component):
         for n, control in enumerate(controls):
             self._queue(m, n, control, loader, ended)
         self._flags(m, controls)
-        if self._config.tenants > 1:
+        if self._config.has(Tenants):
             m.d.comb += loader.tenancy.eq(self.tenancy)
         if self._queues == 1:
             (control,) = controls
@@ -280,10 +275,10 @@ class CommandQueue(wiring.Component):
         """Join sequencers, scoreboard and trace."""
         queues = range(self._queues)
         m.submodules.programs = programs = ProgramMemory(
-            queues=self._queues, depth=self._program_depth, banks=1 + self._has_banks)
+            queues=self._queues, depth=self._config.programs.depth, banks=1 + self._has_banks)
         m.submodules.scoreboard = scoreboard = Scoreboard(queues=self._queues)
         m.submodules.trace = trace = Trace(queues=self._queues, lanes=self._config.lanes)
-        sequencers = [Sequencer(depth=self._program_depth) for _ in queues]
+        sequencers = [Sequencer(depth=self._config.programs.depth) for _ in queues]
         active = Cat(sequencer.active for sequencer in sequencers)
         running, stop = Signal(), Signal()
         taken = Signal()

@@ -17,6 +17,7 @@ from hdl.control.requester import Requester, capacities
 from hdl.control.sequencer import run_layout
 from hdl.control.windows import asked_layout, found_layout
 from hdl.memory_map import MOST_SPACES
+from hdl.node_features import Tenants
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["HostPort"]
@@ -90,7 +91,7 @@ class HostPort(wiring.Component):
                 "program_status": In(program_status_layout())} if config.queues > 1 else {}),
             **({"banks": Out(BanksSignature())} if config.has_banks else {}),
             **({"running": In(2), "busy": In(1), "asked": Out(asked_layout()), "found": In(found_layout())}
-               if config.tenants > 1 else {}),
+               if config.has(Tenants) else {}),
         })
 
     def elaborate(self, platform):
@@ -98,7 +99,7 @@ class HostPort(wiring.Component):
         m.submodules.echo = echo = Memory(shape=32, depth=PING_WORDS, init=[], attrs={"no_rw_check": 1})
         echo_write = echo.write_port()
         echo_read = echo.read_port()
-        if self._config.reduced:
+        if self._config.is_int16:
             word, reply = self.i, self.o
         else:
             m.submodules.requests = requests = SkidBuffer(shape=word_layout())
@@ -148,7 +149,7 @@ class HostPort(wiring.Component):
         m.d.sync += [settled.eq(~send), fetched.eq((fetched | self.bus.done) & ~send)]
         if self._programs:
             banked = self._config.has_banks
-            asked, run = Signal(program_header_layout(banks=self._config.program_banks)), Signal(run_layout())
+            asked, run = Signal(program_header_layout(banks=self._config.programs.banks)), Signal(run_layout())
             second = Signal(32)  # word of a run
             third = Signal(32) if banked else word.payload.data
             m.d.comb += [
@@ -165,7 +166,7 @@ class HostPort(wiring.Component):
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
         requester, begin, over = None, "Opcode", address == 0  # the wait for an event is over
-        if self._config.tenants > 1:
+        if self._config.has(Tenants):
             m.submodules.requester = requester = Requester(config=self._config)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
@@ -351,7 +352,7 @@ class HostPort(wiring.Component):
                         with m.Elif(outside):
                             refuse(beyond)
                         if self._programs:
-                            with m.Elif(~registers & (address[28:] == self._config.memories["trace"].number)):
+                            with m.Elif(~registers & (address[28:] == self._config.memory_map["trace"].number)):
                                 refuse(Status.READ_ONLY)
                         with m.Elif(registers):
                             m.next = "Write-Registers"

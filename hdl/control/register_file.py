@@ -16,6 +16,7 @@ from hdl.control.registers import (
     register,
     registers_of,
 )
+from hdl.node_features import SettableVersion, Tenants, Throttles
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout"]
 
@@ -188,7 +189,7 @@ class RegisterFile(wiring.Component):
                 increments[entry.port] = entry.increment
         if config.is_server:
             ports |= {"far_silent": In(1), "far_lost": In(1)}
-        if config.restorable:
+        if config.has(SettableVersion):
             ports["set_version"] = Out(version_layout())
         ports["count"] = In(data.StructLayout(increments))
         super().__init__(ports)
@@ -205,36 +206,36 @@ class RegisterFile(wiring.Component):
     @property
     def _first_row(self):
         """Row that gets its first value first: that of TENANT, in a node with tenants, and those behind it wrap."""
-        return TENANT_REGISTERS[0].address if self._config.tenants > 1 else 0
+        return TENANT_REGISTERS[0].address if self._config.has(Tenants) else 0
 
     def _lacks(self, entry):
         if entry.name in _PROGRAMS and self._config.queues == 1:
             return True
-        if entry.name in _COMPUTE and not self._config.compute:
+        if entry.name in _COMPUTE and self._config.compute is None:
             return True
-        if entry.name in _REPLAY and not self._config.replay:
+        if entry.name in _REPLAY and not self._config.link.replay:
             return True
-        if entry.name in _ROUNDS and not self._config.rounds:
+        if entry.name in _ROUNDS and not self._config.has_quorum:
             return True
-        if entry.name in _THROTTLES and not self._config.throttles:
+        if entry.name in _THROTTLES and not self._config.has(Throttles):
             return True
-        if entry in TENANT_REGISTERS and self._config.tenants == 1:
+        if entry in TENANT_REGISTERS and not self._config.has(Tenants):
             return True
         if entry.name in _BANKS and not self._config.has_banks:
             return True
-        if not self._config.reduced:
+        if not self._config.is_int16:
             return False
         present = {Access.COUNTER: _REDUCED_COUNTERS, Access.SETTING: _REDUCED_SETTINGS}.get(entry.access)
         return present is not None and entry.name not in present
 
     def _takes(self, entry):
         """Whether the register can be written."""
-        return entry.access.writable or (entry.access is Access.RESTORED and self._config.restorable)
+        return entry.access.writable or (entry.access is Access.RESTORED and self._config.has(SettableVersion))
 
     def _reset(self, entry):
         if self._lacks(entry):
             return 0
-        return _REDUCED_SETTINGS.get(entry.name, entry.reset) if self._config.reduced else entry.reset
+        return _REDUCED_SETTINGS.get(entry.name, entry.reset) if self._config.is_int16 else entry.reset
 
     def _constants(self):
         config = self._config
@@ -242,14 +243,14 @@ class RegisterFile(wiring.Component):
             "ID": IDENTIFIER,
             "CONFIGURATION_HASH": config.hash,
             "LANES": config.lanes,
-            "NODES_MAX": config.nodes_max,
-            "GRADIENT_WORDS": config.gradient_words,
-            "WEIGHT_WORDS": config.weight_words,
-            "STATE_WORDS": config.state_words,
-            "STATE_PLANES": config.state_planes,
+            "NODES_MAX": config.topology.max_nodes,
+            "GRADIENT_WORDS": config.memories.gradient,
+            "WEIGHT_WORDS": config.memories.weight,
+            "STATE_WORDS": config.memories.state,
+            "STATE_PLANES": config.memories.planes,
             "SEGMENT_ELEMENTS": config.segment,
             "QUEUES": config.queues,
-            "PROGRAM_DEPTH": config.program_depth if config.queues > 1 else 0,
+            "PROGRAM_DEPTH": config.programs.depth if config.programs else 0,
         }
 
     def elaborate(self, platform):
@@ -286,7 +287,7 @@ class RegisterFile(wiring.Component):
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
         queue = self.queue_status
-        stalls = Cat(count[f"stall_{cause}"] if not self._config.reduced else Const(0, 1) for cause in STALLS)
+        stalls = Cat(count[f"stall_{cause}"] if not self._config.is_int16 else Const(0, 1) for cause in STALLS)
         far = Const(0, 3)
         if self._config.is_server:
             lost = Signal()
@@ -314,7 +315,7 @@ class RegisterFile(wiring.Component):
         ports = {entry.name: getattr(self, entry.port) for entry in present if entry.access is Access.SETTING
                  and entry.name != "CONTROL"}
         ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
-        if self._config.restorable:
+        if self._config.has(SettableVersion):
             ports["WEIGHT_VERSION"] = self.set_version.value
             m.d.sync += self.set_version.valid.eq(0)
 

@@ -8,6 +8,8 @@ import dataclasses
 import enum
 import struct
 
+from hdl.node_features import Tenants
+
 __all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "SLOT_REGISTERS", "STALLS",
            "TENANT_REGISTERS", "Access",
            "Field", "Kind", "Register", "register", "registers_of"]
@@ -396,9 +398,9 @@ _BY_NAME = {entry.name: entry for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT
 
 def registers_of(config):
     """Registers of a node of this configuration."""
-    if config.slots:
+    if config.link.slots:
         return (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
-    return (*REGISTERS, *TENANT_REGISTERS) if config.tenants > 1 else REGISTERS
+    return (*REGISTERS, *TENANT_REGISTERS) if config.has(Tenants) else REGISTERS
 
 
 def register(name):

@@ -22,8 +22,8 @@ _WIDTH = MOST_TENANTS.bit_length()
 
 def capacities(config):
     """Words in each memory space that a request can name, in the register file, and in a queue's program."""
-    words = config.memories.words
-    programs = [DESCRIPTOR_WORDS * config.program_depth] if config.queues > 1 else []
+    words = config.memory_map.words
+    programs = [DESCRIPTOR_WORDS * config.programs.depth] if config.programs else []
     return [*words, *[0] * (MOST_SPACES - len(words)), len(registers_of(config)), *programs]
 
 
@@ -134,8 +134,8 @@ class Requester(wiring.Component):
             self.permits.eq(requested & right), self.over.eq(is_tenant & late),
             self.reason.eq(Mux(is_tenant, Status.FOREIGN_TENANT, Status.BUSY)),
         ]
-        if "trace" in self._config.memories:
-            trace = self._config.memories["trace"]
+        if "trace" in self._config.memory_map:
+            trace = self._config.memory_map["trace"]
             with m.If(memory & ~is_tenant & (self.place[28:] == trace.number)):
                 m.d.comb += self.room.eq(trace.words)
         group = Signal(28 - exact_log2(GROUP), reset_less=True)

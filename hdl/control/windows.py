@@ -30,7 +30,7 @@ _TENANT = MOST_TENANTS.bit_length()
 def windowed(config):
     """Memory spaces that have windows: all but the trace, which only the privileged host reads, and the far memory of
     a node that moves activations there. That of a server is other spaces."""
-    spaces = tuple(space for space in config.memories if space.name != "trace")
+    spaces = tuple(space for space in config.memory_map if space.name != "trace")
     if not config.far_words or config.is_server:
         return spaces
     return (*spaces, MemorySpace(name=FAR, number=FAR_SPACE, words=config.far_words, title="far memory", region=FAR))

@@ -14,7 +14,7 @@ def describe(config):
     MOVE_OUT and MOVE_IN have their activations at ``weight_base``, and their place in the far memory at
     ``state_base``.
     """
-    if not (config.far_words and config.compute):
+    if config.compute is None or not config.far_words:
         return None
     extents = Extent(base="weight_base", memory="activations"), Extent(base="state_base", memory=FAR)
     return EngineDescription(

@@ -88,14 +88,14 @@ class FarMemories(wiring.Component):
         self._owners = owners
         lanes, members = config.lanes, {}
         for name in bases:
-            rows = config.memories[name].words // lanes
+            rows = config.memory_map[name].words // lanes
             members[f"{name}_read"] = In(read_signature(rows, lanes)).array(len(readers[name]) + 1)
             members[f"{name}_write"] = In(write_signature(rows, lanes)).array(writers[name] + 1)
         if owners is not None:
             #: Whether the host's request is at the far port, and of which memory it is, for specifications.
             self.request = Signal(data.StructLayout({"by_host": 1, "memory": range(len(bases))}))
             queues = [queue for kinds in owners.values() for kind in kinds for queue in kind]
-            members |= {f"{name}_window": In(window_layout(config.memories[name].words)) for name in bases}
+            members |= {f"{name}_window": In(window_layout(config.memory_map[name].words)) for name in bases}
             members["strays"] = Out(1 + max(queues))
         super().__init__({
             **members,
@@ -209,7 +209,7 @@ class FarMemories(wiring.Component):
         config, layout, ours = self._config, window_layout(self._config.far_words), getattr(self, f"{name}_window")
         first, number = config.far_bases[name] // GROUP, list(config.far_bases).index(name)
         sizes = layout["size"].width
-        whole = Cat(Const(first, layout["base"].width), Const(config.memories[name].words // GROUP, sizes))
+        whole = Cat(Const(first, layout["base"].width), Const(config.memory_map[name].words // GROUP, sizes))
         window = Cat((ours.base + first)[:layout["base"].width], (ours.size | Const(0, sizes))[:sizes])
         return [*({"window": window, "queue": queue, "request": number << 1}
                   for queue in self._owners[name][kind]),

@@ -64,7 +64,7 @@ class Mover(wiring.Component):
         if not config.far_words:
             raise ValueError(f"Node must have a far memory, not {config!r}")
         self._config = config
-        near, far, lanes = config.activation_words // config.lanes, config.far_words // config.lanes, config.lanes
+        near, far, lanes = config.compute.activations // config.lanes, config.far_words // config.lanes, config.lanes
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
@@ -79,7 +79,7 @@ class Mover(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        lanes, elements = self._config.lanes, self._config.activation_words
+        lanes, elements = self._config.lanes, self._config.compute.activations
         lane_bits, rows = exact_log2(lanes), elements // lanes
         m.submodules.runner = runner = CommandRunner(failure=EventStatus.FAR_TIMEOUT, most=lanes)
         reader = RowReader(rows=rows, lanes=lanes, elements=elements, ahead=False)

@@ -27,7 +27,7 @@ def describe(config):
         OperationDescription(code=Operation.QUIESCE),
         OperationDescription(code=Operation.FUSED_UPDATE, extents=(gradients, weights), on_ring=True,
                              refused=has_state)]
-    if config.error_feedback:
+    if config.sparsify:
         operations.append(OperationDescription(code=Operation.SPARSIFY, extents=(gradients, weights)))
     engine = EngineDescription(
         name="engine", make=lambda: Engine(config=config), operations=tuple(operations), reads=_PORTS, writes=_PORTS,

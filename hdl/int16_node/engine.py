@@ -74,9 +74,9 @@ class Engine(wiring.Component):
             "threshold": In(WIDTH),
             "link_reset": In(1),
             "weight_version": Out(32),
-            "count": Out(data.StructLayout(dict.fromkeys(COUNTERS[:3 + config.error_feedback], 1))),
-            "gradients": Out(port_signature(config.gradient_words)),
-            "weights": Out(port_signature(config.weight_words)),
+            "count": Out(data.StructLayout(dict.fromkeys(COUNTERS[:3 + config.sparsify], 1))),
+            "gradients": Out(port_signature(config.memories.gradient)),
+            "weights": Out(port_signature(config.memories.weight)),
         })
 
     def elaborate(self, platform):
@@ -86,7 +86,7 @@ class Engine(wiring.Component):
         store, fetch = buffer.write_port(), buffer.read_port(transparent_for=())
         gradients, weights = self.gradients, self.weights
 
-        left = Signal(range(self._config.gradient_words + 1))  # elements left, including the current one
+        left = Signal(range(self._config.memories.gradient + 1))  # elements left, including the current one
         position = Signal(range(GROUP))  # element in its group
         marks = Signal(WIDTH)
         place = Signal(range(_HALVES))  # place of the next value in the buffer
@@ -117,7 +117,7 @@ class Engine(wiring.Component):
         with m.If(self.fields.length):
             m.d.sync += left.eq(self.word)
 
-        sparsifies = self._config.error_feedback
+        sparsifies = self._config.sparsify
         if sparsifies:
             kept = Signal()
             dropped = Signal.like(left)

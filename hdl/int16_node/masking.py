@@ -76,8 +76,8 @@ class Masker(wiring.Component):
             **engine_signature(config).flip().members,
             "alternative": In(WIDTH),
             "count": Out(data.StructLayout({"command_cycles": 1, "elements_masked": 1})),
-            "gradients": Out(port_signature(config.gradient_words)),
-            "weights": Out(port_signature(config.weight_words)),
+            "gradients": Out(port_signature(config.memories.gradient)),
+            "weights": Out(port_signature(config.memories.weight)),
         })
 
     def elaborate(self, platform):
@@ -87,9 +87,9 @@ class Masker(wiring.Component):
         job_bits = JOB_ELEMENTS.bit_length() - 1
 
         alternative = Signal(WIDTH)  # sampled at the start of the command
-        left = Signal(range(config.gradient_words + 1))  # elements that no job has taken yet
-        job = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # place of the job in the weight memory
-        number = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # number of the job in the list
+        left = Signal(range(config.memories.gradient + 1))  # elements that no job has taken yet
+        job = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # place of the job in the weight memory
+        number = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # number of the job in the list
         replaced = Signal.like(left)
         field, following = Signal(job_bits), Signal(job_bits)
         kinds = Signal(len(KINDS) - 1)
@@ -147,7 +147,7 @@ class Masker(wiring.Component):
                 m.next = "Field"
                 with m.If(left == 0):
                     m.next = "End"
-                with m.Elif(job == config.weight_words // JOB_ELEMENTS):
+                with m.Elif(job == config.memories.weight // JOB_ELEMENTS):
                     m.next = "Bad"
 
             with m.State("Field"):

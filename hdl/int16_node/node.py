@@ -35,8 +35,8 @@ class Int16Node(wiring.Component):
     """
 
     def __init__(self, config):
-        if not config.reduced:
-            raise ValueError(f"Element of a reduced node must be int16, not {config.element!r}")
+        if not config.is_int16:
+            raise ValueError(f"Configuration of an int16 node must be an Int16Config, not {config!r}")
         self._config = config
         super().__init__({
             **host_members(),
@@ -51,7 +51,7 @@ class Int16Node(wiring.Component):
     @property
     def memories(self):
         """Names of the submodules that hold the memory spaces, in order."""
-        return self._config.memories.names
+        return self._config.memory_map.names
 
     def elaborate(self, platform):
         m = Module()
@@ -59,14 +59,14 @@ class Int16Node(wiring.Component):
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
         described = engines(config)
-        check_engines(described, config.memories)
+        check_engines(described, config.memory_map)
         m.submodules.queue = queue = CommandQueue(config=config, operations=operations_of(described))
         units = [(engine, engine.make()) for engine in described]
         for engine, unit in units:
             m.submodules[engine.name] = unit
-        m.submodules.access = access = HostAccess(words=config.memories.words)
-        memories = {space.name: ElementMemory(words=space.words) for space in config.memories}
-        for space in config.memories:
+        m.submodules.access = access = HostAccess(words=config.memory_map.words)
+        memories = {space.name: ElementMemory(words=space.words) for space in config.memory_map}
+        for space in config.memory_map:
             m.submodules[space.name] = memory = memories[space.name]
             wiring.connect(m, access=getattr(access, f"memory_{space.number}"), memory=memory.host)
 

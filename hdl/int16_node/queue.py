@@ -33,7 +33,7 @@ def engine_signature(config):
         "start": Out(1),
         "done": In(1),
         "status": In(EventStatus),
-        "detail": In(range(max(config.memories.words) + 1)),
+        "detail": In(range(max(config.memory_map.words) + 1)),
     })
 
 
@@ -68,7 +68,7 @@ class CommandQueue(wiring.Component):
     done : In(1)
         High for one cycle, the last one of the command.
     status : In(EventStatus)
-    detail : In(range(max(config.memories.words) + 1))
+    detail : In(range(max(config.memory_map.words) + 1))
         Detail of the event, taken with ``done``: a number of elements, or the number of a job.
     events : Out(stream of 32 bits)
         Words of each event, to the host.
@@ -136,7 +136,7 @@ class CommandQueue(wiring.Component):
 
         field = Signal(range(DESCRIPTOR_WORDS))  # command word to read for the next cycle
         memory = Signal(range(3))  # memory whose base is compared: gradient, weight, list of external masks
-        room_bits = max(config.memories.words).bit_length()
+        room_bits = max(config.memory_map.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)
         detail = Signal(32)
@@ -224,7 +224,7 @@ class CommandQueue(wiring.Component):
                 reject(EventStatus.BAD_RANK)
 
             with m.State("Base"):
-                capacity = Mux(memory == 0, config.gradient_words, config.weight_words)
+                capacity = Mux(memory == 0, config.memories.gradient, config.memories.weight)
                 m.d.comb += [self.fields.gradient_base.eq(memory == 0), self.fields.weight_base.eq(memory == 1)]
                 m.d.sync += [room.eq(capacity - word[:room_bits]), detail.eq(word), memory.eq(memory + 1)]
                 m.d.comb += field.eq(_LENGTH)

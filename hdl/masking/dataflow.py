@@ -27,12 +27,12 @@ def setup_layout(config):
     """
     return data.StructLayout({
         "sparsify": 1,
-        "length": range(config.gradient_words + 1),
-        "gradient_row": range(config.gradient_words // config.lanes),
-        "jobs_row": range(config.weight_words // config.lanes),
-        "jobs_count": range(config.weight_words + 1),
-        "weight_row": range(config.weight_words // config.lanes),
-        "weight_count": range(config.weight_words + 1),
+        "length": range(config.memories.gradient + 1),
+        "gradient_row": range(config.memories.gradient // config.lanes),
+        "jobs_row": range(config.memories.weight // config.lanes),
+        "jobs_count": range(config.memories.weight + 1),
+        "weight_row": range(config.memories.weight // config.lanes),
+        "weight_count": range(config.memories.weight + 1),
         "parameter": 32,
     })
 
@@ -59,7 +59,7 @@ class MaskDataflow(wiring.Component):
         High for a cycle when the last element is in memory.
     bad : Out(1)
         A job is wrong, and the results of all jobs before it are in memory; held.
-    number : Out(range(config.gradient_words // config.lanes + 1))
+    number : Out(range(config.memories.gradient // config.lanes + 1))
         Number of the wrong job.
     fetched : Out(1)
         A word of an external mask was taken.
@@ -72,7 +72,7 @@ class MaskDataflow(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         lanes = config.lanes
-        gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
+        gradient_rows, weight_rows = config.memories.gradient // lanes, config.memories.weight // lanes
         super().__init__({
             "start": In(1),
             "setup": In(setup_layout(config)),
@@ -90,10 +90,10 @@ class MaskDataflow(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, setup = self._config, self.setup
-        gradients = {"rows": config.gradient_words // config.lanes, "lanes": config.lanes,
-                     "elements": config.gradient_words}
-        weights = {"rows": config.weight_words // config.lanes, "lanes": config.lanes,
-                   "elements": config.weight_words}
+        gradients = {"rows": config.memories.gradient // config.lanes, "lanes": config.lanes,
+                     "elements": config.memories.gradient}
+        weights = {"rows": config.memories.weight // config.lanes, "lanes": config.lanes,
+                   "elements": config.memories.weight}
 
         m.submodules.reader = reader = RowReader(**gradients)
         m.submodules.weight_reader = weight_reader = RowReader(**weights)
@@ -114,7 +114,7 @@ class MaskDataflow(wiring.Component):
         ]
         parts = reader, rows.o, weight_reader, writer, weights
         mask_done, mask_takes = self._mask(m, *parts) if config.masking else (Const(0), Const(0))
-        sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.error_feedback else (Const(0), Const(0))
+        sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
             # Data is offered to both units: the circuit takes none without a job, the magnitude mask without errors.
@@ -126,8 +126,9 @@ class MaskDataflow(wiring.Component):
         config, setup = self._config, self.setup
         lanes = config.lanes
         m.submodules.list_reader = list_reader = RowReader(**weights)
-        m.submodules.jobs = jobs = JobReader(lanes=lanes, elements=config.gradient_words, words=config.weight_words)
-        m.submodules.fork = fork = Fork(shape=checked_job_layout(config.gradient_words), outputs=2)
+        m.submodules.jobs = jobs = JobReader(
+            lanes=lanes, elements=config.memories.gradient, words=config.memories.weight)
+        m.submodules.fork = fork = Fork(shape=checked_job_layout(config.memories.gradient), outputs=2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.words = words = SkidBuffer(shape=serializer.o.payload.shape())
         m.submodules.circuit = circuit = MaskCircuit(lanes=lanes, index_bits=INDEX_BITS)
@@ -137,7 +138,7 @@ class MaskDataflow(wiring.Component):
         connect_stream(m, serializer.o, words.i)
         to_circuit, to_reader = fork.o
 
-        row = Signal(range(config.gradient_words // lanes))
+        row = Signal(range(config.memories.gradient // lanes))
         under_way = Signal(range(16))  # jobs in flight, whose last beat is not yet taken
         begins, ends = Signal(), Signal()
         mask = Signal()

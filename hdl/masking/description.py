@@ -20,7 +20,7 @@ def describe(config):
             gradients,
             Extent(base="weight_base", memory="weights", reach=Reach.START),
             Extent(base="state_base", memory="weights", reach=Reach.START))))
-    if config.error_feedback:
+    if config.sparsify:
         operations.append(OperationDescription(code=Operation.SPARSIFY, queue=0, extents=(
             gradients, Extent(base="weight_base", memory="weights"))))
     if not operations:

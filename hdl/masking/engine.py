@@ -81,11 +81,11 @@ class MaskEngine(wiring.Component):
     """
 
     def __init__(self, *, config):
-        if not (config.masking or config.error_feedback):
+        if not (config.masking or config.sparsify):
             raise ValueError(f"Node must have masking or error feedback, not {config!r}")
         self._config = config
         lanes = config.lanes
-        gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
+        gradient_rows, weight_rows = config.memories.gradient // lanes, config.memories.weight // lanes
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
@@ -132,7 +132,7 @@ class MaskEngine(wiring.Component):
             self.count.command_cycles.eq(runner.busy),
             self.count.stall_memory.eq(Cat(outer.valid & ~outer.ready for _, outer in ports).any()),
         ]
-        if not config.error_feedback:
+        if not config.sparsify:
             m.d.comb += sparsify.eq(0)
         elif not config.masking:
             m.d.comb += sparsify.eq(1)
@@ -143,9 +143,9 @@ class MaskEngine(wiring.Component):
                 setup.length.eq(given.length),
                 setup.gradient_row.eq(given.gradient_base >> lane_bits),
                 setup.jobs_row.eq(given.weight_base >> lane_bits),
-                setup.jobs_count.eq(config.weight_words - given.weight_base),
+                setup.jobs_count.eq(config.memories.weight - given.weight_base),
                 setup.weight_row.eq(weight_base >> lane_bits),
-                setup.weight_count.eq(Mux(sparsify, given.length, config.weight_words - given.state_base)),
+                setup.weight_count.eq(Mux(sparsify, given.length, config.memories.weight - given.state_base)),
                 setup.parameter.eq(Mux(sparsify, self.threshold, self.alternative)),
             ]
         return m

@@ -2,6 +2,7 @@
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
+from hdl.node_features import Quantization
 from hdl.quantization.engine import InferenceEngine
 
 __all__ = ["describe"]
@@ -12,7 +13,7 @@ def describe(config):
 
     INFER has its list of layers at ``weight_base``; its length counts samples.
     """
-    if not config.quantization:
+    if not config.has(Quantization):
         return None
     return EngineDescription(
         name="inference",

@@ -8,6 +8,7 @@ from amaranth.utils import exact_log2
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
+from hdl.node_features import Quantization
 from hdl.quantization.arithmetic import ADJUSTED_BITS, MULTIPLIER_BITS, OFFSET_BITS, SHIFT_BITS, Form
 from hdl.quantization.layer_reader import LayerReader, checked_layer_layout
 from hdl.quantization.matrix_vector import MatrixVector, latency
@@ -31,8 +32,8 @@ def setup_layout(config):
     """Fields of a command for the datapath; they hold as long as it runs."""
     return data.StructLayout({
         "samples": 32,
-        "list_row": range(config.weight_words // config.lanes),
-        "list_count": range(config.weight_words + 1),
+        "list_row": range(config.memories.weight // config.lanes),
+        "list_count": range(config.memories.weight + 1),
     })
 
 
@@ -76,7 +77,7 @@ class InferenceDataflow(wiring.Component):
         self._config = config
         self._form = form
         lanes = config.lanes
-        gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
+        gradient_rows, weight_rows = config.memories.gradient // lanes, config.memories.weight // lanes
         super().__init__({
             "start": In(1),
             "setup": In(setup_layout(config)),
@@ -94,8 +95,8 @@ class InferenceDataflow(wiring.Component):
         config, setup = self._config, self.setup
         lanes = config.lanes
         samples = setup.samples[:16]
-        gradients = {"rows": config.gradient_words // lanes, "elements": config.gradient_words}
-        weights = {"rows": config.weight_words // lanes, "elements": config.weight_words}
+        gradients = {"rows": config.memories.gradient // lanes, "elements": config.memories.gradient}
+        weights = {"rows": config.memories.weight // lanes, "elements": config.memories.weight}
 
         m.submodules.list_reader = list_reader = RowReader(lanes=lanes, ahead=False, **weights)
         m.submodules.layers = layers = LayerReader(config=config)
@@ -322,12 +323,12 @@ class InferenceEngine(wiring.Component):
     """
 
     def __init__(self, *, config, form=Form.ADJUSTED):
-        if not config.quantization:
+        if not config.has(Quantization):
             raise ValueError(f"Node must have quantization, not {config!r}")
         self._config = config
         self._form = Form(form)
         lanes = config.lanes
-        gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
+        gradient_rows, weight_rows = config.memories.gradient // lanes, config.memories.weight // lanes
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
@@ -371,6 +372,6 @@ class InferenceEngine(wiring.Component):
             m.d.sync += [
                 setup.samples.eq(given.length),
                 setup.list_row.eq(given.weight_base >> exact_log2(config.lanes)),
-                setup.list_count.eq(config.weight_words - given.weight_base),
+                setup.list_count.eq(config.memories.weight - given.weight_base),
             ]
         return m

@@ -30,13 +30,13 @@ def checked_layer_layout(config):
     last row that are inputs.
     """
     lanes = config.lanes
-    gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
+    gradient_rows, weight_rows = config.memories.gradient // lanes, config.memories.weight // lanes
     return data.StructLayout({
         "flags": flags_layout(), "final": 1,
         "outputs": _BITS, "input_rows": range(INPUT_ROWS + 1), "tail": 4 * lanes,
-        "code_row": range(weight_rows), "code_elements": range(config.weight_words + 1),
+        "code_row": range(weight_rows), "code_elements": range(config.memories.weight + 1),
         "source_row": range(gradient_rows),
-        "parameter_row": range(gradient_rows), "parameter_elements": range(config.gradient_words + 1),
+        "parameter_row": range(gradient_rows), "parameter_elements": range(config.memories.gradient + 1),
         "target_row": range(gradient_rows),
     })
 
@@ -94,7 +94,7 @@ class LayerReader(wiring.Component):
         m = Module()
         lanes = self._config.lanes
         lane_bits = exact_log2(lanes)
-        gradient_rows, weight_rows = self._config.gradient_words // lanes, self._config.weight_words // lanes
+        gradient_rows, weight_rows = self._config.memories.gradient // lanes, self._config.memories.weight // lanes
 
         layer = Signal(layer_layout())
         beats_in = LAYER_WORDS // lanes

@@ -9,6 +9,7 @@ from hdl.control.protocol import EventStatus, Operation, command_layout, event_l
 from hdl.control.register_file import version_layout
 from hdl.control.remote_after import signals_signature
 from hdl.control.sequencer import place_layout
+from hdl.node_features import SettableVersion, Tenants, Throttles
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl, RestorableControl, with_cut
 from hdl.ring.control_words import ControlWords
@@ -60,7 +61,7 @@ def counts_layout(config):
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
-            **(repairs_layout(config.ring_ports).members if config.replay else {}),
+            **(repairs_layout(config.topology.ports).members if config.link.replay else {}),
         }
     )
 
@@ -122,31 +123,31 @@ class CollectiveEngine(wiring.Component):
                 # Commands that have changed weights since reset.
                 "weight_version": Out(32),
                 # Value that it goes on from.
-                **({"set_version": In(version_layout())} if config.restorable else {}),
+                **({"set_version": In(version_layout())} if config.has(SettableVersion) else {}),
                 # What counters are increased by.
                 "count": Out(counts_layout(config)),
                 # Tenant whose commands these are: packets carry it, and no other node's may have another. A command
                 # that is ``cut`` waits for the ring no longer than ``CUT_TIMEOUT`` cycles.
-                **({"tenant": In(2), "cut": In(1)} if config.tenants > 1 else {}),
+                **({"tenant": In(2), "cut": In(1)} if config.has(Tenants) else {}),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
                 # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words
                 # come later: see :mod:`hdl.throttle`.
                 **({"throttle_optimizer": In(RATE_BITS), "throttle_link": In(RATE_BITS),
-                    "wire_delay": In(DELAY_BITS)} if config.throttles else {}),
+                    "wire_delay": In(DELAY_BITS)} if config.has(Throttles) else {}),
                 # What nodes with control words tell each other.
                 **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
                 # What they tell each other of rounds.
-                **({"rounds": In(rounds_signature())} if config.rounds else {}),
+                **({"rounds": In(rounds_signature())} if config.has_quorum else {}),
                 # Place on the ring and what is for tests of TIME, TIME and its state, and superframes.
                 **({"slot_place": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
-                    "time_status": Out(state_layout()), "superframes": Out(16)} if config.slots else {}),
+                    "time_status": Out(state_layout()), "superframes": Out(16)} if config.link.slots else {}),
                 # Messages of rank 0's host and to it.
-                **({"messages": Out(messages_signature())} if config.messages else {}),
+                **({"messages": Out(messages_signature())} if config.link.messages else {}),
                 # Rows that late memories owe are not wanted, since the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
-                **port_members(config, config.ring_ports),
+                **port_members(config, config.topology.ports),
                 # Memory ports, arrays as those of the datapath.
                 **memory_ports(config, parts(config)),
             }
@@ -154,23 +155,22 @@ class CollectiveEngine(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        config = self._config
-        has_switch = config.ring_ports > 1
-
-        control_class = RestorableControl if config.restorable else CollectiveControl
-        m.submodules.control = control = (with_cut(control_class) if config.tenants > 1 else control_class)()
-        planner = Planner(elements=longest_vector(config), segment=config.segment, nodes_max=config.nodes_max)
+        config, nodes_max = self._config, self._config.topology.max_nodes
+        has_switch = config.topology.ports > 1
+        control_class = RestorableControl if config.has(SettableVersion) else CollectiveControl
+        m.submodules.control = control = (with_cut(control_class) if config.has(Tenants) else control_class)()
+        planner = Planner(elements=longest_vector(config), segment=config.segment, nodes_max=nodes_max)
         m.submodules.planner = ResetInserter(~control.planning)(planner)
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
         # A broadcast moves weights as they are, or where workers have formats in one of these.
-        formats = FETCH_FORMATS if config.fetch_formats and not config.is_server else ()
-        expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec, *formats))
+        formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
+        expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
-            codecs=[CODECS[name] for name in expected_codecs], tenants=config.tenants > 1)
+            codecs=[CODECS[name] for name in expected_codecs], tenants=config.has(Tenants))
         m.submodules.link = link = _link_class(config)(config=config)
-        alive = self._control_words(m, link) if config.replay else 0
+        alive = self._control_words(m, link) if config.link.replay else 0
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
@@ -184,7 +184,7 @@ class CollectiveEngine(wiring.Component):
             connect_stream(m, link.o, buffer.i)
             arriving = buffer.o
         connect_stream(m, arriving, depacketizer.i)
-        for name in port_members(config, config.ring_ports):
+        for name in port_members(config, config.topology.ports):
             wiring.connect(m, node=wiring.flipped(getattr(self, name)), link=getattr(link, name))
         for name in memory_ports(config, parts(config)):
             for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
@@ -195,16 +195,16 @@ class CollectiveEngine(wiring.Component):
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
-        steps = Signal(sizes(config.nodes_max))  # of a node that takes part in a whole phase
+        steps = Signal(sizes(nodes_max))  # of a node that takes part in a whole phase
         # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
-        if config.one_owner:
+        if config.role.root_reduce:
             whole = is_broadcast | setup.one_owner
-        if config.in_relay:
+        if config.role.streams:
             whole, gathered, updated = (
                 is_broadcast | setup.chain, setup.fused & ~setup.chain, updated & (~setup.chain | setup.fused))
         m.d.comb += [
-            has_scatter.eq(setup.fused | setup.sum | setup.chain if config.in_relay else setup.fused | setup.sum),
+            has_scatter.eq(setup.fused | setup.sum | setup.chain if config.role.streams else setup.fused | setup.sum),
             has_gather.eq(gathered | setup.gather | (command.operation == Operation.ALL_GATHER)),
             is_broadcast.eq(command.operation == Operation.BROADCAST),
             steps.eq(last_rank),
@@ -232,7 +232,7 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, control.event, self.event)
         updating = (Operation.FUSED_UPDATE, Operation.PUSH)
         if config.has_chains:
-            if config.in_relay:
+            if config.role.streams:
                 chained, kind = given.operation == Operation.PUSH, setup.chain
             else:
                 owned = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
@@ -265,7 +265,7 @@ class CollectiveEngine(wiring.Component):
                 setup.settings.eq(self.settings),
                 setup.packed_state.eq(self.packed_state),
             ]
-            if config.fetch_formats:
+            if config.role.broadcast_formats:
                 fetches = given.operation == Operation.BROADCAST
                 m.d.sync += setup.format.eq(Mux(fetches, given.format, 0))
                 if config.is_server:
@@ -275,9 +275,9 @@ class CollectiveEngine(wiring.Component):
                         setup.entry.eq(given.entry),
                         setup.length.eq(given.length),
                     ]
-            if config.throttles:
+            if config.has(Throttles):
                 m.d.sync += setup.pace.eq(self.throttle_optimizer)
-        if config.throttles:
+        if config.has(Throttles):
             m.d.comb += [link.throttle.eq(self.throttle_link), link.wire_delay.eq(self.wire_delay)]
 
         # Which blocks this node sends, receives, encodes and owns, and where they begin.
@@ -286,15 +286,15 @@ class CollectiveEngine(wiring.Component):
         sends = receives = scatters
         passes_on, is_passed = setup.successor != command.root, is_broadcast
         passes, sums, updates = gathers, command.size, setup.fused
-        if config.in_relay:
+        if config.role.streams:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
-        if config.one_owner:  # a node has one step of each phase, or none
+        if config.role.root_reduce:  # a node has one step of each phase, or none
             lone = setup.one_owner
             sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
             sums, updates, is_passed = Mux(lone, 1, sums), setup.fused & (~lone | is_root), is_broadcast | lone
         gives = has_gather & ~has_scatter
-        if not config.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
+        if not config.weights.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
             gives &= ~setup.alone
         now = Situation(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
@@ -316,7 +316,7 @@ class CollectiveEngine(wiring.Component):
                 setup.relay.eq(is_passed & ~is_root),
                 setup.pass_on.eq(is_passed & now.passes_on),
             ]
-            if config.interleaved:
+            if config.role.interleaved:
                 # Where sums are decoded, the last ones of a reduce-scatter are in place of a gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in tours(config).items():
@@ -336,8 +336,8 @@ class CollectiveEngine(wiring.Component):
             control.timeout.eq(self.timeout),
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
-            *((control.set_version.eq(self.set_version),) if config.restorable else ()),
-            *((control.cut.eq(self.cut),) if config.tenants > 1 else ()),
+            *((control.set_version.eq(self.set_version),) if config.has(SettableVersion) else ()),
+            *((control.cut.eq(self.cut),) if config.has(Tenants) else ()),
             control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(alone),
@@ -370,7 +370,7 @@ class CollectiveEngine(wiring.Component):
             link.reset_link.eq(self.link_reset),
             self.link_delay.eq(link.delay),
         ]
-        if config.tenants > 1:
+        if config.has(Tenants):
             m.d.comb += [packetizer.header.payload.tenant.eq(self.tenant), abort_header.tenant.eq(self.tenant),
                          depacketizer.tenant.eq(self.tenant)]
         if has_switch:
@@ -394,7 +394,7 @@ class CollectiveEngine(wiring.Component):
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for source in (pulses, *([link.repairs] if config.replay else [])):
+        for source in (pulses, *([link.repairs] if config.link.replay else [])):
             for name in source.shape().members:
                 if name in self.count.shape().members:
                     m.d.comb += self.count[name].eq(source[name])
@@ -412,37 +412,37 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, link.control_o, words.i)
         connect_stream(m, words.o, link.control_i)
         wiring.connect(m, words=words.signals, queues=wiring.flipped(self.signals))
-        if self._config.slots:
+        if self._config.link.slots:
             m.d.comb += [
                 link.place.eq(self.slot_place), link.test.eq(self.time_test), self.time.eq(link.now),
                 self.time_status.eq(link.state), self.superframes.eq(link.superframes),
             ]
-            for name in ("clock_words", "record_words", *(["place_words"] if self._config.messages else [])):
+            for name in ("clock_words", "record_words", *(["place_words"] if self._config.link.messages else [])):
                 wiring.connect(m, words=getattr(words, name), link=getattr(link, name))
         reset = self.link_reset
-        if self._config.messages:
+        if self._config.link.messages:
             began, messages = Signal(), self.messages
             connect_stream(m, messages.i, link.message_i)
             m.d.sync += began.eq(self.link_reset)
             m.d.comb += [messages.word.eq(link.message), messages.heard.eq(link.heard), messages.rank.eq(link.rank),
                          messages.forget.eq(link.forget)]
             reset &= ~began  # else what is held back here would hold back what ends the reset
-        if self._config.rounds:
+        if self._config.has_quorum:
             wiring.connect(m, words=words.rounds, rounds=wiring.flipped(self.rounds))
         # Links of a new setting of a switch begin anew, and so does what is said on them.
-        loads = link.load & link.still if self._config.ring_ports > 1 else 0
-        held = self.slot_place.size == 0 if self._config.jobs > 1 else reset | loads
+        loads = link.load & link.still if self._config.topology.ports > 1 else 0
+        held = self.slot_place.size == 0 if self._config.link.jobs > 1 else reset | loads
         m.d.comb += words.reset_link.eq(held)
-        if self._config.tenants > 1:
+        if self._config.has(Tenants):
             m.d.comb += words.tenant.eq(self.tenant)
         return self.signals.alive
 
 
 def _link_class(config):
     """Ends of a node's links."""
-    if config.ring_ports > 1:
+    if config.topology.ports > 1:
         return SwitchedLink
-    return JobLink if config.jobs > 1 else SlotLink if config.slots else LinkEnds
+    return JobLink if config.link.jobs > 1 else SlotLink if config.link.slots else LinkEnds
 
 
 def _among(operation, operations):

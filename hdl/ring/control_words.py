@@ -9,6 +9,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.remote_after import signals_signature
+from hdl.node_features import Tenants
 from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.keepalive import KeepAlive
@@ -52,20 +53,20 @@ class ControlUnit:
 UNITS = (
     # Two jobs on a ring tell each other nothing.
     ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues),
-                present=lambda config: config.jobs == 1),
+                present=lambda config: config.link.jobs == 1),
     ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive(),
-                present=lambda config: config.jobs == 1),
+                present=lambda config: config.link.jobs == 1),
     # The gateware of slots is with the ends of links.
     ControlUnit("records", (ControlType.LAP, ControlType.RECORD), lambda config: UnitWords(name="record_words"),
-                interface="record_words", present=lambda config: config.slots and config.jobs == 1),
+                interface="record_words", present=lambda config: config.link.slots and config.link.jobs == 1),
     ControlUnit("rooms", (ControlType.COLLECT, ControlType.GRANT), lambda config: UnitWords(name="record_words"),
-                interface="record_words", present=lambda config: config.jobs > 1),
+                interface="record_words", present=lambda config: config.link.jobs > 1),
     ControlUnit("clock", (ControlType.SYNC,), lambda config: UnitWords(name="clock_words"), interface="clock_words",
-                present=lambda config: config.slots),
+                present=lambda config: config.link.slots),
     ControlUnit("places", (ControlType.PLACE,), lambda config: UnitWords(name="place_words"), interface="place_words",
-                present=lambda config: config.messages),
+                present=lambda config: config.link.messages),
     ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), lambda config: RoundRelay(), interface="rounds",
-                present=lambda config: config.rounds),
+                present=lambda config: config.has_quorum),
 )
 
 
@@ -110,24 +111,25 @@ class ControlWords(wiring.Component):
             "i": In(stream.Signature(unsigned(32))),
             "o": Out(stream.Signature(unsigned(32))),
             "signals": In(signals_signature(config.queues)),
-            **({"rounds": In(rounds_signature())} if config.rounds else {}),
-            **(dict.fromkeys(("clock_words", "record_words"), In(unit_words_signature())) if config.slots else {}),
-            **({"place_words": In(unit_words_signature())} if config.messages else {}),
+            **({"rounds": In(rounds_signature())} if config.has_quorum else {}),
+            **(dict.fromkeys(("clock_words", "record_words"), In(unit_words_signature()))
+               if config.link.slots else {}),
+            **({"place_words": In(unit_words_signature())} if config.link.messages else {}),
             "reset_link": In(1),
-            **({"tenant": In(2)} if config.tenants > 1 else {}),
+            **({"tenant": In(2)} if config.has(Tenants) else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         entries = units(self._config)
         m.submodules.hub = hub = ControlHub(
-            takes=[unit.takes for unit in entries], tenants=self._config.tenants > 1)
-        if self._config.tenants > 1:
+            takes=[unit.takes for unit in entries], tenants=self._config.has(Tenants))
+        if self._config.has(Tenants):
             m.d.comb += hub.tenant.eq(self.tenant)
         m.d.comb += [
             hub.i.valid.eq(self.i.valid), hub.i.payload.eq(self.i.payload), self.i.ready.eq(hub.i.ready),
             self.o.valid.eq(hub.o.valid), self.o.payload.eq(hub.o.payload), hub.o.ready.eq(self.o.ready),
-            hub.reset_link.eq(0 if self._config.messages else self.reset_link),
+            hub.reset_link.eq(0 if self._config.link.messages else self.reset_link),
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)

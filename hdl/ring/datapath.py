@@ -142,7 +142,7 @@ class Datapath(wiring.Component):
     def _connect_memories(self, m, units):
         """Join the ports of all parts to the datapath's, and return those whose waiting is counted."""
         counted = []
-        for memory in self._config.memories.names:
+        for memory in self._config.memory_map.names:
             for kind in ("read", "write"):
                 name = f"{memory}_{kind}"
                 inner = [(port, memory not in part.ahead) for part, unit in units

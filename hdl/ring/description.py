@@ -5,6 +5,7 @@ import dataclasses
 from hdl.compression.registry import FETCH_FORMATS
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
+from hdl.node_features import SettableVersion, Tenants, Throttles
 from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.parts.chosen import parts
@@ -18,8 +19,8 @@ def describe(config):
     """Make the engine's :class:`~hdl.control.engine.EngineDescription` for a node of this configuration."""
     gradients = Extent(base="gradient_base", memory="gradients")
     weights = Extent(base="weight_base", memory="weights")
-    planes = {f"state_{plane}": plane for plane in range(config.state_planes)}
-    if config.has_master:  # masters lie at the same places as state, and are never packed
+    planes = {f"state_{plane}": plane for plane in range(config.memories.planes)}
+    if config.weights.has_master:  # masters lie at the same places as state, and are never packed
         state = (Extent(base="state_base", memory="masters", reach=Reach.BLOCK),)
     elif planes:
         state = (Extent(base="state_base", memory="state_0", reach=Reach.BLOCK, packs=True,
@@ -28,7 +29,7 @@ def describe(config):
         state = ()
 
     def lacks_planes(settings):
-        return ~has_rule(settings.rule, config.state_planes), EventStatus.BAD_RULE, settings.rule
+        return ~has_rule(settings.rule, config.memories.planes), EventStatus.BAD_RULE, settings.rule
 
     def lacks_format(command):
         """No such format; or the server, which alone encodes, is not the root."""
@@ -37,13 +38,13 @@ def describe(config):
         return unknown | ((command.format != 0) & wrong_root), EventStatus.BAD_FORMAT, command.format
 
     push = ()
-    if config.in_relay:
+    if config.role.streams:
         served = (weights, *(dataclasses.replace(extent, reach=Reach.DENSE) for extent in state))
         push = (OperationDescription(
             code=Operation.PUSH, on_ring=True, has_root=True, is_root=config.is_server, queue=1,
             extents=served if config.is_server else (gradients,),
             refused=lacks_planes if config.is_server else None),)
-    switch = (OperationDescription(code=Operation.SWITCH, queue=1, privileged=True),) if config.ring_ports > 1 else ()
+    switch = (OperationDescription(code=Operation.SWITCH, queue=1, privileged=True),)
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(
         name="engine",
@@ -51,33 +52,33 @@ def describe(config):
         operations=(
             OperationDescription(code=Operation.QUIESCE),
             OperationDescription(code=Operation.FUSED_UPDATE, extents=(gradients, weights, *state), on_ring=True,
-                                 owned=config.one_owner, refused=lacks_planes, queue=1),
+                                 owned=config.role.root_reduce, refused=lacks_planes, queue=1),
             OperationDescription(code=Operation.ALL_REDUCE, extents=(gradients,), on_ring=True,
-                                 owned=config.one_owner, queue=1),
+                                 owned=config.role.root_reduce, queue=1),
             OperationDescription(code=Operation.REDUCE_SCATTER, extents=(gradients,), on_ring=True, queue=1),
             OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True, queue=1),
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True,
-                                 refused_fields=lacks_format if config.fetch_formats else None, queue=1),
+                                 refused_fields=lacks_format if config.role.broadcast_formats else None, queue=1),
             *push,
-            *switch,
+            *(switch if config.topology.ports > 1 else ()),
         ),
         reads=_ports(config, "read"),
         writes=_ports(config, "write"),
         inputs={
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
-            **({"tenant": "tenant", "cut": "cut"} if config.tenants > 1 else {}),
+            **({"tenant": "tenant", "cut": "cut"} if config.has(Tenants) else {}),
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset",
             **({"throttle_optimizer": "throttle_compute.optimizer", "throttle_link": "throttle_link",
-                "wire_delay": "delay_link"} if config.throttles else {}),
-            **({"set_version": "set_version"} if config.restorable else {}),
-            **({"slot_place": "slot_place", "time_test": "time_test"} if config.slots else {})},
-        outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {}),
+                "wire_delay": "delay_link"} if config.has(Throttles) else {}),
+            **({"set_version": "set_version"} if config.has(SettableVersion) else {}),
+            **({"slot_place": "slot_place", "time_test": "time_test"} if config.link.slots else {})},
+        outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.link.replay else {}),
                  **({"signals": "signals"} if config.has_signals else {}),
-                 **({name: name for name in ("time", "time_status", "superframes")} if config.slots else {}),
-                 **({"messages": "messages"} if config.messages else {})},
-        joins={"rounds": "rounds"} if config.rounds else {},
-        links={name: name for name in port_members(config, config.ring_ports)},
+                 **({name: name for name in ("time", "time_status", "superframes")} if config.link.slots else {}),
+                 **({"messages": "messages"} if config.link.messages else {})},
+        joins={"rounds": "rounds"} if config.has_quorum else {},
+        links={name: name for name in port_members(config, config.topology.ports)},
         abandons="abandons" if config.is_server else None,
     )
 
@@ -85,4 +86,4 @@ def describe(config):
 def _ports(config, kind):
     """Ports of a kind, by the name of the memory that they are at."""
     members = memory_ports(config, parts(config))
-    return {memory: (f"{memory}_{kind}",) for memory in config.memories.names if f"{memory}_{kind}" in members}
+    return {memory: (f"{memory}_{kind}",) for memory in config.memory_map.names if f"{memory}_{kind}" in members}

@@ -4,6 +4,7 @@ from amaranth.hdl import Cat, Module, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.node_features import Throttles
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.ring.ports import link_signature, port_members
@@ -32,12 +33,12 @@ def repairs_layout(ports=1):
 def pace_members(config):
     """Members of the links of a node with throttles: ``throttle``, words in 65,536 cycles, and ``wire_delay``, cycles
     by which words come later (:class:`~hdl.ring.wire_delay.WireDelay`)."""
-    return {"throttle": In(RATE_BITS), "wire_delay": In(DELAY_BITS)} if config.throttles else {}
+    return {"throttle": In(RATE_BITS), "wire_delay": In(DELAY_BITS)} if config.has(Throttles) else {}
 
 
 def add_pace(m, links, transmitter, config):
     """Throttle a transmitter of a node with throttles and delay its words; returns the wires behind that."""
-    if not config.throttles:
+    if not config.has(Throttles):
         return transmitter.ring_o
     m.submodules.throttle = throttle = Throttle()
     m.submodules.wires = wires = WireDelay(signature=link_signature(config))
@@ -95,22 +96,22 @@ class LinkEnds(wiring.Component):
             "sent": Out(moves_layout()),
             "received": Out(moves_layout()),
             **({"repairs": Out(repairs_layout()), "control_i": In(stream.Signature(unsigned(32))),
-                "control_o": Out(stream.Signature(unsigned(32)))} if config.replay else {}),
+                "control_o": Out(stream.Signature(unsigned(32)))} if config.link.replay else {}),
             "delay": Out(32),
             **pace_members(config),
         })
 
     def elaborate(self, platform):
         m = Module()
-        segments, longest = self._config.ingress_segments, packet_words(self._config.segment)
-        if self._config.replay:
+        segments, longest = self._config.link.ingress, packet_words(self._config.segment)
+        if self._config.link.replay:
             transmitter = ReplayTransmitter(
-                segments=segments, egress_words=WINDOW + 1, window=WINDOW, throttled=self._config.throttles)
+                segments=segments, egress_words=WINDOW + 1, window=WINDOW, throttled=self._config.has(Throttles))
             receiver = ReplayReceiver(segments=segments, packet_words=longest)
             self._repair(m, transmitter, receiver)
         else:
             transmitter = LinkTransmitter(
-                segments=segments, egress_words=longest, throttled=self._config.throttles)
+                segments=segments, egress_words=longest, throttled=self._config.has(Throttles))
             receiver = LinkReceiver(segments=segments, packet_words=longest)
             m.d.comb += [
                 Cat(self.sent.word, self.sent.packet).eq(_word(self.ring_o)),

@@ -10,7 +10,7 @@ __all__ = ["joined", "link_signature", "port_members", "port_names", "ports_of",
 
 def link_signature(config):
     """Wires of a link between nodes of this configuration, as the transmitter sees them."""
-    return ReplayLinkSignature() if config.replay else LinkSignature()
+    return ReplayLinkSignature() if config.link.replay else LinkSignature()
 
 
 def wires_per_link(signature):

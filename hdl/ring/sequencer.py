@@ -110,12 +110,12 @@ class Sequencer(wiring.Component):
 
     def _walk(self, m, description):
         """Make the walk of a participant, with nobody who follows it yet."""
-        config, chained, lags = self._config, self._config.has_chains, self._config.one_owner
-        shape = {"elements": self._elements, "segment": config.segment, "nodes_max": config.nodes_max}
-        walk = InterleavedWalk(**shape) if config.interleaved else Walk(**shape, chained=chained, lags=lags)
+        config, chained, lags = self._config, self._config.has_chains, self._config.role.root_reduce
+        shape = {"elements": self._elements, "segment": config.segment, "nodes_max": config.topology.max_nodes}
+        walk = InterleavedWalk(**shape) if config.role.interleaved else Walk(**shape, chained=chained, lags=lags)
         m.submodules[f"{description.name}_walk"] = walk
         m.d.comb += [walk.start.eq(self.start), walk.plan.eq(self.setup.plan)]
-        if config.interleaved:
+        if config.role.interleaved:
             m.d.comb += walk.both.eq(self.setup.both)
         if chained:
             m.d.comb += [walk.opens.eq(self.setup.opens), walk.closes.eq(self.setup.closes)]
@@ -125,7 +125,7 @@ class Sequencer(wiring.Component):
             if tour is not None:
                 m.d.comb += getattr(walk, phase).eq(self.setup[f"{description.name}_{phase}"])
         self._pending.append(walk.busy)
-        return _Followers(walk.o, record_layout(self._elements, config.segment, config.nodes_max))
+        return _Followers(walk.o, record_layout(self._elements, config.segment, config.topology.max_nodes))
 
     def _fork(self, m, description, followers):
         """Give each record of a walk to those that follow it and ask for it."""
@@ -209,9 +209,9 @@ class Sequencer(wiring.Component):
 
     def _codec(self, scatter):
         gradients, weights, raw = (
-            CODECS[name].code for name in (self._config.gradient_codec, self._config.weight_codec, RAW)
+            CODECS[name].code for name in (self._config.gradients, self._config.weights.codec, RAW)
         )
-        if self._config.fetch_formats:
+        if self._config.role.broadcast_formats:
             raw = Array(CODECS[name].code for name in FETCH_FORMATS)[self.setup.format]
         return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.coded, weights, raw))
 

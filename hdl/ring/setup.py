@@ -14,7 +14,7 @@ __all__ = ["longest_vector", "setup_layout", "tours"]
 
 def longest_vector(config):
     """Most elements in a command."""
-    return max(config.gradient_words, config.weight_words)
+    return max(config.memories.gradient, config.memories.weight)
 
 
 def tours(config, parts=None):
@@ -46,14 +46,14 @@ def setup_layout(config, parts=None):
             # A word of state holds two elements.
             "packed_state": 1,
             # The sum goes along a chain of workers to a server; a node is the first of a chain, or its end.
-            **({"chain": 1} if config.in_relay else {}),
+            **({"chain": 1} if config.role.streams else {}),
             # All groups belong to one node, and the sum goes along a chain to it.
-            **({"one_owner": 1} if config.one_owner else {}),
+            **({"one_owner": 1} if config.role.root_reduce else {}),
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
             # The format of a BROADCAST, and where a server counts.
             **fetch_setup(config),
             # Segments of both phases are interleaved.
-            **({"both": 1} if config.interleaved else {}),
+            **({"both": 1} if config.role.interleaved else {}),
             # Numbers of nodes.
             "rank": 8,
             "predecessor": 8,
@@ -62,15 +62,15 @@ def setup_layout(config, parts=None):
             "epoch": 8,
             "collective": 16,
             # First rows of the vector, and of the own block's state.
-            "gradient_row": range(config.gradient_words // config.lanes),
-            "weight_row": range(config.weight_words // config.lanes),
-            "state_row": range(config.state_words // config.lanes),
+            "gradient_row": range(config.memories.gradient // config.lanes),
+            "weight_row": range(config.memories.weight // config.lanes),
+            "state_row": range(config.memories.state // config.lanes),
             # How the vector is dealt to blocks.
-            "plan": plan_layout(elements, config.nodes_max),
+            "plan": plan_layout(elements, config.topology.max_nodes),
             # Groups from one group of a block to the next, where the vector lies.
-            "pitch": pitches(config.nodes_max),
+            "pitch": pitches(config.topology.max_nodes),
             # Where each walk goes.
-            **dict.fromkeys(tours(config, parts), tour_layout(elements, config.nodes_max)),
+            **dict.fromkeys(tours(config, parts), tour_layout(elements, config.topology.max_nodes)),
             # Scalars of the optimizer.
             "settings": settings_layout(),
             # Rate of the optimizer's throttle, in a node with throttles.

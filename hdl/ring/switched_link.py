@@ -4,6 +4,7 @@ from amaranth.hdl import Module, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.node_features import Throttles
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.ring.link_ends import WINDOW, add_pace, moves_layout, pace_members, repairs_layout
@@ -88,7 +89,7 @@ class SwitchedLink(wiring.Component):
             "sent": Out(moves_layout(MOST_PORTS)),
             "received": Out(moves_layout(MOST_PORTS)),
             **({"repairs": Out(repairs_layout(MOST_PORTS)), "control_i": In(stream.Signature(unsigned(32))),
-                "control_o": Out(stream.Signature(unsigned(32)))} if config.replay else {}),
+                "control_o": Out(stream.Signature(unsigned(32)))} if config.link.replay else {}),
             "delay": Out(32),
             "ring": In(1),
             "expecting": In(1),
@@ -101,16 +102,16 @@ class SwitchedLink(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        segments, longest = config.ingress_segments, packet_words(config.segment)
+        segments, longest = config.link.ingress, packet_words(config.segment)
         m.submodules.switch = switch = LinkSwitch(signature=link_signature(config))
         seats = Signal(seats_layout(), init=_FIRST)
         wanted = seats.sends[self.ring]
         loads, loaded, reset = Signal(), Signal(), Signal()
         m.d.sync += loaded.eq(loads)
-        if config.replay:
+        if config.link.replay:
             transmitter = ReplayTransmitter(
                 segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS,
-                throttled=config.throttles)
+                throttled=config.has(Throttles))
             receivers = [ReplayReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [
@@ -120,7 +121,7 @@ class SwitchedLink(wiring.Component):
             self._repair(m, transmitter, receivers, seats, reset)
         else:
             transmitter = LinkTransmitter(
-                segments=segments, egress_words=longest, throttled=config.throttles)
+                segments=segments, egress_words=longest, throttled=config.has(Throttles))
             receivers = [LinkReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
             home = transmitter.credits == segments
             with m.If(home):

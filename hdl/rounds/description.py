@@ -12,7 +12,7 @@ def describe(config):
 
     FOLD has slot 0 at ``gradient_base``; the other slot and the zeros lie behind it, by GRADIENT_STRIDE.
     """
-    if not config.rounds:
+    if not config.has_quorum:
         return None
     same = ("link_reset", "timeout", "deadline", "quorum", "weight_version",
             *(f"late_weights_{n}" for n in range(3)))

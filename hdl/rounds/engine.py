@@ -56,10 +56,10 @@ class RoundEngine(wiring.Component):
     """
 
     def __init__(self, *, config):
-        if not config.rounds:
+        if not config.has_quorum:
             raise ValueError(f"Node must have rounds, not {config!r}")
         self._config = config
-        rows, lanes = config.gradient_words // config.lanes, config.lanes
+        rows, lanes = config.memories.gradient // config.lanes, config.lanes
         settings = ("timeout", "stride", "deadline", "weight_version", "gradient_scale")
         super().__init__({
             "command": In(stream.Signature(command_layout())),
@@ -88,8 +88,8 @@ class RoundEngine(wiring.Component):
         m.submodules.keeper = keeper = RoundKeeper()
         m.submodules.closer = closer = RoundCloser()
         m.submodules.fold = fold = Fold(config=config)
-        m.submodules.compute = compute = ComputeGate(elements=config.gradient_words)
-        m.submodules.update = update = UpdateGate(elements=config.gradient_words, lanes=config.lanes)
+        m.submodules.compute = compute = ComputeGate(elements=config.memories.gradient)
+        m.submodules.update = update = UpdateGate(elements=config.memories.gradient, lanes=config.lanes)
         connect_stream(m, self.command, fold.command)
         connect_stream(m, fold.event, self.event)
         wiring.connect(m, node=wiring.flipped(self.compute_gate), gate=compute.gate)

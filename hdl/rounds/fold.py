@@ -57,7 +57,7 @@ class Fold(wiring.Component):
 
     def __init__(self, *, config):
         self._config = config
-        rows, lanes = config.gradient_words // config.lanes, config.lanes
+        rows, lanes = config.memories.gradient // config.lanes, config.lanes
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
@@ -81,7 +81,7 @@ class Fold(wiring.Component):
         config = self._config
         m.submodules.runner = runner = CommandRunner(
             failure=EventStatus.CLOSE_TIMEOUT, most=(1 << 32) - 1, always=True)
-        flow = FoldFlow(rows=config.gradient_words // config.lanes, lanes=config.lanes)
+        flow = FoldFlow(rows=config.memories.gradient // config.lanes, lanes=config.lanes)
         m.submodules.flow = ResetInserter(runner.reset)(flow)
         connect_stream(m, self.command, runner.command)
         connect_stream(m, runner.event, self.event)

@@ -281,9 +281,9 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
         for programs in (node["programs"], node.get("idle", [])):
             longest = max((length for length, _ in programs), default=0)
             # To nodes with one queue the process sends the commands of a program.
-            if config.queues > 1 and (len(programs) > config.queues or longest > config.program_depth):
+            if config.queues > 1 and (len(programs) > config.queues or longest > config.programs.depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
-                                    f"{config.queues} of {config.program_depth}")
+                                    f"{config.queues} of {config.programs.depth}")
     missing(ring.devices, nodes)
 
 

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import WORKER, NodeConfig
+from hdl.config import Configuration, SettableVersion
+from hdl.config.forms import name_of
 from hdl.control.protocol import Operation
 from hdl.control.registers import REGISTERS, Access, register
 from hdl.ring.topology import RingTopology
@@ -80,27 +81,29 @@ class DeviceFrame:
         return hashlib.sha256(canonical(self.fields) + parts).hexdigest()
 
 
-def contracts_of(configs: Sequence[NodeConfig]) -> list[dict[str, bool | str]]:
+def contracts_of(configs: Sequence[Configuration]) -> list[dict[str, bool | str]]:
     """Properties of each node of a ring that decide the bits of results.
 
     Lanes, segments, intervals and latencies are not among them: no sum depends on those. Roles, and whether weights
     can be fetched in formats, are among them where there are workers: elsewhere a server does what any node does.
     """
-    relay = any(config.role == WORKER for config in configs)
-    return [_contract_of(config) | ({"role": config.role, "fetch_formats": config.fetch_formats} if relay else {})
+    relay = any(config.role.streams and not config.is_server for config in configs)
+    return [_contract_of(config) | ({"role": name_of(type(config.role)),
+                                     "fetch_formats": config.role.broadcast_formats} if relay else {})
             for config in configs]
 
 
-def _contract_of(config: NodeConfig) -> dict[str, bool | str]:
-    return {"element": config.element, "weight_codec": config.weight_codec, "gradient_codec": config.gradient_codec,
-            "masters": bool(config.has_master), "residuals": bool(config.has_residual), "rounds": config.rounds,
-            "operands": config.operands if config.compute else "none", "order": "ring, from the rank of each block"}
+def _contract_of(config: Configuration) -> dict[str, bool | str]:
+    return {"element": config.element, "weight_codec": config.weights.codec, "gradient_codec": config.gradients,
+            "masters": bool(config.weights.has_master), "residuals": bool(config.has_residual),
+            "rounds": config.has_quorum, "operands": config.compute.operands if config.compute else "none",
+            "order": "ring, from the rank of each block"}
 
 
 def whole(device: Device) -> Windows:
     """Windows that cover all that a user of a node has of its memories, apart from the trace, which cannot be
     written."""
-    spaces = {space.name: device.room(space.name) for space in device.config.memories if space.name != "trace"}
+    spaces = {space.name: device.room(space.name) for space in device.config.memory_map if space.name != "trace"}
     spaces[FAR] = far_words_of(device.config)
     return {name: [(0, words)] for name, words in spaces.items() if words}
 
@@ -142,7 +145,7 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
     contracts = contracts_of([device.config for device in devices])
     pending = [(device.submit_read_bits("STATUS", "SLOT_1"),
                 [(device_region(rank, space, base),
-                  device.submit_read_memory(device.config.memories[space].number, base, count))
+                  device.submit_read_memory(device.config.memory_map[space].number, base, count))
                  for space, found in mine.items() if space != FAR for base, count in found])
                for rank, (device, mine) in enumerate(zip(devices, windows, strict=True))]
     for rank, (registers, contents) in enumerate(pending):
@@ -189,7 +192,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
         for space, windows in node["windows"].items():
             if space == FAR:
                 continue
-            pending += [device.submit_write_memory(device.config.memories[space].number, base,
+            pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
                                                    _words(frame.regions[device_region(rank, space, base)]))
                         for base, _ in windows]
         for run in _runs(CARRIED):
@@ -201,7 +204,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
                             for ready in (1, 0)]
         if node["flags"]:
             pending.append(device.submit_write_bits("FLAGS", [node["flags"]]))
-        if device.config.restorable:
+        if device.config.has(SettableVersion):
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [node["version"]]))
     for one in pending:
         one.result()
@@ -245,12 +248,12 @@ def scrub(ring: Ring) -> None:
         for space, windows in whole(device).items():
             if space == FAR:
                 continue
-            pending += [device.submit_write_memory(device.config.memories[space].number, base,
+            pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
                                                    np.zeros(count, np.uint32)) for base, count in windows]
-        if not device.config.reduced:
+        if not device.config.is_int16:
             pending += [device.submit_write_bits(run[0], [register(name).reset for name in run])
                         for run in _runs(CARRIED)]
-        if device.config.restorable:
+        if device.config.has(SettableVersion):
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [0]))
     for one in pending:
         one.result()

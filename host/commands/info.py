@@ -1,11 +1,12 @@
 """The command `gradring info`."""
 
-import dataclasses
 import importlib.metadata
 
 from rich.table import Table
 
 from hdl.config import NodeConfig
+from hdl.config.couplings import COUPLINGS
+from hdl.config.forms import as_options
 from host.commands.console import make_console
 from host.versions import PACKAGES
 from sim.verilated import toolchain
@@ -20,10 +21,15 @@ def info_command() -> None:
     console = make_console()
     config = NodeConfig()
     parameters = Table(title="configuration", title_justify="left", show_header=False, border_style="dim")
-    for name, value in dataclasses.asdict(config).items():
+    for name, value in as_options(config).items():
         parameters.add_row(name, f"{value}")
     parameters.add_row("hash", f"0x{config.hash:08x}")
     console.print(parameters)
+    couplings = Table("sections", "rule", "reason", title="couplings of a node's sections", title_justify="left",
+                      border_style="dim")
+    for coupling in COUPLINGS:
+        couplings.add_row(", ".join(coupling.sections), coupling.rule, coupling.reason)
+    console.print(couplings)
     versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
     for package in PACKAGES:
         versions.add_row(package, importlib.metadata.version(package))

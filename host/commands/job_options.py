@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hdl.config import NodeConfig
+from hdl.config import JobSlots, NodeConfig
+from hdl.config.forms import as_dict
 from hdl.ring.slots.job_table import JOBS, JobFrame
 from host.commands.console import Progress, make_console, shown, thread_count
 from host.commands.run_files import FILES
@@ -135,7 +136,8 @@ def train(options: Mapping[str, Any]) -> None:
     with Progress(console) as progress:
         progress.stage("data")
         tasks = [Classifier(digits(), one.hidden, align=one.align, operands=one.compute_format) for one in configs]
-        node = dataclasses.replace(with_links(SLOTS, NodeConfig(), transport=TransportName.VERILATED), jobs=JOBS)
+        node = with_links(SLOTS, NodeConfig(), transport=TransportName.VERILATED)
+        node = node.replace(link=JobSlots(ingress=node.link.ingress))
         node = fitted(node, [one.allocation(task.parameters.size) for one, task in zip(configs, tasks, strict=True)],
                       nodes=nodes // JOBS, planes=None)
         keepers = [Keeper(folder / "checkpoint.tar", {}, steps=0) for folder in folders]
@@ -153,7 +155,7 @@ def train(options: Mapping[str, Any]) -> None:
                 simulation = report.Simulation(
                     transport=TransportName.VERILATED.value, threads=threads,
                     arithmetic=Arithmetic(options["arithmetic"]).value, link_latency=LATENCY,
-                    configuration=dataclasses.asdict(node), configuration_hash=node.hash, host_port=False,
+                    configuration=as_dict(node), configuration_hash=node.hash, host_port=False,
                     elapsed=one.elapsed, seconds=opened.seconds | {"run": one.seconds[0]},
                     simulation_seconds=one.seconds[0])
                 results.append(report.build_report(config, one.trainings[0], simulation))

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Weights
+from hdl.config.forms import as_dict
 from host.commands.console import Progress, make_console, shown, thread_count
 from host.commands.run_files import FILES
 from host.commands.run_options import COUNT, SEEDS, check_range
@@ -121,11 +122,11 @@ def train(options: Mapping[str, Any]) -> None:
         progress.stage("data")
         data = digits()
         length, patience = Model(data, config).length, patience_of(data, config)
-        node = node_for(length, nodes=config.workers, node=NodeConfig(weight_codec=options["weights"]),
+        node = node_for(length, nodes=config.workers, node=NodeConfig(weights=Weights(codec=options["weights"])),
                         ports=2 if options["switch_out"] else 1)
         identity = {"straggler": {**dataclasses.asdict(config), "late": config.late.value,
                                   "slow": {str(rank): factor for rank, factor in config.slow.items()}},
-                    "block": block, "configuration": dataclasses.asdict(node),
+                    "block": block, "configuration": as_dict(node),
                     "link_latency": options["link_latency"], "host_port": options["host_port"],
                     "faults": None if damage is None else dataclasses.asdict(damage)}
         keeper = Keeper(output / checkpoints.NAME, identity, steps=options["checkpoint"])
@@ -152,7 +153,7 @@ def train(options: Mapping[str, Any]) -> None:
                 faults = None if damage is None else {**identity["faults"], "count": session.faults}
                 return report.build(
                     config, run, threads=threads, link_latency=options["link_latency"], faults=faults,
-                    configuration=dataclasses.asdict(node), configuration_hash=node.hash,
+                    configuration=as_dict(node), configuration_hash=node.hash,
                     simulated_cycles=session.elapsed.simulated)
 
             result = report_so_far() if run.fates else None

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Weights
 from host.commands.console import (
     ArithmeticOption,
     HostPort,
@@ -51,7 +51,7 @@ def launch_command(
     ] = None,
     weights: Annotated[str, typer.Option(
         help=f"Codec of new weights, with optimizers on the nodes: {', '.join(WEIGHT_CODECS)}.")
-    ] = NodeConfig.weight_codec,
+    ] = Weights.codec,
     density: Annotated[float | None, typer.Option(
         help="Part of the elements of gradients that nodes send, on average: the largest ones; the others wait. "
              "[default: all that are not zero]", show_default=False)] = None,
@@ -84,7 +84,7 @@ def launch_command(
     if not module and not Path(script[0]).is_file():
         raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
     codec = gradient_codec(gradients, density)
-    NodeConfig(gradient_codec=codec, weight_codec=weights).check_ring(nodes)
+    NodeConfig(gradients=codec, weights=Weights(codec=weights)).check_ring(nodes)
     if density is not None and not 0 < density <= 1:
         raise ValueError(f"Density must be above 0 and at most 1, not {density!r}")
     if density is not None:

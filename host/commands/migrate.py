@@ -12,7 +12,7 @@ import typer
 from hdl.board import BOARDS, BoardConfig
 from hdl.choices import choice_error, suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Optimizer, SettableVersion, Weights
 from host.commands.console import Progress, make_console, new_table, shown, thread_count
 from host.commands.run_options import SEEDS, check_range
 from host.output import claim, prepare, write_json
@@ -26,12 +26,13 @@ __all__ = ["migrate_command"]
 
 _FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkpoint.tar")
 #: Boards whose nodes train in binary32.
-_JOBS = [name for name, board in BOARDS.items() if not board.node.reduced]
+_JOBS = [name for name, board in BOARDS.items() if not board.node.is_int16]
 
 
-def node_of_job(*, interval: int, **options: str) -> NodeConfig:
-    """Node of a site, whose optimizer takes ``interval`` cycles for an element."""
-    return NodeConfig(update_interval=interval, masking=False, error_feedback=False, restorable=True, **options)
+def node_of_job(*, interval: int, weights: str, gradients: str) -> NodeConfig:
+    """Node of a site, with an optimizer that takes ``interval`` cycles for an element, and codecs."""
+    return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=weights), gradients=gradients,
+                      masking=False, sparsify=False, features=(SettableVersion(),))
 
 
 def migrate_command(
@@ -95,7 +96,7 @@ def migrate_command(
             raise ValueError(choice_error(f"Codec of {name}", codecs, given))
         if name == "weights" and WEIGHT_CODECS[given].codebook_words:
             raise ValueError(f"Codec of weights must have no codebook here, not be {given!r}")
-    node_of_job(interval=interval, weight_codec=weights, gradient_codec=gradients)
+    node_of_job(interval=interval, weights=weights, gradients=gradients)
     config = TrainingConfig(max_steps=steps, interval=steps, hidden=widths(hidden), seed=seed,
                             optimizer=create(OptimizerName(optimizer)))
     manifests = user_key() if key is None else read_key(key)
@@ -108,14 +109,14 @@ def migrate_command(
         return Classifier(data, config.hidden)
 
     def node(interval: int) -> NodeConfig:
-        made = node_of_job(interval=interval, weight_codec=weights, gradient_codec=gradients)
+        made = node_of_job(interval=interval, weights=weights, gradients=gradients)
         return fitted(made, [config.allocation(workload().parameters.size)], nodes=nodes)
 
     def site(name: str, fabric: Callable[[], contextlib.AbstractContextManager["Fabric"]]) -> Site:
         return Site(name, output / name, fabric=fabric, workload=workload, config=config, keys=keys)
 
     if built is not None and fitted(built.node, [config.allocation(workload().parameters.size)],
-                                    nodes=nodes, planes=built.node.state_planes) != built.node:
+                                    nodes=nodes, planes=built.node.memories.planes) != built.node:
         raise ValueError(f"Model must have room in the memories of {board}, not {workload().parameters.size:,} "
                          f"parameters")
     claim(output, files=_FILES)

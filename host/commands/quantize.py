@@ -1,14 +1,14 @@
 """The command `gradring quantize`."""
 
 import contextlib
-import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Quantization
+from hdl.config.forms import as_dict
 from host.commands.console import (
     HostPort,
     Nodes,
@@ -79,7 +79,8 @@ def quantize_command(
         if wrong and given(name):
             raise ValueError(f"Option --{name} {reason}: leave it out")
     training = TrainingConfig(seed=seed)
-    console, node = make_console(), NodeConfig(quantization=True, state_planes=training.optimizer.planes)
+    console, node = make_console(), NodeConfig(
+        memories=Memories(planes=training.optimizer.planes), features=(Quantization(),))
     node.check_ring(nodes)
     count = thread_count(threads, nodes)
     prepare(output, files=_FILES)
@@ -128,7 +129,7 @@ def quantize_command(
                 layers, data, session.ring, chosen, lut4=lut4 if synth else lambda unit: None,
                 on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
             seconds["quantize"] = time.perf_counter() - begun
-    result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node),
+    result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": as_dict(node),
                "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
                                                        "within": agreement.within}}
     written, picture = quantize.write(result, output)

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
+from hdl.config.forms import as_dict
 from hdl.ring.slots.job_table import JOBS
 from host.commands.console import shown
 from host.reports.measured import timeline_names
@@ -19,10 +20,10 @@ FILES = ("report.json", "report.png", "report.html", "weights.npz", NAME, *timel
          *(f"job-{job}/report.json" for job in range(JOBS)))
 
 
-def identity_of(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
+def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
     """Everything that the bits and the report of a run depend on."""
     names = ("training", "comparison")
-    return {**options, "configuration": dataclasses.asdict(node), **{
+    return {**options, "configuration": as_dict(node), **{
         name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
                                                            **dataclasses.asdict(config.optimizer)}}
         for name, config in zip(names, configs, strict=False)}}

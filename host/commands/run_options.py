@@ -9,7 +9,6 @@ import typer
 
 from hdl.board import BOARDS
 from hdl.compute.operands import OPERANDS
-from hdl.config import FP32
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, moments_note
 from host.training.record import HOST, NODE, TrainingConfig
 from host.training.workloads import WorkloadName
@@ -50,7 +49,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM)
-    integers = board is not None and BOARDS[board].node.element != FP32
+    integers = board is not None and BOARDS[board].node.is_int16
     momentum = optimizer in (OptimizerName.MOMENTUM, OptimizerName.NESTEROV)
     refused = {
         "hidden": (workload is not WorkloadName.DIGITS, f"is for workload digits, not {workload.value}"),

@@ -1,12 +1,11 @@
 """Option `--links` of `gradring train`: links on credit, or in slots of a TIME that all nodes have alike."""
 
-import dataclasses
 from typing import Annotated
 
 import typer
 
 from hdl.choices import suggestion
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Peer, Slots
 from host.transports.session import TransportName
 
 __all__ = ["CREDITS", "SLOTS", "LinksOption", "with_links"]
@@ -41,5 +40,5 @@ def with_links(links: str, node: NodeConfig, *, transport: TransportName, **othe
     if transport not in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
         raise ValueError(f"Option --links {SLOTS} is for transports verilated, messages and pysim, not "
                          f"{transport.value}: leave it out")
-    return dataclasses.replace(node, slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15,
-                               messages=transport is TransportName.MESSAGES)
+    return node.replace(link=Slots(ingress=15, messages=transport is TransportName.MESSAGES), programs={},
+                        role=Peer(interleaved=True))

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from hdl.compression.registry import RAW, ZERO_VALUE
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, RootReduce
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.partitioning import Partitioning, choose, link_rates
 from host.driver.ring import Ring
@@ -68,16 +68,16 @@ def check(text: str | None, *, nodes: int, node: NodeConfig, transport: Transpor
         raise ValueError(f"Option --slow-link is for a run without --{used[0]}: leave it out")
     if transport is not TransportName.VERILATED:
         raise ValueError(f"Option --slow-link is for transport verilated, not {transport.value}: leave it out")
-    if (node.weight_codec, node.gradient_codec) != (RAW, ZERO_VALUE):
+    if (node.weights.codec, node.gradients) != (RAW, ZERO_VALUE):
         raise ValueError(f"Option --slow-link is for weights as {RAW} and gradients as {ZERO_VALUE}, not "
-                         f"{node.weight_codec} and {node.gradient_codec}: leave it out")
+                         f"{node.weights.codec} and {node.gradients}: leave it out")
     return slow
 
 
 def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
-    """The same node with option one_owner, and room for the state of all groups."""
-    state = max(node.state_words, 1 << (length - 1).bit_length()) if planes else node.state_words
-    return dataclasses.replace(node, one_owner=True, state_words=state)
+    """The same node with role RootReduce, and room for the state of all groups."""
+    state = max(node.memories.state, 1 << (length - 1).bit_length()) if planes else node.memories.state
+    return node.replace(role=RootReduce(), memories={"state": state})
 
 
 def deal(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:

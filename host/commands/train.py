@@ -11,7 +11,8 @@ import typer
 from hdl.board import BOARDS
 from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.config import NodeConfig, nodes_max_for
+from hdl.config import NodeConfig, SingleRing, Weights, max_nodes_for
+from hdl.config.forms import as_dict
 from host.commands import far_options, job_options, late_options, slot_links
 from host.commands import slow_link as slow_links
 from host.commands.console import (
@@ -25,6 +26,7 @@ from host.commands.console import (
     make_console,
     shown,
 )
+from host.commands.nodes import with_formats, with_ring
 from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
 from host.commands.run_files import FILES, advice, identity_of, space
 from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused, show_moments_note
@@ -115,11 +117,11 @@ def train_command(
         help="Format of momentum and moments; second moments of bf16 do not decay with adam's b2.")] = Moments.FP32,
     weights: Annotated[str, typer.Option(
         help=f"Codec of new weights, whose fp32 masters their owners keep: {', '.join(WEIGHT_CODECS)}.")
-    ] = NodeConfig.weight_codec,
+    ] = Weights.codec,
     gradients: Annotated[str, typer.Option(
         help=f"Codec of gradients and their sums; its loss is added to the next ones: "
              f"{', '.join(GRADIENT_CODECS)}.")
-    ] = NodeConfig.gradient_codec,
+    ] = NodeConfig.gradients,
     density: Annotated[float | None, typer.Option(
         help="Part of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; "
              "the others wait. [default: all that are not zero]", show_default=False)] = None,
@@ -232,13 +234,14 @@ def train_command(
     if nodes is None:
         nodes = built.nodes if course is None else course.nodes
     damage = None if faults is None else RandomFaults(rate=faults, seed=fault_seed)
-    node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
-    if board is None and course is None and not 1 <= nodes <= node.nodes_max:
-        node = dataclasses.replace(node, nodes_max=nodes_max_for(nodes))
+    node = with_formats(built.node, weights=weights, gradients=gradients)
+    if board is None and course is None and not 1 <= nodes <= node.topology.max_nodes:
+        node = node.replace(topology=SingleRing(max_nodes=max_nodes_for(nodes)))
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:
-        optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
+        optimizer = (OptimizerName.ADAM if text else
+                     OptimizerName.MOMENTUM if node.memories.planes else OptimizerName.SGD)
     host_port = host_port or transport is not TransportName.VERILATED
     if compute == NODE and not text and overlap is None and density is None and board is None:
         overlap = OVERLAPS[0]
@@ -248,7 +251,7 @@ def train_command(
     slow = slow_links.check(slow_link, nodes=nodes, node=node, transport=transport, board=board, overlap=overlap,
                             topology=topology, faults=faults, far=far)
     if damage is not None or course is not None:
-        node = dataclasses.replace(node, replay=damage is not None, ring_ports=1 if course is None else 2)
+        node = with_ring(node, replay=damage is not None, grid=course is not None)
     node = slot_links.with_links(links, node, transport=transport, board=board, topology=topology,
                                  slow_link=slow_link)
     check_range("Link latency", link_latency, 1, MAX_LATENCY if damage is None else LONGEST_REPLAYED)
@@ -320,7 +323,7 @@ def train_command(
         prepare(output, files=[name for name in FILES if "/" not in name], space=space(task, config, nodes))
         events = None if tensorboard is None else event_files.Events(
             tensorboard, list(map(event_files.run_name, configs)),
-            measure="loss/held_out" if text else "accuracy/test", grid=course is not None, replay=node.replay)
+            measure="loss/held_out" if text else "accuracy/test", grid=course is not None, replay=node.link.replay)
         kept = keeper.load() if resume else None
         if kept is not None:
             check_past(course, kept, shown(keeper.path))
@@ -371,7 +374,7 @@ def train_command(
                 run_seconds = {"run": sum(experiment.seconds)}
             simulation = report.Simulation(
                 transport=transport.value, threads=count, arithmetic=arithmetic.value, link_latency=link_latency,
-                configuration=dataclasses.asdict(node), configuration_hash=node.hash,
+                configuration=as_dict(node), configuration_hash=node.hash,
                 host_port=host_port, elapsed=experiment.elapsed, seconds=session.build_seconds | run_seconds,
                 simulation_seconds=experiment.simulation_seconds, faults=damage,
                 course=course, dealing=dealing)

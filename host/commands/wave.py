@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from hdl.node import Node
 from host.commands.console import Nodes, Progress, make_console, shown
 from host.driver.memory import Allocation
@@ -43,7 +43,7 @@ def wave_command(
     if length < 1:
         raise ValueError(f"Vector must have at least 1 element, not {length:,}")
     allocation = Allocation(length=length)
-    config = NodeConfig(state_planes=allocation.planes)
+    config = NodeConfig(memories=Memories(planes=allocation.planes))
     config.check_ring(nodes)
     allocation.check(config, nodes=nodes)
     prepare(output.parent, files=(output.name,))

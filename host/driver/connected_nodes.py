@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from hdl.ring.slots.job_table import JobFrame
 from hdl.ring.slots.link import PERIOD
 from host.driver.command_queueing import CommandQueueing
@@ -49,7 +49,7 @@ class ConnectedNodes:
         return len(self.devices)
 
     @property
-    def config(self) -> NodeConfig:
+    def config(self) -> Configuration:
         """Configuration of the first node, for what all have alike."""
         return self.devices.config
 
@@ -93,13 +93,13 @@ class ConnectedNodes:
         self.devices.write_register("CONTROL", 1)
         # With the links held in reset, the running command ends at once, and a queued one when it starts.
         self.commands.drain()
-        if self.config.jobs > 1:  # packets of this job that still pass other nodes, which have the ring in common
+        if self.config.link.jobs > 1:  # packets of this job still pass nodes of the other job
             self.devices[0].submit_pop_event(JobFrame.of(self.config).cycles).result()
-        elif self.config.slots:
+        elif self.config.link.slots:
             self.devices.ask(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | self.nodes << 4))
         self.devices.write_register("CONTROL", 0)
         self.commands.drain()
-        if self.config.slots and self.nodes > 1:
+        if self.config.link.slots and self.nodes > 1:
             _wait_for_time(self.devices)
         self.counters.mark()
         self.commands.begin_epoch()

@@ -107,7 +107,7 @@ class Device(Requests):
         """See :meth:`read_register`."""
         entry = register(name)
         pending = self._read_registers(entry, 1)
-        integers = bool(self._config.reduced)
+        integers = bool(self._config.is_int16)
         return Pending(self, pending._requests, lambda payloads: from_bits(entry, payloads[0], integers=integers))
 
     def read_register(self, name: str) -> int | float:
@@ -124,7 +124,7 @@ class Device(Requests):
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
         """See :meth:`write_register`."""
         entry = register(name)
-        bits = to_bits(entry, value, integers=bool(self._config.reduced))
+        bits = to_bits(entry, value, integers=bool(self._config.is_int16))
         request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
                                words=[np.array([entry.address, bits], np.uint32)], answer=1)
         return Pending(self, [request], _nothing)
@@ -186,7 +186,7 @@ class Device(Requests):
 
     def _memory_name(self, space: int) -> str:
         """Name of a memory space in messages, whether the node has it or not."""
-        titles = {memory.number: memory.title for memory in self._config.memories}
+        titles = {memory.number: memory.title for memory in self._config.memory_map}
         title: str = titles.get(space, f"state plane {space - Space.STATE}")
         return title.removesuffix(" memory")
 
@@ -397,7 +397,7 @@ class Device(Requests):
         TraceError
             There were more records since then than a node keeps.
         """
-        space = self._config.memories["trace"]
+        space = self._config.memory_map["trace"]
         if since is None:
             words = self.read_memory(space.number, 0, space.words)
             return records(words, int(self.read_register("TRACE_POINTER")), since)

@@ -10,7 +10,7 @@ room where the smallest memory of its region ends.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, overload
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from host.driver.device import Device
 from host.driver.formats import Formats
 from host.driver.transport import Pending
@@ -36,7 +36,7 @@ class Devices(Sequence[Device]):
 
     Members
     -------
-    configs : list of NodeConfig
+    configs : list of Configuration
         Each configuration of a node.
     formats : Formats
     timeout : int
@@ -48,7 +48,7 @@ class Devices(Sequence[Device]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        self.configs: list[NodeConfig] = list(dict.fromkeys(device.config for device in self._devices))
+        self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self._devices))
         self.formats = Formats(self.configs)
         self.timeout = timeout
 
@@ -65,7 +65,7 @@ class Devices(Sequence[Device]):
         return len(self._devices)
 
     @property
-    def config(self) -> NodeConfig:
+    def config(self) -> Configuration:
         """Configuration of rank 0, for parameters that are alike."""
         return self.configs[0]
 
@@ -97,4 +97,4 @@ class Devices(Sequence[Device]):
 
     def _numbers(self, name: str, ranks: Iterable[int]) -> dict[int, int]:
         """Number of a memory space on the wire; nodes of different configurations have their own."""
-        return {rank: int(self._devices[rank].config.memories[name].number) for rank in ranks}
+        return {rank: int(self._devices[rank].config.memory_map[name].number) for rank in ranks}

@@ -97,7 +97,7 @@ REFUSALS: dict[Status | TransportStatus, tuple[type[DeviceError], str]] = {
     Status.BAD_ADDRESS: (BadAddressError, "check the range against the node's configuration"),
     Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
     Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
-    Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with a larger program_depth"),
+    Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with larger programs.depth"),
     Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, and of tenants' registers until no "
                                        "command is queued, or reset the link"),
     Status.NOT_LOADED: (ProgramNotLoadedError, "load the program first, with the number that the run names"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from hdl.control.protocol import Operation
 from host.driver.command import Command, Event
 from host.driver.device import Device
@@ -26,9 +26,9 @@ _LOOK = 100_000
 _Windows = Mapping[int, Sequence[tuple[int, int]]]
 
 
-def far_words_of(config: NodeConfig) -> int:
+def far_words_of(config: Configuration) -> int:
     """Words of a far memory that is no memory space: that of a node that computes, not that of a server."""
-    return int(config.far_words) if config.compute else 0
+    return 0 if config.compute is None else int(config.compute.far)
 
 
 def read_far(devices: Sequence[Device], windows: _Windows) -> dict[tuple[int, int], Words]:
@@ -77,14 +77,14 @@ def clear_far(devices: Sequence[Device], windows: _Windows) -> None:
 
 
 def _near(device: Device) -> int:
-    return int(device.config.memories["activations"].number)
+    return int(device.config.memory_map["activations"].number)
 
 
 @contextlib.contextmanager
 def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, int]]:
     """The activation memories, from their beginning on, as a place for parts of these windows: so many words of
     each node, by rank."""
-    used = {rank: min(max((count for _, count in mine), default=0), int(devices[rank].config.activation_words))
+    used = {rank: min(max((count for _, count in mine), default=0), int(devices[rank].config.compute.activations))
             for rank, mine in windows.items()}
     reading = {rank: devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
                for rank, count in used.items()}
@@ -100,9 +100,9 @@ def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, 
 
 def _steps(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
     """Parts that fit into the activation memories: by rank the window, and first element and length of the part."""
-    parts = {rank: [(base, first, min(int(devices[rank].config.activation_words), base + count - first))
+    parts = {rank: [(base, first, min(int(devices[rank].config.compute.activations), base + count - first))
                     for base, count in mine
-                    for first in range(base, base + count, int(devices[rank].config.activation_words))]
+                    for first in range(base, base + count, int(devices[rank].config.compute.activations))]
              for rank, mine in windows.items()}
     for number in range(max(map(len, parts.values()), default=0)):
         yield {rank: mine[number] for rank, mine in parts.items() if number < len(mine)}

@@ -1,20 +1,22 @@
 """Formats that all nodes of a ring have alike: elements, memory rows, segments and codecs."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 
 __all__ = ["ALIKE", "Formats", "alike"]
 
-ALIKE = ("element", "segment", "weight_codec", "gradient_codec", "masters", "ingress_segments", "replay", "rounds",
-         "queues", "one_owner", "slots", "interleaved", "jobs", "messages")
-"""Parameters of packets, links, master weights and programs, which all nodes of a ring must have alike."""
+ALIKE = ("element", "segment", "weights", "gradients", "link", "has_quorum", "queues", "role.root_reduce",
+         "role.interleaved")
+"""Sections and properties of a configuration that all nodes of a ring must have alike: those of packets, links,
+master weights and programs."""
 
 
-def alike(configs: Sequence[NodeConfig], name: str) -> Any:
+def alike(configs: Sequence[Configuration], name: str) -> Any:
     """Value of a parameter, which all nodes must have alike."""
-    values = list(dict.fromkeys(getattr(config, name) for config in configs))
+    values = list(dict.fromkeys(map(operator.attrgetter(name), configs)))
     if len(values) > 1:
         raise ValueError(f"Nodes of a ring must have the same {name}, not {' and '.join(map(repr, values))}")
     return values[0]
@@ -25,11 +27,11 @@ class Formats:
 
     Parameters
     ----------
-    configs : sequence of NodeConfig
+    configs : sequence of Configuration
         Each configuration of a node in the ring; they must agree on :data:`ALIKE`.
     """
 
-    def __init__(self, configs: Sequence[NodeConfig]):
+    def __init__(self, configs: Sequence[Configuration]):
         for name in ALIKE:
             alike(configs, name)
         self._configs = configs
@@ -48,12 +50,12 @@ class Formats:
     @property
     def int16(self) -> bool:
         """Whether elements are 16-bit integers."""
-        return bool(self._config.reduced)
+        return bool(self._config.is_int16)
 
     @property
     def weight_codec(self) -> str:
         """Name of the codec that new weights go through in a fused update."""
-        return str(self._config.weight_codec)
+        return str(self._config.weights.codec)
 
     @property
     def has_codebook(self) -> bool:
@@ -63,12 +65,12 @@ class Formats:
     @property
     def gradient_codec(self) -> str:
         """Name of the codec that gradients and their sums go through."""
-        return str(self._config.gradient_codec)
+        return str(self._config.gradients)
 
     @property
     def has_master(self) -> bool:
         """Whether nodes keep master weights of their blocks, in addition to the weights that all compute with."""
-        return bool(self._config.has_master)
+        return bool(self._config.weights.has_master)
 
     @property
     def has_residual(self) -> bool:

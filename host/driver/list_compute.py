@@ -66,9 +66,10 @@ class ListCompute(Compute):
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
         room = self._memory.allocator.room("activations")
         for config, program in itertools.product(self._devices.configs, programs):
-            program.check(plan, Engine(rows=config.compute, lanes=config.lanes, scale_mask=config.scale_mask,
-                                       operands=config.operands, centroids=config.centroids,
-                                       sequences=config.sequences))
+            compute = config.compute
+            program.check(plan, Engine(rows=compute.rows, lanes=config.lanes, scale_mask=compute.scale_mask,
+                                       operands=compute.operands, centroids=compute.codebook,
+                                       sequences=compute.sequences))
             if program.end > room:
                 raise PlanError(f"Memory plan and lists must end within the {room:,} words of a node's activation "
                                 f"memory, not at {program.end:,}")

@@ -4,7 +4,7 @@ have room for them."""
 import dataclasses
 from collections.abc import Sequence
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration, NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
 from sim.golden.ring import largest_block
@@ -43,7 +43,7 @@ class Allocation:
         """Elements of the largest block."""
         return largest_block(self.length, 1 if self.one_owner else nodes)
 
-    def check(self, config: NodeConfig, *, nodes: int) -> None:
+    def check(self, config: Configuration, *, nodes: int) -> None:
         """Check that a ring of ``nodes`` nodes of this configuration has room for the vectors.
 
         Raises
@@ -52,31 +52,31 @@ class Allocation:
             The vectors do not fit, or there can be no such ring.
         """
         config.check_ring(nodes)
-        room = min(config.gradient_words, config.weight_words)
+        room = min(config.memories.gradient, config.memories.weight)
         if self.length > room:
             raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not "
                              f"{self.length:,}: take a smaller model, or nodes with larger memories")
-        if self.planes > config.state_planes:
-            raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
+        if self.planes > config.memories.planes:
+            raise ValueError(f"Optimizer must need at most the {config.memories.planes} state planes of a node, not "
                              f"{self.planes}")
         block = self.block(nodes)
-        if config.has_master and block > config.state_words:
-            raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
+        if config.weights.has_master and block > config.memories.state:
+            raise ValueError(f"Block must have at most the {config.memories.state:,} elements of a node's master "
                              f"weights, not {block:,}: take more nodes, or raw weights")
-        room = config.state_words * (2 if self.packed_state else 1)
+        room = config.memories.state * (2 if self.packed_state else 1)
         if self.planes and block > room:
             advice = "take more nodes, " + ("" if self.packed_state else "state as bfloat16, ")
             raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
                              f"{advice}or an optimizer without state")
         end = errors_base(self.length) + self.length
-        if self.errors and end > config.weight_words:
-            most = config.weight_words // (2 * GROUP) * GROUP
+        if self.errors and end > config.memories.weight:
+            most = config.memories.weight // (2 * GROUP) * GROUP
             raise ValueError(
-                f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements "
-                f"of a node's weight memory, not {end:,}: take a model of at most {most:,} "
+                f"Weights and the errors of what was not sent must take at most the {config.memories.weight:,} "
+                f"elements of a node's weight memory, not {end:,}: take a model of at most {most:,} "
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
-    def place(self, allocator: Allocator, config: NodeConfig, *, nodes: int) -> Buffers:
+    def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
         """Reserve buffers for the vectors beside the buffers that the allocator has given before.
 
         Raises
@@ -89,7 +89,7 @@ class Allocation:
         state = 0
         if self.planes:
             state = -(-block // 2) if self.packed_state else block
-        if config.has_master:  # masters are never packed
+        if config.weights.has_master:  # masters are never packed
             state = block
         wanted = {"gradients": ("gradients", self.length), "weights": ("weights", self.length)}
         if state:
@@ -110,7 +110,7 @@ class Allocation:
 def distance_of(node: NodeConfig) -> int:
     """Elements from the first copy of weights to the second, where layers have two; of inputs, labels and lists as
     well."""
-    return int(node.weight_words) // 2
+    return int(node.memories.weight) // 2
 
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
@@ -125,23 +125,23 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     ValueError
         No node can have as much.
     """
-    wanted = {"gradient_words": node.gradient_words, "weight_words": node.weight_words,
-              "state_words": node.state_words}
+    memories = node.memories
+    wanted = {"gradient": memories.gradient, "weight": memories.weight, "state": memories.state}
     for allocation in allocations:
         length = allocation.length
         end = errors_base(length) + length if allocation.errors else length
         block = allocation.block(nodes)
-        state = [block] if node.has_master else []
+        state = [block] if node.weights.has_master else []
         if allocation.planes:
             state.append(-(-block // 2) if allocation.packed_state else block)
         if max(length, end) > WORDS:
             most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")
             raise ValueError(f"Vector must have at most {most:,} elements, which{what} the largest memory of a node "
                              f"holds, not {length:,}: take a smaller model")
-        needed = {"gradient_words": length, "weight_words": end, "state_words": max(state, default=0)}
+        needed = {"gradient": length, "weight": end, "state": max(state, default=0)}
         wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
     if planes is None:
         planes = max(allocation.planes for allocation in allocations)
-    memories = {name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
-                for name, words in wanted.items()}
-    return dataclasses.replace(node, state_planes=planes, **memories)
+    rounded = {name: words if words == getattr(memories, name) else 1 << (words - 1).bit_length()
+               for name, words in wanted.items()}
+    return node.replace(memories={"planes": planes, **rounded})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import Quantization
 from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer, Where, aligned, place
 from host.driver.command import Command, Event
@@ -97,7 +98,7 @@ class NodeOperations(Operations):
 
     def infer(self, layers: Sequence[IntegerLayer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
-        if not all(config.quantization for config in self._devices.configs):
+        if not all(config.has(Quantization) for config in self._devices.configs):
             raise ValueError("Nodes must have quantization in their configuration, to infer")
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
         lists = self._memory.whole("weights") if lists is None else place(lists, "weights")

@@ -69,7 +69,7 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
     """
     if ring.nodes < 2:
         return (1.0,) * ring.nodes
-    room = min(device.config.weight_words for device in ring.devices)
+    room = min(device.config.memories.weight for device in ring.devices)
     short, long = (min(segments * ring.formats.segment, room) for segments in _SEGMENTS)
     if short == long:
         raise ValueError(f"Weight memory must have room for more than {short:,} elements for links to be measured, "
@@ -106,8 +106,9 @@ def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, 
     if ring.nodes < 2:
         return Partitioning(root=None, rates=tuple(rates), cycles={None: 0.0})
     best, cycles = best_owner(length, ring.nodes, rates=rates, least_gain=LEAST_GAIN, latency=latency,
-                              segment=ring.formats.segment, credits=config.ingress_segments,
-                              update_rate=config.update_lanes / config.update_interval)
+                              segment=ring.formats.segment, credits=config.link.ingress,
+                              update_rate=config.optimizer.lanes / config.optimizer.interval)
     has_state = planes or ring.formats.has_master
-    has_room = min(device.config.state_words for device in ring.devices) >= length or not has_state
-    return Partitioning(root=best if config.one_owner and has_room else None, rates=tuple(rates), cycles=cycles)
+    has_room = min(device.config.memories.state for device in ring.devices) >= length or not has_state
+    root = best if config.role.root_reduce and has_room else None
+    return Partitioning(root=root, rates=tuple(rates), cycles=cycles)

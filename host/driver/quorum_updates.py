@@ -31,7 +31,7 @@ class QuorumUpdates(Quorum):
     """
 
     def __init__(self, devices: Devices, memory: RingMemory):
-        if not devices.config.rounds:
+        if not devices.config.has_quorum:
             raise ValueError("Nodes must have rounds for gradients that may be late")
         self._devices = devices
         self._memory = memory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration, Tenants
 from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
 from hdl.control.windows import PRIVILEGED
 from host.driver.command import Command
@@ -29,7 +29,7 @@ class Requests:
     ----------
     transport : Transport
         The way to the node.
-    config : NodeConfig
+    config : Configuration
         Configuration that the node was built with.
     name : str
         Name of the node in messages.
@@ -40,7 +40,7 @@ class Requests:
         as it does for a tenant's own driver.
     """
 
-    def __init__(self, transport: Transport, config: NodeConfig, *, name: str = "node",
+    def __init__(self, transport: Transport, config: Configuration, *, name: str = "node",
                  timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
         if timeout < 1:
             raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
@@ -48,15 +48,15 @@ class Requests:
         self._config = config
         self._name = name
         self._timeout = timeout
-        asks = config.tenants > 1 and tenant is not None
+        asks = config.has(Tenants) and tenant is not None
         self._asks = [np.array([tenant], np.uint32)] if asks else []
-        self._privileged = config.tenants < 2 or tenant == int(PRIVILEGED)
+        self._privileged = not config.has(Tenants) or tenant == int(PRIVILEGED)
         self._tenant = tenant if asks and tenant else int(PRIVILEGED)
         self._outstanding: deque[Request] = deque()
         self._tag = 0
 
     @property
-    def config(self) -> NodeConfig:
+    def config(self) -> Configuration:
         return self._config
 
     @property
@@ -65,7 +65,7 @@ class Requests:
 
     def room(self, name: str) -> int:
         """Words of a memory space that are there for who asks; 0 if there is no such space."""
-        return int(self._config.memories[name].words) if name in self._config.memories else 0
+        return int(self._config.memory_map[name].words) if name in self._config.memory_map else 0
 
     @property
     def privileged(self) -> bool:

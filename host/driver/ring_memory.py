@@ -52,7 +52,7 @@ class RingMemory(Memory):
         self._devices = devices
         self._formats = devices.formats
         self._partition = partition
-        self.allocator = Allocator(*(config.memories for config in devices.configs))
+        self.allocator = Allocator(*(config.memory_map for config in devices.configs))
 
     def require(self, allocation: Allocation) -> None:
         for config in self._devices.configs:
@@ -129,8 +129,8 @@ class RingMemory(Memory):
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
         zeros = np.zeros(_words(self._partition.largest_block(_length(where)), packed_state), dtype=np.uint32)
-        for plane in range(max(config.state_planes for config in self._devices.configs)):
-            ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.state_planes]
+        for plane in range(max(config.memories.planes for config in self._devices.configs)):
+            ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.memories.planes]
             self._write_blocks(f"state_{plane}", [zeros] * len(self._devices), where, ranks)
 
     def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
@@ -145,7 +145,7 @@ class RingMemory(Memory):
         if root is not None:
             self._partition.check_root(root)
             self._check_state(root, where, packed_state=packed_state)
-        planes = range(min(config.state_planes for config in self._devices.configs))
+        planes = range(min(config.memories.planes for config in self._devices.configs))
         state = [self.read_state(where, plane, packed_state=packed_state) for plane in planes]
         masters = self.read_master(where) if self._formats.has_master else None
         self._partition.set_root(root)
@@ -157,12 +157,12 @@ class RingMemory(Memory):
 
     def _check_state(self, root: int, where: Where, *, packed_state: bool) -> None:
         """Raise ``ValueError`` unless a node has room for the state and the master weights of all elements."""
-        planes = any(config.state_planes for config in self._devices.configs)
+        planes = any(config.memories.planes for config in self._devices.configs)
         if not planes and not self._formats.has_master:
             return
         words = _words(_length(where), packed_state and not self._formats.has_master)
         room = place(where, "state").length if isinstance(where, Buffers) else min(
-            config.state_words for config in self._devices.configs)
+            config.memories.state for config in self._devices.configs)
         if words > room:
             raise ValueError(f"Owner of all groups must have room for their state, {words:,} words, not for "
                              f"{room:,}: rank {root} cannot own them")

@@ -37,8 +37,8 @@ class RingPartition(Partition):
         """Raise ``ValueError`` unless one rank, this one, can own all groups."""
         if not 0 <= root < len(self._devices):
             raise ValueError(f"Owner must be a rank below {len(self._devices)}, not {root!r}")
-        if not self._devices.config.one_owner:
-            raise ValueError("Nodes must have option one_owner, for one of them to own all groups")
+        if not self._devices.config.role.root_reduce:
+            raise ValueError("Nodes must have role RootReduce(), for one of them to own all groups")
 
     def block_of(self, rank: int) -> int:
         """Number of the block that a rank owns if each rank owns one."""

@@ -20,7 +20,7 @@ def place_nodes(devices: Sequence[Device]) -> None:
     ValueError
         Jobs cannot have the nodes of a ring by turns.
     """
-    jobs = devices[0].config.jobs
+    jobs = devices[0].config.link.jobs
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
         raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
                          f"{len(devices)} nodes")
@@ -44,7 +44,8 @@ def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[
     for device in devices:
         device.connect()
     place_nodes(devices)
-    rings = [Ring(devices[job::devices[0].config.jobs], timeout=timeout) for job in range(devices[0].config.jobs)]
+    jobs = devices[0].config.link.jobs
+    rings = [Ring(devices[job::jobs], timeout=timeout) for job in range(jobs)]
     for ring in rings:
         ring.connect()
     _check_slots(devices)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from hdl.config import Tenants
 from hdl.control.engine import FAR
 from hdl.control.protocol import EventStatus, Opcode, Operation
 from hdl.control.registers import PRIVILEGED, REGISTERS, Access, register
@@ -105,8 +106,8 @@ class TenantHost:
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
-            if device.config.tenants < 2:
-                raise ValueError(f"Nodes must have 2 tenants, not {device.config.tenants}")
+            if not device.config.has(Tenants):
+                raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
         self._kept: dict[int, _Kept] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
@@ -271,8 +272,8 @@ class TenantHost:
             if device.config.is_server:
                 device.write_register("CONTROL", 2)  # so that words that get lost are noticed
             for name, (base, length) in windows.items():
-                if name in device.config.memories:
-                    device.write_memory(device.config.memories[name].number, base, np.zeros(length, np.uint32))
+                if name in device.config.memory_map:
+                    device.write_memory(device.config.memory_map[name].number, base, np.zeros(length, np.uint32))
             if device.config.is_server and device.read_fields("STATUS")["far_lost"]:
                 raise DeviceError(f"{device.name}: the far memory must take zeros, and is silent")
         base, length = windows.get(FAR, (0, 0))
@@ -291,7 +292,7 @@ class TenantHost:
         config = device.config
         for queue in range(config.queues if config.queues > 1 else 0):
             for idle in range(1 + config.has_banks):
-                device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.program_depth,
+                device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.programs.depth,
                                     idle=bool(idle))
                 device.load_program(queue, [], idle=bool(idle))
 

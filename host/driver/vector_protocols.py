@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from host.driver.buffers import Allocator, Buffers, Where
 from host.driver.formats import Formats
 from host.driver.memory import Allocation
@@ -158,7 +158,7 @@ class Partition(Protocol):
         Raises
         ------
         ValueError
-            There is no such rank, or nodes have no option one_owner.
+            There is no such rank, or nodes have another role than RootReduce.
         """
 
     def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
@@ -176,7 +176,7 @@ class VectorRing(Protocol):
         """Number of nodes."""
 
     @property
-    def config(self) -> NodeConfig:
+    def config(self) -> Configuration:
         """Configuration of the first node, for what all have alike."""
 
     @property

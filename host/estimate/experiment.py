@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
+from hdl.config import Throttles
 from host.estimate.machine import Machine
 from host.estimate.program import Case, Measured, check, compute_cycles, prepare
 from host.estimate.running import Opened, opened
@@ -98,7 +99,7 @@ class Bench:
     """
 
     def __init__(self, opened: Opened):
-        if not opened.machine.node.throttles:
+        if not opened.machine.node.has(Throttles):
             raise ValueError(f"Nodes of {opened.machine.name} must have throttles to estimate")
         self._opened = opened
         self._known: dict[Case, Measured] = {}

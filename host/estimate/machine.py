@@ -3,7 +3,7 @@
 import dataclasses
 from fractions import Fraction
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, ComputeStub, Memories, NodeConfig, Programs, SingleRing, Throttles
 
 __all__ = ["NODE", "NODES", "Machine"]
 
@@ -11,8 +11,9 @@ __all__ = ["NODE", "NODES", "Machine"]
 NODES = 2
 
 #: Node that runs programs: 8 multiply-adds per cycle.
-NODE = NodeConfig(compute=2, stand_in=True, queues=2, state_planes=1, gradient_words=16384, weight_words=8192,
-                  state_words=4096, activation_words=8192, masking=False, error_feedback=False, nodes_max=4)
+NODE = NodeConfig(
+    topology=SingleRing(max_nodes=4), memories=Memories(gradient=16384, weight=8192, state=4096, planes=1),
+    masking=False, sparsify=False, programs=Programs(), compute=Compute(rows=2), stub=ComputeStub())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,14 +41,14 @@ class Machine:
     @property
     def macs(self) -> int:
         """Multiply-adds per cycle."""
-        return int(self.node.compute * self.node.lanes)
+        return int(self.node.compute.rows * self.node.lanes)
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
         """Rates of all parts, for a program that takes so many cycles of compute on this machine."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
-                "optimizer": Fraction(self.node.update_lanes, self.node.update_interval),
+                "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
                 "host": Fraction(1, self.host)}
 
     def throttles(self) -> "Machine":
         """The same machine with throttles."""
-        return dataclasses.replace(self, node=dataclasses.replace(self.node, throttles=True))
+        return dataclasses.replace(self, node=self.node.replace(features=(Throttles(),)))

@@ -72,12 +72,12 @@ class Case:
 
 
 def _array(machine: Machine) -> Array:
-    return Array(rows=machine.node.compute, lanes=machine.node.lanes, operands=machine.node.operands)
+    return Array(rows=machine.node.compute.rows, lanes=machine.node.lanes, operands=machine.node.compute.operands)
 
 
 def _lists(machine: Machine, case: Case) -> Lists:
     return compile_lists(case.layers, array=_array(machine), examples=case.examples,
-                         words=machine.node.activation_words)
+                         words=machine.node.compute.activations)
 
 
 def check(machine: Machine, case: Case) -> None:
@@ -91,16 +91,16 @@ def check(machine: Machine, case: Case) -> None:
     node, words = machine.node, case.length * (2 if case.macs else 1)
     if node.queues < 2:
         raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")
-    if not (node.stand_in if case.macs else node.compute):
+    if not (node.stub if case.macs else node.compute):
         lacking = "the stand-in" if case.macs else "a compute engine"
         raise ValueError(f"Nodes of {machine.name} must have {lacking} to run {case}")
-    if node.gradient_words < words or node.weight_words < case.length:
+    if node.memories.gradient < words or node.memories.weight < case.length:
         raise ValueError(f"Nodes of {machine.name} must have room for {words:,} gradients and {case.length:,} "
-                         f"weights to run {case}, not for {node.gradient_words:,} and {node.weight_words:,}")
+                         f"weights to run {case}, not for {node.memories.gradient:,} and {node.memories.weight:,}")
     state = sum(GROUP * -(-layer.length // (GROUP * NODES)) for layer in case.layers)
-    if node.state_words < state:
+    if node.memories.state < state:
         raise ValueError(f"Nodes of {machine.name} must have room for {state:,} elements of state to run {case}, not "
-                         f"for {node.state_words:,}")
+                         f"for {node.memories.state:,}")
     if not case.macs:
         try:
             _lists(machine, case)
@@ -116,13 +116,13 @@ def compute_cycles(machine: Machine, case: Case) -> int:
         return sum(costs.compute(layer.multiplications(backward=backward))
                    for layer in case.layers for backward in (False, True))
     node, lists = machine.node, _lists(machine, case)
-    engine = _array(machine).engine(scale_mask=node.scale_mask)
-    products = dataclasses.replace(_array(machine).model, scale_mask=node.scale_mask)
+    engine = _array(machine).engine(scale_mask=node.compute.scale_mask)
+    products = dataclasses.replace(_array(machine).model, scale_mask=node.compute.scale_mask)
     memories = {place: np.broadcast_to(np.uint32(0), words) for place, words in (
-        (Place.WEIGHTS, node.weight_words), (Place.GRADIENTS, node.gradient_words))}
-    memories[Place.ACTIVATIONS] = np.zeros(node.activation_words, np.uint32)
+        (Place.WEIGHTS, node.memories.weight), (Place.GRADIENTS, node.memories.gradient))}
+    memories[Place.ACTIVATIONS] = np.zeros(node.compute.activations, np.uint32)
     memories[Place.ACTIVATIONS][lists.places.lists:lists.places.lists + len(lists.words)] = lists.words
-    cycles, rows = 0, max(node.gradient_words, node.weight_words, node.activation_words) // node.lanes
+    cycles, rows = 0, max(node.memories.gradient, node.memories.weight, node.compute.activations) // node.lanes
     for command in lists.commands:
         base = command.fields["weight_base"]
         found, wrong = engine.check(memories, base=base, length=case.examples)
@@ -179,7 +179,7 @@ class Step:
         given: dict[str, Any] = {"staged": self._length} if self._computer is None else {
             "commands": self._computer.lists.commands, "lengths": [case.examples] * NODES}
         self._program: CompiledProgram = build(case.schedule, case.layers, nodes=NODES, costs=costs,
-                                               depth=node.program_depth, **given)
+                                               depth=node.programs.depth, **given)
 
     def load(self) -> None:
         """Give nodes all that they keep from step to step."""

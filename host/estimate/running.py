@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from hdl.board import node_of
+from hdl.config import Throttles
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT
 from host.driver.ring import Ring
@@ -26,7 +27,7 @@ def _silent(stage: str) -> None:
 def built(machine: Machine, announce: Callable[[str], None] = _silent) -> Library:
     """Library of a machine's ring. Arithmetic of nodes without throttles is the processor's own: the same bits and
     cycles, built sooner."""
-    arithmetic = Arithmetic.GATEWARE if machine.node.throttles else Arithmetic.NATIVE
+    arithmetic = Arithmetic.GATEWARE if machine.node.has(Throttles) else Arithmetic.NATIVE
     if machine.host == 1:
         return build_ring(node_of(machine.node), identity=f"Node({machine.node})", arithmetic=arithmetic,
                           announce=announce)

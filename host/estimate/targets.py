@@ -1,8 +1,8 @@
 """Targets that are really built, and so measured beside their estimates."""
 
-import dataclasses
 from fractions import Fraction
 
+from hdl.config import Throttles
 from host.estimate.machine import NODE, Machine
 
 __all__ = ["EXECUTION", "RATIOS", "TARGETS"]
@@ -16,21 +16,24 @@ EXECUTION = Machine(name="8 MACs").throttles()
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-def _node(**options: int) -> dict[str, object]:
-    return {"node": dataclasses.replace(NODE, **options)}
+def _node(**sections: object) -> dict[str, object]:
+    return {"node": NODE.replace(**sections)}
+
+
+_THROTTLED = _node(features=(Throttles(),))
 
 
 #: Targets, by name. Those that differ in links alone have the nodes of the machine that estimates, whose throttles
 #: are off then.
 TARGETS = tuple(Machine(name=name, **options) for name, options in {  # type: ignore[arg-type]
-    "16 MACs": _node(compute=4),
-    "4 MACs": _node(compute=1),
-    "link 1/2": {**_node(throttles=True), "link": _HALF},
-    "link 1/2, latency x 4": {**_node(throttles=True), "link": _HALF, "latency": 64},
-    "latency x 4": {**_node(throttles=True), "latency": 64},
-    "optimizer every 4th cycle": _node(update_interval=4),
-    "memory x 2": _node(lanes=8, compute=1),
+    "16 MACs": _node(compute={"rows": 4}),
+    "4 MACs": _node(compute={"rows": 1}),
+    "link 1/2": {**_THROTTLED, "link": _HALF},
+    "link 1/2, latency x 4": {**_THROTTLED, "link": _HALF, "latency": 64},
+    "latency x 4": {**_THROTTLED, "latency": 64},
+    "optimizer every 4th cycle": _node(optimizer={"interval": 4}),
+    "memory x 2": _node(lanes=8, compute={"rows": 1}),
     "host port 1/2": {"host": 2},
-    "16 MACs, link 1/2": {**_node(compute=4), "link": _HALF},
-    "all 1/2": {**_node(lanes=2, compute=2, update_interval=2), "link": _HALF, "host": 2},
+    "16 MACs, link 1/2": {**_node(compute={"rows": 4}), "link": _HALF},
+    "all 1/2": {**_node(lanes=2, optimizer={"interval": 2}), "link": _HALF, "host": 2},
 }.items())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from hdl.group import GROUP
 from host.arguments import Argument, Instance, Integer, Items, Number, Optional, represent, wrong
 from host.driver.buffers import aligned
@@ -97,7 +97,7 @@ def groups_of(lengths: Sequence[int]) -> list[slice]:
     return groups
 
 
-def check_job(config: NodeConfig, lengths: Sequence[int], *, nodes: int, optimizers: Sequence[Optimizer] = (),
+def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, optimizers: Sequence[Optimizer] = (),
               packed_state: bool = False, density: float | None = None, part: int | None = None) -> int:
     """Elements of the longest part of a job's vector on such nodes. Parameters are those of :class:`Job`.
 
@@ -112,13 +112,13 @@ def check_job(config: NodeConfig, lengths: Sequence[int], *, nodes: int, optimiz
         raise ValueError("Optimizers of a job must have the same number of state planes, not "
                          f"{', '.join(str(one.planes) for one in optimizers)}: take a job for each")
     if config.codebook_words:
-        raise ValueError(f"Weight codec of a job must be one without a codebook, not {config.weight_codec}")
-    if config.reduced:
+        raise ValueError(f"Weight codec of a job must be one without a codebook, not {config.weights.codec}")
+    if config.is_int16:
         raise ValueError(f"Nodes of a job must have elements of fp32, not of {config.element}")
-    if density is not None and not config.error_feedback:
+    if density is not None and not config.sparsify:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
     if density is not None:
-        check_zeros(config.gradient_codec)
+        check_zeros(config.gradients)
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
     if part is not None and not (0 < part <= largest and part % GROUP == 0):

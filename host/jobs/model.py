@@ -40,7 +40,7 @@ class JobModel:
 
         self._golden, self._masking = golden, masking
         self._shape = {"segment": int(config.segment), "lanes": int(config.lanes)}
-        self._weight_codec, self._gradient_codec = CODECS[config.weight_codec], CODECS[config.gradient_codec]
+        self._weight_codec, self._gradient_codec = CODECS[config.weights.codec], CODECS[config.gradients]
         self._nodes, self._packed = nodes, packed_state
         self.weights = np.zeros(length, np.uint32)
         self.master = self.weights.copy()

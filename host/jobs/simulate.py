@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.config import NodeConfig, nodes_max_for
+from hdl.config import Configuration, NodeConfig, SingleRing, Weights, max_nodes_for
 from hdl.ring.topology import MOST_NODES
 from host.arguments import Argument, Call, Choice, Flag, Instance, Integer, Member, Optional, checked
 from host.driver.memory import Allocation, fitted
@@ -51,7 +51,7 @@ _NODE: dict[str, Argument] = {
 @checked(**_NODE, length=Integer(1, MAX_LENGTH), optimizer=Optional(OPTIMIZER))
 def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
              density: float | None = None, gradients: str | None = None,
-             weights: str = NodeConfig.weight_codec) -> NodeConfig:
+             weights: str = Weights.codec) -> NodeConfig:
     """Choose nodes for a job.
 
     Nodes have the memories of a default node, or the next powers of two that have room for the vector, up to
@@ -81,20 +81,20 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
     ValueError
         There are no such nodes.
     """
-    node = NodeConfig(gradient_codec=gradient_codec(gradients, density), weight_codec=weights,
-                      nodes_max=nodes_max_for(nodes))
+    node = NodeConfig(gradients=gradient_codec(gradients, density), weights=Weights(codec=weights),
+                      topology=SingleRing(max_nodes=max_nodes_for(nodes)))
     planes = 0 if optimizer is None else optimizer.planes
     allocation = Allocation(length=min(length, LARGEST), planes=planes, packed_state=packed_state,
                             errors=density is not None)
-    return fitted(node, [allocation], nodes=nodes, planes=node.state_planes if optimizer is None else planes)
+    return fitted(node, [allocation], nodes=nodes, planes=node.memories.planes if optimizer is None else planes)
 
 
-@checked(**_NODE, length=LENGTHS, optimizer=OPTIMIZERS, node=Optional(Instance(NodeConfig, "a NodeConfig")),
+@checked(**_NODE, length=LENGTHS, optimizer=OPTIMIZERS, node=Optional(Instance(Configuration, "a NodeConfig")),
          part=Optional(Integer(1)), check=Flag(), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
          link_latency=Integer(1, MAX_LATENCY), announce=Call())
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
-             gradients: str | None = None, weights: str = NodeConfig.weight_codec,
-             density: float | None = None, packed_state: bool = False, node: NodeConfig | None = None,
+             gradients: str | None = None, weights: str = Weights.codec,
+             density: float | None = None, packed_state: bool = False, node: Configuration | None = None,
              part: int | None = None, check: bool = True, threads: int = 1,
              arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = False, link_latency: int = LATENCY,
              announce: Callable[[str], None] = lambda stage: None) -> Job:
@@ -158,7 +158,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         total = groups_of(lengths)[-1].stop
         node = node_for(total, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
                         packed_state=packed_state, density=density, gradients=gradients, weights=weights)
-    elif gradients is not None or weights != NodeConfig.weight_codec:
+    elif gradients is not None or weights != Weights.codec:
         raise ValueError("Codecs must be left out with a node, which has its own")
     check_job(node, lengths, nodes=nodes, optimizers=optimizers, packed_state=packed_state, density=density,
               part=part)

@@ -36,7 +36,7 @@ def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: b
         return True
 
     Allocation(length=GROUP, planes=planes, packed_state=packed_state, errors=errors).check(config, nodes=nodes)
-    least, most = 1, min(config.gradient_words, config.weight_words) // GROUP
+    least, most = 1, min(config.memories.gradient, config.memories.weight) // GROUP
     while least < most:  # room for more elements is room for fewer
         middle = (least + most + 1) // 2
         least, most = (middle, most) if fits(middle) else (least, middle - 1)

@@ -82,9 +82,9 @@ def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
         windows["weights"].append((errors_base(length), length))
     for plane in range(config.optimizer.planes):
         windows[f"state_{plane}"] = [(0, -(-block // 2) if config.packed_state else block)]
-    if node.has_master:
+    if node.weights.has_master:
         windows["masters"] = [(0, block)]
-    if node.weight_codec != RAW and node.codebook_words:
+    if node.weights.codec != RAW and node.codebook_words:
         windows["codebook"] = [(0, node.codebook_words)]
     if node.has_residual:
         windows["residuals"] = [(0, length)]

@@ -53,7 +53,7 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     return outcome.cycles, max(words), speed
 
 
-def check(session: Session, *, latency: int, length: int = SMALL.gradient_words, seed: int = 0) -> list[list[str]]:
+def check(session: Session, *, latency: int, length: int = SMALL.memories.gradient, seed: int = 0) -> list[list[str]]:
     """Rows of the table of one ring; see :func:`main`."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
@@ -71,7 +71,7 @@ def check(session: Session, *, latency: int, length: int = SMALL.gradient_words,
 
 def main(nodes: Annotated[str, typer.Option(help="Ring sizes.")] = "17,32,64,255",
          latency: Annotated[int, typer.Option(help="Cycles of each link.")] = LATENCY,
-         length: Annotated[int, typer.Option(help="Elements.", min=1, max=SMALL.gradient_words)] = 8192,
+         length: Annotated[int, typer.Option(help="Elements.", min=1, max=SMALL.memories.gradient)] = 8192,
          seed: Annotated[int, typer.Option(help="Seed of gradients and weights.", min=0)] = 0) -> None:
     """Run the collectives, compare all bits and words with the golden model, and print the cycles."""
     table = Table("nodes", "collective", "words", "cycles", "predicted", "error", "cycles per CPU second",

@@ -9,7 +9,7 @@ from typing import Any
 
 from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Weights
 from host.compute.factors import Array, best_factors
 from host.predict.costs import Format, Zeros
 from host.predict.timing import Timing, timing_of
@@ -220,8 +220,8 @@ def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, 
     if examples < 1:
         raise ValueError(f"Examples must be at least 1, not {examples!r}")
     chosen = format_of(form)
-    config = dataclasses.replace(NodeConfig() if node is None else node, gradient_codec=chosen.gradients,
-                                 weight_codec=chosen.weights)
+    config = (NodeConfig() if node is None else node).replace(
+        gradients=chosen.gradients, weights=Weights(codec=chosen.weights))
     costs = _Predicted(examples=examples, form=chosen, timing=timing_of(config), latency=latency)
     commands = _commands(model, examples=examples, macs=macs)
     layers = model.layers

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression.registry import RAW
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from hdl.ring.topology import MOST_NODES
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.protocols import FlatRing
@@ -45,8 +45,8 @@ FORMATS = {
     "mx9": Format(gradients="mx9", weights="mx9"),
 }
 #: A node of large rings, as small as there is one with the floating-point optimizer: one lane, and no state.
-SMALL = NodeConfig(lanes=1, gradient_words=8192, weight_words=8192, state_words=32, state_planes=0, masking=False,
-                   error_feedback=False, nodes_max=MOST_NODES)
+SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MOST_NODES), masking=False, sparsify=False,
+                   memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
 #: Elements that a node of these points has room for.
 _LONGEST = 65536
@@ -88,14 +88,14 @@ class Point:
         return [self.kind.name, *dataclasses.astuple(self)[1:]]
 
 
-def config_of(form: Format, nodes: int = NodeConfig.nodes_max) -> NodeConfig:
+def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
     """Node of the points of a format, in a ring of so many nodes; a small one in a large ring."""
-    codecs = {"gradient_codec": form.gradients, "weight_codec": form.weights}
-    if nodes > NodeConfig.nodes_max:
+    codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
+    if nodes > SingleRing.max_nodes:
         # Of a block alone there are masters, which nodes without a codec do not have.
-        return dataclasses.replace(SMALL, state_words=SMALL.state_words if form.weights == RAW else 512, **codecs)
-    return NodeConfig(gradient_words=_LONGEST, weight_words=_LONGEST, state_words=_LONGEST // 2, masking=False,
-                      error_feedback=False, **codecs)
+        return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
+    return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
+                      sparsify=False, **codecs)
 
 
 def _fitted() -> list[Point]:

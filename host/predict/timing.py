@@ -117,10 +117,11 @@ class _Coding:
 
 def _optimizer(config: NodeConfig) -> StreamedOptimizer:
     return StreamedOptimizer(
-        workers=2, lanes=config.lanes if config.update_interval == 1 else config.update_lanes,
-        update_lanes=config.update_lanes, update_interval=config.update_interval, depth=config.segment, broadcasts=1,
-        rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),
-        dsps=config.multiplier_dsps)
+        workers=2, lanes=config.lanes if config.optimizer.interval == 1 else config.optimizer.lanes,
+        update_lanes=config.optimizer.lanes, update_interval=config.optimizer.interval, depth=config.segment,
+        broadcasts=1,
+        rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.memories.planes),
+        dsps=config.optimizer.dsps)
 
 
 @functools.cache
@@ -132,16 +133,16 @@ def timing_of(config: NodeConfig) -> Timing:
     ValueError
         The node is reduced, or its codec of weights has a codebook, whose reading the walk does not have.
     """
-    if config.reduced:
+    if config.is_int16:
         raise ValueError("Node must have collectives to be predicted, not be reduced")
     if config.codebook_words:
-        raise ValueError(f"Codec of weights must have no codebook to be predicted, not be {config.weight_codec}")
-    lanes, grouped, raw = config.lanes, config.gradient_codec == ZERO_VALUE, config.weight_codec == RAW
+        raise ValueError(f"Codec of weights must have no codebook to be predicted, not be {config.weights.codec}")
+    lanes, grouped, raw = config.lanes, config.gradients == ZERO_VALUE, config.weights.codec == RAW
     if grouped:
         summed, decoded = Adder().latency + 1, Decoder.latency + 1
         loaded = RowReader.latency + GROUP // lanes + Encoder.latency
     else:
-        coding = _Coding(config.gradient_codec, lanes)
+        coding = _Coding(config.gradients, lanes)
         path = PacketAdder.latency + 2 * coding.beats + coding.encode
         summed, decoded = BEHIND + coding.decode + path, BEHIND + coding.decode
         loaded = RowReader.latency + path + (PacketAdder.latency if config.has_residual else 0)
@@ -149,12 +150,12 @@ def timing_of(config: NodeConfig) -> Timing:
         landed, first = RowAssembler.latency, RowSerializer.latency + SkidBuffer.latency
         given, kept = RowReader.latency + first, first
     else:
-        coding = _Coding(config.weight_codec, lanes)
+        coding = _Coding(config.weights.codec, lanes)
         landed, kept = BEHIND + coding.decode, coding.encode
         given = RowReader.latency + coding.beats + kept
         first = kept + coding.beats
-    return Timing(lanes=lanes, segment=config.segment, credits=config.ingress_segments, grouped=grouped, raw=raw,
+    return Timing(lanes=lanes, segment=config.segment, credits=config.link.ingress, grouped=grouped, raw=raw,
                   summed=summed, loaded=loaded, given=given, decoded=decoded, landed=landed,
                   stored=SegmentBuffer.latency, updated=_optimizer(config).latency, first=first, kept=kept,
-                  update_lanes=config.update_lanes, interval=config.update_interval,
+                  update_lanes=config.optimizer.lanes, interval=config.optimizer.interval,
                   address=int(longest_vector(config) // GROUP).bit_length())

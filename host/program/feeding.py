@@ -99,7 +99,7 @@ class TraceReader:
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices
-        self.room = ring.devices[0].config.memories["trace"].words // _RECORDS
+        self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
         self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
         self._events = [0] * len(self._devices)
         self._found: list[list[TraceRecord]] = [[] for _ in self._devices]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW
-from hdl.config import NodeConfig
+from hdl.config import Weights
 from host.jobs.figures import Figures
 from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
@@ -28,7 +28,7 @@ class Options:
 
     nodes: int
     gradients: str = RAW
-    weights: str = NodeConfig.weight_codec
+    weights: str = Weights.codec
     density: float | None = None
     packed_state: bool = False
     check: bool = True

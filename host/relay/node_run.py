@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
+from hdl.config import (
+    Compute,
+    Memories,
+    NodeConfig,
+    Programs,
+    Server,
+    ServerConfig,
+    ServerMemories,
+    SettableVersion,
+)
+from hdl.config import Optimizer as NodeOptimizer
+from hdl.config import Worker as WorkerRole
 from hdl.ring.parts.tally import ENTRIES
 from host.compute.factors import Array, best_factors
 from host.driver.optimizer_settings import Settings
@@ -48,24 +59,25 @@ Bits = npt.NDArray[np.uint32]
 
 def worker_node(*, window: int, activation_words: int, far_words: int, depth: int, windows: int = 2) -> NodeConfig:
     """A worker of four by four units with windows of ``window`` elements, and as many accumulators."""
-    return NodeConfig(role="worker", compute=4, queues=3, masking=False, error_feedback=False, state_planes=0,
-                      state_words=32, gradient_words=windows * window, weight_words=windows * window,
-                      fetch_formats=True, program_banks=2, restorable=True,
-                      activation_words=activation_words, far_words=far_words, program_depth=depth)
+    words = windows * window
+    return NodeConfig(
+        role=WorkerRole(broadcast_formats=True), memories=Memories(gradient=words, weight=words, state=32, planes=0),
+        masking=False, sparsify=False, programs=Programs(depth=depth, banks=2, move_queue=True),
+        compute=Compute(rows=4, activations=activation_words, far=far_words), features=(SettableVersion(),))
 
 
-def server_node(*, words: int, planes: int, depth: int) -> NodeConfig:
+def server_node(*, words: int, planes: int, depth: int) -> ServerConfig:
     """A server of ``words`` weights with ``planes`` words of state for each, which updates a row per cycle."""
-    return NodeConfig(role="server", queues=3, masking=False, error_feedback=False, gradient_words=64,
-                      weight_words=words, state_words=words, state_planes=planes, far_words=(1 + planes) * words,
-                      update_lanes=4, program_depth=depth, fetch_formats=True, program_banks=2,
-                      restorable=True)
+    return ServerConfig(
+        role=Server(broadcast_formats=True), optimizer=NodeOptimizer(lanes=4),
+        memories=ServerMemories(gradient=64, weight=words, state=words, planes=planes, far=(1 + planes) * words),
+        programs=Programs(depth=depth, banks=2, move_queue=True), features=(SettableVersion(),))
 
 
 def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
     """Memories of a worker, for plans."""
-    return Worker(lanes=config.lanes, weight_words=config.weight_words, gradient_words=config.gradient_words,
-                  activation_words=config.activation_words, far_words=config.far_words, windows=windows)
+    return Worker(lanes=config.lanes, weight_words=config.memories.weight, gradient_words=config.memories.gradient,
+                  activation_words=config.compute.activations, far_words=config.far_words, windows=windows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,13 +90,14 @@ class _Next:
     units: Sequence[tuple[int, Bits, Sequence[Bits]]]
 
 
-def check_structure(structure: Structure, worker: NodeConfig, server: NodeConfig, *, planes: int) -> None:
+def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
     """Check that nodes can have a structure.
 
     Parameters
     ----------
     structure : Structure
-    worker, server : NodeConfig
+    worker : NodeConfig
+    server : ServerConfig
     planes : int
         State planes of the optimizer.
 
@@ -94,10 +107,10 @@ def check_structure(structure: Structure, worker: NodeConfig, server: NodeConfig
         Nodes lack its formats, or the server has no room for its units.
     """
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
-    if formats and not (worker.fetch_formats and server.fetch_formats):
-        raise ValueError(f"Format of layers on nodes without fetch_formats must be {RAW}, not "
+    if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):
+        raise ValueError(f"Format of layers on nodes without broadcast_formats must be {RAW}, not "
                          f"{' and '.join(sorted(formats))}")
-    if server.fetch_formats and units > ENTRIES:
+    if server.role.broadcast_formats and units > ENTRIES:
         raise ValueError(f"Units must be at most {ENTRIES}, the entries of the server's table of counts, not {units}")
     check_server(structure.plan.units, planes=planes, far_words=server.far_words)
 
@@ -154,7 +167,7 @@ class NodeRun(RelayRun):
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
         check_structure(structure, worker, server, planes=self._optimizer.planes)
         return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
-            rows=worker.compute, lanes=worker.lanes, operands=worker.operands))
+            rows=worker.compute.rows, lanes=worker.lanes, operands=worker.compute.operands))
 
     def _on_nodes(self, structure: Structure) -> RelayRing:
         """Nodes with the lists of a structure; the server's weights and state are those of the golden one, with which
@@ -185,7 +198,7 @@ class NodeRun(RelayRun):
             structure = edit_server(server, structure, edit)
         config = self._nodes.devices[-1].config
         bases = next_bases(self.server.masters, relay.bases, server.masters,
-                           words=min(config.weight_words, config.state_words))
+                           words=min(config.memories.weight, config.memories.state))
         try:
             lists = self._compiled(structure, lists_base(structure.plan, relay.lists.plan, relay.lists.base))
             program = relay.prepare(lists, bases)
@@ -262,7 +275,7 @@ class NodeRun(RelayRun):
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
-        if self._nodes.devices[-1].config.fetch_formats:
+        if self._nodes.devices[-1].config.role.broadcast_formats:
             self._found = relay.counts()
             wanted = super()._counts  # of units that there were before an edit, too
             self.same &= all(mine[number] == golden[number] for number in range(len(self.server.units))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, ServerConfig
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.relay import node_run
@@ -30,13 +30,14 @@ class RelayNodes(NamedTuple):
 
     Members
     -------
-    worker, server : NodeConfig
+    worker : NodeConfig
+    server : ServerConfig
     memories : Worker
         The worker's memories, for plans.
     """
 
     worker: NodeConfig
-    server: NodeConfig
+    server: ServerConfig
     memories: Worker
 
 

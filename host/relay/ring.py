@@ -154,7 +154,7 @@ class RelayRing:
         units = _joined((base, unit.length) for one, bases in both
                         for base, unit in zip(bases, one.plan.units, strict=True))
         served = {name: units for name in ("weights", *(f"state_{plane}" for plane in range(planes)))}
-        if self._server.config.fetch_formats:
+        if self._server.config.role.broadcast_formats:
             served["counts"] = [(0, 4 * len(self._plan.units))]
         return [*({"activations": lists} for _ in self._workers), served]
 
@@ -164,7 +164,7 @@ class RelayRing:
 
     def _write_lists(self, lists: RelayLists) -> None:
         for device in self._workers:
-            device.write_memory(device.config.memories["activations"].number, lists.base, lists.words)
+            device.write_memory(device.config.memory_map["activations"].number, lists.base, lists.words)
 
     def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
         """Give the server weights and state planes of all units."""
@@ -175,7 +175,7 @@ class RelayRing:
             self._serve(base, master, planes)
 
     def _serve(self, base: int, master: Bits, planes: Sequence[Bits]) -> None:
-        memories = self._server.config.memories
+        memories = self._server.config.memory_map
         self._server.write_memory(memories["weights"].number, base, master)
         for plane, words in enumerate(planes):
             self._server.write_memory(memories[f"state_{plane}"].number, base, words)
@@ -183,7 +183,7 @@ class RelayRing:
     def served(self, planes: int = 0) -> tuple[list[Bits], list[list[Bits]]]:
         """Weights of the units, and as many state planes of them, as the server has them."""
         def of(name: str) -> list[Bits]:
-            number = self._server.config.memories[name].number
+            number = self._server.config.memory_map[name].number
             return [self._server.read_memory(number, base, unit.length).view(np.uint32)
                     for base, unit in zip(self._bases, self._plan.units, strict=True)]
 
@@ -192,7 +192,7 @@ class RelayRing:
     def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
         """Counts of each unit in FETCH and in PUSH, as the server has found them in the last set."""
         units = self._plan.units
-        table = self._server.read_memory(self._server.config.memories["counts"].number, 0, 4 * len(units))
+        table = self._server.read_memory(self._server.config.memory_map["counts"].number, 0, 4 * len(units))
         rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
         fetched, pushed = ({number: Counts(unit.words, *row[half])
                              for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
@@ -218,7 +218,7 @@ class RelayRing:
         """
         plan = lists.plan
         lengths = [[plan.microbatch] * plan.count for _ in self._workers] if lengths is None else lengths
-        depth = self._workers[0].config.program_depth
+        depth = self._workers[0].config.programs.depth
         return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=relay_program(
             lists, lengths=lengths, depth=depth, bases=bases))
 
@@ -330,12 +330,12 @@ class RelayRing:
         for number in range(self._plan.count):
             self._move(Operation.MOVE_IN, 0, self._plan.far("loss", number))
             for rank, device in enumerate(self._workers):
-                found[rank, number] = device.read_memory(device.config.memories["activations"].number, 0, 1)[0]
+                found[rank, number] = device.read_memory(device.config.memory_map["activations"].number, 0, 1)[0]
         return found
 
     def _write(self, rank: int, base: int, words: Bits) -> None:
         device = self._workers[rank]
-        device.write_memory(device.config.memories["activations"].number, base, words)
+        device.write_memory(device.config.memory_map["activations"].number, base, words)
 
     def _move(self, operation: Operation, near: int, far: Region) -> None:
         """Move words of all workers between near and far memory."""

@@ -25,7 +25,7 @@ from rich import box
 from rich.table import Table
 
 from hdl.compression.registry import RAW, ZERO_VALUE
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Quantization, Weights
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
 from host.driver.codebooks import codebook
@@ -143,12 +143,12 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
       with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
       of raw ones. Both are what the codecs of :mod:`hdl.compression.registry` say; how many words a table takes
       depends on the weights. Reading a codebook, and the way through encoders and decoders, are not part of it.
-    - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``update_interval``, divided by
-      ``update_lanes``.
+    - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``optimizer.interval``,
+      divided by ``optimizer.lanes``.
     """
     config = ring.devices[0].config
     owned = largest_block(length, ring.nodes)
-    return max(traffic.bound, int(-(-owned * config.update_interval // config.update_lanes)))
+    return max(traffic.bound, int(-(-owned * config.optimizer.interval // config.optimizer.lanes)))
 
 
 def _formats(ring: Ring) -> str:
@@ -243,16 +243,16 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
         with open_session(config, nodes=nodes, announce=lambda stage: announce(f"{name}: {stage}")) as session:
             announce(name)
             found = measured(session.ring)
-        return found + bandwidth_rows(found, nodes=nodes, codec=config.gradient_codec)
+        return found + bandwidth_rows(found, nodes=nodes, codec=config.gradients)
 
     for nodes in NODES:
         rows += measure(NodeConfig(), nodes, f"ring of {nodes}",
                         lambda ring: ring_rows(ring) + (node_rows(ring) if ring.nodes == NODES[0] else []))
     for weight_codec, gradient_codec in CODECS:
         for nodes in NODES:
-            rows += measure(NodeConfig(weight_codec=weight_codec, gradient_codec=gradient_codec), nodes,
+            rows += measure(NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec), nodes,
                             f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
-    rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
+    rows += measure(NodeConfig(features=(Quantization(),)), 1, "infer", infer_rows)
     rows += grid_speed.rows(announce=announce)
     from sim.bench import array_speed, partition_speed
     from sim.bench import ring_speed as bench_ring_speed

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hdl.board import node_of
-from hdl.config import NodeConfig
+from hdl.config import Grid, NodeConfig, Weights
 from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome
@@ -106,7 +106,7 @@ def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[s
     """Rows of the benchmark, whose bound is what a grid is measured against."""
     result = []
     for weights, gradients in CODECS:
-        config = NodeConfig(weight_codec=weights, gradient_codec=gradients, ring_ports=2)
+        config = NodeConfig(weights=Weights(codec=weights), gradients=gradients, topology=Grid())
         for height, width in GRIDS:
             name = f"{height} x {width}, K={LENGTH}, weights {weights}, gradients {gradients}"
             announce(f"grid: {name}")

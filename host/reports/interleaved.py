@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Peer, Weights
 from host.driver.optimizer_settings import Rule, Settings
 from host.training.golden_run import Reference
 from host.transports.session import LATENCY, open_session
@@ -17,8 +17,8 @@ from sim.golden.slot_cycles import DENSE, MX9, slot_cycles
 
 __all__ = ["CASES", "Case", "measure", "modelled"]
 
-_OPTIONS = {"masking": False, "error_feedback": False, "state_planes": 0}
-_CODECS = {"dense": {}, "mx9": {"weight_codec": "mx9", "gradient_codec": "mx9"}}
+_NODES = {"dense": NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)}
+_NODES["mx9"] = _NODES["dense"].replace(weights=Weights(codec="mx9"), gradients="mx9")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ CASES = (
 
 def _cycles(case: Case, interleaved: bool, announce: Callable[[str], None]) -> int:
     """Cycles of an update with credits, whose bits are compared with the golden model."""
-    config = NodeConfig(**_OPTIONS, **_CODECS[case.codec], interleaved=interleaved)
+    config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
     generator = np.random.default_rng(case.length)
     weights = generator.standard_normal(case.length).astype(np.float32)
     gradients = generator.standard_normal((case.nodes, case.length)).astype(np.float32)

@@ -61,6 +61,18 @@ def table_of(title: str, rows: Sequence[Sequence[str]], *, header: Sequence[str]
     return found
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings of nested sections by their names in the code, joined by blanks; a section's ``kind`` has its name."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        path = prefix if prefix and name == "kind" else f"{prefix} {name}".strip()
+        if isinstance(value, Mapping):
+            found |= flat(value, path)
+        else:
+            found[path] = [part["kind"] for part in value] if name == "features" else value
+    return found
+
+
 def settings_table(title: str, values: Mapping[str, Any]) -> Table:
     """A table of settings by their names in the code."""
     return table_of(title, [(name.replace("_", " "), _shown(value)) for name, value in values.items()])

@@ -14,7 +14,7 @@ from rich.table import Table
 from host.output import write_json
 from host.reports.changes import hops, nodes_of, rows_of
 from host.reports.measured import figures_of
-from host.reports.training_picture import compresses_alone, draw
+from host.reports.training_picture import codecs_of, compresses_alone, draw
 from host.topology.course import Course
 from host.training.record import NODE, Training, TrainingConfig
 from host.transports.session import Elapsed
@@ -164,6 +164,11 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
     }
 
 
+def _repeats(configuration: dict[str, Any]) -> bool:
+    """Whether links repeat words."""
+    return bool(configuration.get("link", {"kind": "credits"})["kind"] != "credits")
+
+
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
                  bigram_loss: float | None = None, interrupted: bool = False,
@@ -218,7 +223,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
         **({"links": "slots"} if simulation.configuration.get("slots") else {}),
-        "wires_per_link": [len(wires(replay=simulation.configuration.get("replay", False))) - 1, 1],
+        "wires_per_link": [len(wires(replay=_repeats(simulation.configuration))) - 1, 1],
         "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
         "topology": None if simulation.course is None else _topology(simulation.course),
         **({} if simulation.dealing is None else {"dealing": simulation.dealing}),
@@ -357,14 +362,13 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     reduced = compresses_alone(report)
     setup = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
              ("parameters · steps", f"{report['parameters']:,} · {steps}")]
-    codec = report["configuration"].get("weight_codec", "raw")
+    codec, gradients = codecs_of(report)
     if codec != "raw":
         setup.append(("new weights on the ring", codec))
         setup.append(("… weights per word", _ratio(report["weight_elements"], report["weight_words"])))
         if report["codebooks"]:
             setup.append(("codebooks · words to all nodes",
                           f"{report['codebooks']} · {report['codebook_words']:,}"))
-    gradients = report["configuration"].get("gradient_codec", "zero_value")
     if gradients != "zero_value":
         setup.append(("gradients on the ring", gradients))
     setup += rows_of(report)

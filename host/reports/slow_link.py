@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, RootReduce
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.partitioning import choose, link_rates
 from host.driver.ring import Ring
@@ -27,7 +27,7 @@ __all__ = ["BARS", "CASES", "Case", "Row", "line", "measure"]
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
 #: Node of the rows, with room for the state of all groups.
-NODE = NodeConfig(one_owner=True, state_words=16384, state_planes=1, masking=False, error_feedback=False)
+NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
 
 _RATE = Fraction(1, 2)
 
@@ -144,7 +144,7 @@ def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
             rates = link_rates(ring)
             taken = choose(ring, case.length, rates, latency=case.latency).root
             options = {"rates": [float(case.rate) if rank == case.link else 1.0 for rank in range(case.nodes)],
-                       "latency": case.latency, "segment": node.segment, "credits": node.ingress_segments}
+                       "latency": case.latency, "segment": node.segment, "credits": node.link.ingress}
             yield Row(case=case, clean=clean, turn=_update(ring, case, None), owner=_update(ring, case, case.link),
                       modelled_turn=update_cycles(case.length, case.nodes, **options),
                       modelled_owner=update_cycles(case.length, case.nodes, owner=case.link, **options),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, ComputeStub, Memories, NodeConfig, Programs, Weights
 from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
@@ -99,7 +99,7 @@ class Bench:
         given: dict[str, Any] = {"staged": self._length} if computer is None else {
             "commands": computer.lists.commands, "lengths": [self._costs.examples] * ring.nodes}
         program = build(schedule, self._layers, nodes=ring.nodes, costs=self._costs, distance=self._distance,
-                        depth=ring.devices[0].config.program_depth, **given)
+                        depth=ring.devices[0].config.programs.depth, **given)
         ring.collectives.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
         ring.memory.write_weights_of(list(ring.memory.read_weights(self._length)),
                                      Buffer("weights", self._distance, self._length))
@@ -120,8 +120,9 @@ class Bench:
 
     def _computer(self, copies: Copies | None) -> Computer:
         config = self._ring.devices[0].config
-        array = Array(rows=config.compute, lanes=config.lanes, operands=config.operands)
-        lists = compile_lists(self._layers, array=array, examples=self._costs.examples, words=config.activation_words,
+        array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)
+        lists = compile_lists(self._layers, array=array, examples=self._costs.examples,
+                              words=config.compute.activations,
                               copies=copies)
         return Computer(self._ring, lists, self._length)
 
@@ -178,10 +179,12 @@ def main(arguments: Sequence[str]) -> int:
     layers = layers_of(sizes)
     length = layers[-1].base + layers[-1].length
     words = 1 << (2 * length - 1).bit_length()
-    node = NodeConfig(queues=2, versions=True, masters=True, state_planes=1, gradient_words=words, weight_words=words,
-                      masking=False, error_feedback=False, activation_words=words)
-    node = dataclasses.replace(node, **({"compute": options.macs // node.lanes} if options.compute == "node"
-                                        else {"stand_in": True}))
+    node = NodeConfig(memories=Memories(gradient=words, weight=words, planes=1), weights=Weights(master=True),
+                      masking=False, sparsify=False, programs=Programs(versions=True))
+    if options.compute == "node":
+        node = node.replace(compute=Compute(rows=options.macs // node.lanes, activations=words))
+    else:
+        node = node.replace(stub=ComputeStub())
     schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
                  *(Schedule(Kind.STALE, int(layers)) for layers in options.behind.split(","))]
     # What passes are given is written beside the timed run.

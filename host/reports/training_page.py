@@ -8,7 +8,7 @@ from rich.table import Table
 
 from host.reports.changes import table_of_changes
 from host.reports.notes import simulation_notes
-from host.reports.page import Note, Picture, settings_table, table_of, write_page
+from host.reports.page import Note, Picture, flat, settings_table, table_of, write_page
 from host.reports.report import summary, verdict
 from host.reports.training_picture import heading
 from host.transports.session import TransportName
@@ -40,7 +40,7 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequenc
         directory / "report.html", title=f"gradring: {heading(report)}", verdict=verdict(report),
         tables=[_figures(report), *_schedules(report), *table_of_changes(report), _measures(report)],
         settings=[settings_table("Run", asked), settings_table("Training", training),
-                  settings_table("Every node", {**report["configuration"],
+                  settings_table("Every node", {**flat(report["configuration"]),
                                                 "configuration_hash": f"0x{report['configuration_hash']:08x}"})],
         pictures=pictures, notes=_notes(report), program=report["program"])
 

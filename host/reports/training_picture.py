@@ -77,15 +77,20 @@ def heading(report: dict[str, Any]) -> str:
 
 def _codecs(report: dict[str, Any]) -> str:
     """Codecs of the links, where they are not those that nodes have by default, and the rate of faults."""
-    node = report["configuration"]
-    choices = (("weights", "weight_codec", RAW), ("gradients", "gradient_codec", ZERO_VALUE))
-    codecs = "".join(f", {what} {node[name]}" for what, name, usual in choices if node.get(name, usual) != usual)
+    chosen = zip(("weights", "gradients"), codecs_of(report), (RAW, ZERO_VALUE), strict=True)
+    codecs = "".join(f", {what} {name}" for what, name, usual in chosen if name != usual)
     return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
 
 
 def compresses_alone(report: dict[str, Any]) -> bool:
     """Whether the words are those of a node that compresses its gradients but has no links."""
-    return bool(report["configuration"].get("element") == "int16")
+    return bool(report["configuration"]["kind"] == "int16")
+
+
+def codecs_of(report: dict[str, Any]) -> tuple[str, str]:
+    """Codecs of new weights and of gradients."""
+    node = report["configuration"]
+    return node.get("weights", {}).get("codec", RAW), node.get("gradients", ZERO_VALUE)
 
 
 def _dense(report: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hdl.board import node_of
-from hdl.config import NodeConfig
+from hdl.config import JobSlots, Memories, NodeConfig, Peer, Programs, Slots
 from hdl.control.protocol import Operation
 from hdl.ring.slots.job_table import JOBS, JobFrame
 from host.driver.device import Device
@@ -34,9 +34,9 @@ from sim.verilated.build import Library, build_ring
 __all__ = ["BEHAVIOURS", "CONFIG", "Jobs", "measure", "open_jobs"]
 
 #: Nodes of both jobs that the figures are of; and those of one job on a ring of its own.
-CONFIG = NodeConfig(masking=False, error_feedback=False, state_planes=0, queues=2, replay=True, slots=True,
-                    interleaved=True, ingress_segments=15, jobs=JOBS)
-ALONE = dataclasses.replace(CONFIG, jobs=1)
+CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, link=JobSlots(ingress=15),
+                    role=Peer(interleaved=True), programs=Programs())
+ALONE = CONFIG.replace(link=Slots(ingress=15))
 
 #: Most cycles of both jobs together, over one after the other on nodes with slots of their own.
 MOST = 1.20

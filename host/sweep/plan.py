@@ -16,7 +16,8 @@ from typing import Any
 from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.compute.operands import FP32, OPERANDS
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, SingleRing
+from hdl.config.forms import as_dict
 from host.output import write_json
 from host.sweep.jobs import Job, JobKind, SweepError
 from host.sweep.products import NODES as PRODUCT_NODES
@@ -36,10 +37,10 @@ BOTH = ("mx9", "mx6", "mx4")
 #: Ring sizes, unless others are asked for.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
 #: Parameters of nodes that are as small as the workload allows, where they do not change what is measured.
-NODE: dict[WorkloadName, dict[str, Any]] = {
-    WorkloadName.DIGITS: {"gradient_words": 4832, "weight_words": 4832, "state_words": 2432, "state_planes": 1,
-                          "masking": False, "error_feedback": False},
-    WorkloadName.TEXT: {"error_feedback": False},
+NODE: dict[WorkloadName, NodeConfig] = {
+    WorkloadName.DIGITS: NodeConfig(memories=Memories(gradient=4832, weight=4832, state=2432, planes=1),
+                                    masking=False, sparsify=False),
+    WorkloadName.TEXT: NodeConfig(sparsify=False),
 }
 #: Epochs of digits and steps of text, of a short run and of a full one.
 EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
@@ -137,8 +138,8 @@ class SweepConfig:
         if self.compute_formats is not None and WorkloadName.DIGITS not in self.workloads:
             raise ValueError("Compute formats are for workload digits, which must be among the workloads")
         for nodes in self.nodes or ():
-            if not 2 <= nodes <= NodeConfig.nodes_max:
-                raise ValueError(f"Ring to compare formats on must have between 2 and {NodeConfig.nodes_max} nodes, "
+            if not 2 <= nodes <= SingleRing.max_nodes:
+                raise ValueError(f"Ring to compare formats on must have between 2 and {SingleRing.max_nodes} nodes, "
                                  f"not {nodes!r}")
         for text, values in (("Formats", self.formats), ("Compute formats", self.compute_formats),
                              ("Ring sizes", self.nodes), ("Workloads", self.workloads)):
@@ -220,10 +221,8 @@ class Plan:
 
 def _configuration(workload: WorkloadName, formats: Formats) -> dict[str, Any]:
     """All parameters of a node."""
-    choice = {"weight_codec": formats.weights}
-    if formats.gradients != ZERO_VALUE:
-        choice["gradient_codec"] = formats.gradients
-    return dataclasses.asdict(NodeConfig(**NODE[workload], **choice))
+    node = NODE[workload].replace(weights={"codec": formats.weights}, gradients=formats.gradients)
+    return dict(as_dict(node))
 
 
 def _unit(kind: str, name: str) -> str | None:
@@ -266,7 +265,7 @@ def plan(config: SweepConfig) -> Plan:
                 points.append((formats, workload, nodes, run))
             for kind, name in (("weight", formats.weights), ("gradient", formats.gradients)):
                 place(kind, name)
-    measured = plan_products(config.products, node=NodeConfig(**NODE[WorkloadName.DIGITS]),
+    measured = plan_products(config.products, node=NODE[WorkloadName.DIGITS],
                              nodes=config.nodes or PRODUCT_NODES, area=config.area, add=add,
                              **config.training(WorkloadName.DIGITS))
     return Plan(config=config, jobs=tuple(jobs.values()), products=tuple(measured), points=tuple(

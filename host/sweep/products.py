@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, NodeConfig, Programs
+from hdl.config.forms import as_dict
 from host.program.schedules import Kind
 from host.sweep.jobs import Job, JobKind
 from host.sweep.results import CELLS
@@ -66,9 +67,9 @@ def plan_products(formats: Sequence[str], *, node: NodeConfig, nodes: Sequence[i
     found = []
     for name in formats:
         options = {"compute": NODE, "compute_format": name, "overlap": Kind.NONE.value, "macs": MACS}
-        engine = dataclasses.replace(node, compute=MACS // node.lanes, operands=name, queues=2,
-                                     activation_words=ACTIVATION_WORDS)
-        shape = {"configuration": dataclasses.asdict(engine)}
+        engine = node.replace(programs=Programs(), compute=Compute(
+            rows=MACS // node.lanes, activations=ACTIVATION_WORDS, operands=name))
+        shape = {"configuration": as_dict(engine)}
         build = add(Job(kind=JobKind.BUILD, name=f"build-products-{name}", parameters=shape, estimate=50))
         runs = [(count, add(Job(
             kind=JobKind.RUN, name=f"run-products-{name}-n{count}-epochs{epochs}", needs=(build,),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hdl.config import NodeConfig
+from hdl.config.forms import from_dict
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.models.text import Text, topics
@@ -50,7 +50,7 @@ def _build(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[
     from hdl.node import Node
     from sim.verilated.build import build_ring
 
-    config = NodeConfig(**parameters["configuration"])
+    config = from_dict(parameters["configuration"])
     library = build_ring(Node(config), identity=f"Node({config})", announce=announce)
     return {"library": str(library.path), "stages": library.seconds}
 
@@ -59,7 +59,7 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
     from host.models.digits import digits
     from host.transports.session import open_session
 
-    config = NodeConfig(**parameters["configuration"])
+    config = from_dict(parameters["configuration"])
     task: Workload
     if parameters["workload"] == WorkloadName.TEXT.value:
         text = topics(context=TransformerConfig.context)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout
 from hdl.compute.memory_access import MemoryAccess
 from hdl.compute.operands import FP32, OPERANDS
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig, Programs
 from hdl.group import GROUP
 from host.compute.factors import FACTORS, Array
 from host.driver.buffers import aligned
@@ -112,16 +112,18 @@ def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
     """Elements that each memory must have for a product and a list of so many instructions."""
     listed = aligned(INSTRUCTION_WORDS * (products + 1))
     return {name: _words(job, place, lanes) + more
-            for name, place, more in (("gradient_words", Place.GRADIENTS, 0), ("weight_words", Place.WEIGHTS, 0),
-                                      ("activation_words", Place.ACTIVATIONS, listed))}
+            for name, place, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
+                                      ("activations", Place.ACTIVATIONS, listed))}
 
 
 def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
     """Node with an engine, and memories for a product and a list of so many instructions."""
     words = {name: max(256, 1 << (words - 1).bit_length())
              for name, words in room(job, array.lanes, products=products).items()}
-    return NodeConfig(lanes=array.lanes, compute=array.rows, operands=array.operands, queues=2, masking=False,
-                      error_feedback=False, state_planes=0, state_words=256, **words)
+    activations = words.pop("activations")
+    return NodeConfig(
+        lanes=array.lanes, memories=Memories(state=256, planes=0, **words), masking=False, sparsify=False,
+        programs=Programs(), compute=Compute(rows=array.rows, activations=activations, operands=array.operands))
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
@@ -178,7 +180,8 @@ class GatewareCost:
 
     def __init__(self, ring: Ring, job: GemmJob):
         self._ring, self._job = ring, job
-        self._lanes, self._operands = ring.devices[0].config.lanes, ring.devices[0].config.operands
+        config = ring.devices[0].config
+        self._lanes, self._operands = config.lanes, config.compute.operands
         self._list = _words(job, Place.ACTIVATIONS, self._lanes)
         self._known: dict[Plan, int] = {}
         self.digest = ""

@@ -63,9 +63,9 @@ def operand(setting: NodeSetting) -> int:
 
 def check_weights(plan: Plan, config: NodeConfig) -> None:
     """Raise ``ValueError`` if new weights would change on their way in two dimensions, where they are coded twice."""
-    if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weight_codec].repeatable:
+    if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weights.codec].repeatable:
         raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
-                         f"{config.weight_codec}: take --shape {Shape.FLAT.value}")
+                         f"{config.weights.codec}: take --shape {Shape.FLAT.value}")
 
 
 class GridNodes(ConnectedNodes):
@@ -84,8 +84,8 @@ class GridNodes(ConnectedNodes):
         self._grid = Topology(rows, columns)
         if len(devices) != self._grid.nodes:
             raise ValueError(f"Devices of a {rows} x {columns} grid must be {self._grid.nodes}, not {len(devices)}")
-        if any(device.config.ring_ports < 2 for device in devices):
-            raise ValueError("Nodes of a grid must have 2 ring ports in their configuration, not 1")
+        if any(device.config.topology.ports < 2 for device in devices):
+            raise ValueError("Topology of nodes of a grid must be Grid()")
         super().__init__(devices, timeout=timeout)
 
     @property
@@ -107,7 +107,7 @@ class GridNodes(ConnectedNodes):
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
-        if self.config.replay and not any(device.read_fields("STATUS")["running"] for device in self.devices):
+        if self.config.link.replay and not any(device.read_fields("STATUS")["running"] for device in self.devices):
             self.recover()
         self.commands.run_apart({node: Command(operation=Operation.SWITCH, gradient_base=operand(setting))
                                  for node, setting in enumerate(plan.settings)})

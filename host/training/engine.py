@@ -5,7 +5,6 @@ the inputs and labels of its share, and computes the gradients that its ring sum
 same lists.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -140,7 +139,7 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
     """Computation of the nodes of a ring in a run; None if the host computes."""
     if config.compute == NODE and isinstance(workload, CharacterModel):
         node = ring.config
-        given = workload, config, node, ring.nodes, node.activation_words
+        given = workload, config, node, ring.nodes, node.compute.activations
         if config.far is not None:
             return FarTextComputer(ring, far_text_lists(*given))
         return TextComputer(ring, text_lists(*given))
@@ -153,7 +152,7 @@ def computer_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) 
         return None
     assert isinstance(workload, Classifier)
     node = ring.config
-    given = workload, config, _units(node), ring.nodes, node.activation_words, distance_of(node)
+    given = workload, config, _units(node), ring.nodes, node.compute.activations, distance_of(node)
     if config.tiling == DEFAULT:
         return Computer(ring, _lists(*given), workload.parameters.size)
     with SearchedFactors(node, TILINGS) as factors:
@@ -162,7 +161,7 @@ def computer_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) 
 
 
 def _units(node: NodeConfig) -> Units:
-    return Units(rows=node.compute, lanes=node.lanes, operands=node.operands)
+    return Units(rows=node.compute.rows, lanes=node.lanes, operands=node.compute.operands)
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
@@ -174,18 +173,19 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
         raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
                          f"{config.macs!r}")
-    node = dataclasses.replace(node, compute=rows, queues=max(node.queues, 2), row_owners=True)
+    node = node.replace(compute={"rows": rows, "buffer_tags": True}, programs={})
     if isinstance(workload, CharacterModel):
         return (text_node if config.far is None else far_text_node)(node, workload, config, nodes=nodes)
     assert isinstance(workload, Classifier)
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
-    found = dataclasses.replace(node, operands=config.compute_format, centroids=max(tables, default=node.centroids))
+    found = node.replace(compute={
+        "operands": config.compute_format, "codebook": max(tables, default=node.compute.codebook)})
     lists = _lists(workload, config, _units(found), nodes, 1 << 24)
-    words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
+    words = max(found.compute.activations, 1 << (lists.end - 1).bit_length())
     if config.overlaps:  # inputs, labels and lists lie twice, as far apart as the copies of weights
-        words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), found.weight_words)
-        found = dataclasses.replace(found, weight_words=words)
-    return dataclasses.replace(found, activation_words=words)
+        words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), found.memories.weight)
+        found = found.replace(memories={"weight": words})
+    return found.replace(compute={"activations": words})
 
 
 def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
@@ -200,8 +200,8 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
         return
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
-    if node.operands != config.compute_format:
-        raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.operands}")
+    if node.compute.operands != config.compute_format:
+        raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.compute.operands}")
     if isinstance(workload, CharacterModel):
         (check_text if config.far is None else check_far_text)(node, workload, config, nodes=nodes)
     else:
@@ -221,10 +221,10 @@ def _check_layers(node: NodeConfig, task: Classifier, config: TrainingConfig, *,
     if config.far is not None:
         raise ValueError("Workload of a far memory must be text, not digits")
     for layer in task.layers:
-        if isinstance(layer, Shared) and layer.centroids != node.centroids:
+        if isinstance(layer, Shared) and layer.centroids != node.compute.codebook:
             raise ValueError(f"Nodes must have tables of {layer.centroids} centroids to compute, not "
-                             f"{node.centroids}")
-    lists = _lists(task, config, _units(node), nodes, node.activation_words, distance_of(node))
+                             f"{node.compute.codebook}")
+    lists = _lists(task, config, _units(node), nodes, node.compute.activations, distance_of(node))
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
 from hdl.control.protocol import Operation
 from hdl.group import GROUP
 from host.compute.factors import Array
@@ -88,7 +88,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     kinds : sequence of str
     """
     config, examples = ring.devices[0].config, len(shares[0][1])
-    array = Array(rows=config.compute, lanes=config.lanes, operands=config.operands)
+    array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
     ring.memory.write_weights(model.parameters)
 
@@ -96,7 +96,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
         budget = chain.words if kind == "keep" else int(share * chain.words)
         decision = decide(chain, budget=budget, rate=rate, kind=kind)
         return None if decision is None else compile_far(
-            layers, array=array, examples=examples, words=config.activation_words, far_words=config.far_words,
+            layers, array=array, examples=examples, words=config.compute.activations, far_words=config.far_words,
             chain=chain, decision=decision, budget=budget)
 
     kept = lists_of("keep", layers_chain_of(layers, examples=examples, lanes=config.lanes))
@@ -146,10 +146,11 @@ def far_node(widths: Sequence[int], examples: int) -> NodeConfig:
     """A node of four by four units with room for a perceptron's maps, which can all be kept or all be moved."""
     parameters = sum(layer.length for layer in layers_of(widths))
     maps = sum(examples * width for width in widths)
-    return NodeConfig(compute=4, queues=3, masking=False, error_feedback=False, state_planes=0, nodes_max=1,
-                      gradient_words=-(-parameters // GROUP) * GROUP, weight_words=-(-parameters // GROUP) * GROUP,
-                      activation_words=1 << (maps + maps // 2).bit_length(), far_words=1 << maps.bit_length(),
-                      program_depth=8 * len(widths))
+    words = -(-parameters // GROUP) * GROUP
+    return NodeConfig(
+        topology=SingleRing(max_nodes=1), memories=Memories(gradient=words, weight=words, planes=0), masking=False,
+        sparsify=False, programs=Programs(depth=8 * len(widths), move_queue=True),
+        compute=Compute(rows=4, activations=1 << (maps + maps // 2).bit_length(), far=1 << maps.bit_length()))
 
 
 def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float,

@@ -4,7 +4,6 @@ Each sequence is a program of three queues (:mod:`host.compute.far_text`), which
 node whose share has no further sequence runs it with one of padding, which adds zeros to its gradients.
 """
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -81,7 +80,7 @@ def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeC
         Buffers, or lists, have no room.
     """
     assert config.far is not None
-    return fit_text(operations_of(workload.model.config, Units(rows=node.compute, lanes=node.lanes)),
+    return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
                     activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
                     sequences=-(-config.largest(workload.examples) // nodes), words=words, far_words=node.far_words)
 
@@ -89,12 +88,12 @@ def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeC
 def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
     """The same node with functions of sequences, three queues, and room for a run in its activation memory; and with
     a far memory that has room for all maps."""
-    operations = operations_of(workload.model.config, Units(rows=node.compute, lanes=node.lanes))
+    operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
     maps = sum(map(operations.words, operations.saved.maps))
-    found = dataclasses.replace(node, scale_mask=True, sequences=True, masking=False, queues=3,
-                                far_words=1 << (maps - 1).bit_length())
+    found = node.replace(masking=False, programs={"move_queue": True}, compute={
+        "scale_mask": True, "sequences": True, "far": 1 << (maps - 1).bit_length()})
     end = far_text_lists(workload, config, found, nodes, 1 << 24).end
-    return dataclasses.replace(found, activation_words=max(node.activation_words, 1 << (end - 1).bit_length()))
+    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
 
 
 def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
@@ -108,4 +107,4 @@ def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingC
     check_sequences(node, config)
     if node.queues != 3 or not node.far_words:
         raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
-    far_text_lists(workload, config, node, nodes, node.activation_words)
+    far_text_lists(workload, config, node, nodes, node.compute.activations)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
 from hdl.group import GROUP
 from host.compute.factors import Array
 from host.compute.far_text import FarText, compile_far_text
@@ -53,14 +53,14 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     kinds : sequence of str
     """
     config = ring.devices[0].config
-    operations = operations_of(model.config, Array(rows=config.compute, lanes=config.lanes))
+    operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
     ring.memory.write_weights(model.parameters)
     loss, gradient = model.differentiate(collate([sequence]))
 
     def lists_of(chain: Chain, decision: Decision, budget: int) -> FarText:
         return compile_far_text(operations, chain=chain, decision=decision, budget=budget, rate=rate, sequences=1,
-                                words=config.activation_words, far_words=config.far_words)
+                                words=config.compute.activations, far_words=config.far_words)
 
     modelled = operations.chain(further=False)
     policies = (Policy.REMAKE,) * len(modelled.maps)
@@ -107,9 +107,10 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: 
 def _node(model: Transformer) -> NodeConfig:
     """A node of four by four units with room for a sequence of the text model, of which all maps can be moved."""
     size = -(-model.size // GROUP) * GROUP
-    return NodeConfig(compute=4, queues=3, masking=False, error_feedback=False, state_planes=0, nodes_max=1,
-                      gradient_words=size, weight_words=size, activation_words=16_384, far_words=8192,
-                      scale_mask=True, sequences=True, row_owners=True)
+    return NodeConfig(
+        topology=SingleRing(max_nodes=1), memories=Memories(gradient=size, weight=size, planes=0), masking=False,
+        sparsify=False, programs=Programs(move_queue=True), compute=Compute(
+            rows=4, activations=16_384, scale_mask=True, sequences=True, buffer_tags=True, far=8192))
 
 
 def far_text_steps(*, share: float, rate: float, arithmetic: Arithmetic = Arithmetic.NATIVE) -> list[FarStep]:

@@ -181,7 +181,7 @@ class Model:
     def __init__(self, data: Dataset, config: LateConfig, node: NodeConfig | None = None):
         node = NodeConfig() if node is None else node
         self._config = config
-        self._coding: dict[str, Any] = {"weight_codec": WEIGHT_CODECS[node.weight_codec], "segment": node.segment}
+        self._coding: dict[str, Any] = {"weight_codec": WEIGHT_CODECS[node.weights.codec], "segment": node.segment}
         self._lanes = node.lanes
         self._task = Classifier(data, config.hidden, align=GROUP)
         self._task.initialize(config.seed)

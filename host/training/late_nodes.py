@@ -1,8 +1,6 @@
 """Nodes of a training run with late gradients, and the cycles for which they wait."""
 
-import dataclasses
-
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, Grid, NodeConfig, Replay, SingleRing
 from host.driver.memory import Allocation, fitted
 from host.models.digits import Dataset
 from host.program.rounds import RoundProgram
@@ -20,10 +18,11 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
     With two ``ports`` its memories are large enough for the blocks of a ring of two, the smallest that switching out
     may leave of ``nodes``.
     """
-    base = dataclasses.replace(NodeConfig() if node is None else node, queues=2, replay=True, rounds=True,
-                               stand_in=True, masking=False, error_feedback=False, ring_ports=ports)
+    base = (NodeConfig() if node is None else node).replace(
+        programs={}, link=Replay(), stub=ComputeStub(quorum=True), masking=False, sparsify=False,
+        topology=SingleRing() if ports == 1 else Grid())
     words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
-    base = dataclasses.replace(base, gradient_words=max(base.gradient_words, 1 << (words - 1).bit_length()))
+    base = base.replace(memories={"gradient": max(base.memories.gradient, 1 << (words - 1).bit_length())})
     return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)
 
 

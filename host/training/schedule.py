@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Programs, Weights
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
 from host.driver.memory import distance_of
@@ -329,7 +329,9 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
     if computer is not None:
         assert isinstance(computer, Computer)
         given = {"commands": computer.lists.commands, "lengths": computer.lengths}
-    return build(schedule, layers, nodes=nodes, costs=costs, depth=node.program_depth, packed_state=packed_state,
+    # To nodes without programs the driver sends the commands of one.
+    depth = (node.programs or Programs()).depth
+    return build(schedule, layers, nodes=nodes, costs=costs, depth=depth, packed_state=packed_state,
                  distance=distance_of(node), **given)
 
 
@@ -337,25 +339,27 @@ def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = Fals
     """The same node with several queues and room for programs of so many layers; without a compute engine, also with
     COMPUTE and room to stage gradients. For passes that overlap, on so many ``nodes``, it counts the updates of
     weights, and has masters and room for two copies of weights."""
-    depth = max(node.program_depth, 1 << (2 * layers - 1).bit_length())
-    found = dataclasses.replace(node, queues=max(node.queues, 2), program_depth=depth)
+    programs = Programs() if node.programs is None else node.programs
+    depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())
+    found = node.replace(programs=programs.replace(depth=depth))
     if stale:
-        found = dataclasses.replace(
-            found, versions=True, masters=True, weight_words=max(node.weight_words, 2 << (length - 1).bit_length()),
-            state_words=max(node.state_words, 1 << (largest_block(length, nodes) - 1).bit_length()))
+        found = found.replace(
+            programs={"versions": True}, weights=found.weights if found.weights.has_master else Weights(master=True),
+            memories={"weight": max(node.memories.weight, 2 << (length - 1).bit_length()),
+                      "state": max(node.memories.state, 1 << (largest_block(length, nodes) - 1).bit_length())})
     if node.compute:
         return found
-    words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())
-    return dataclasses.replace(found, stand_in=True, gradient_words=words)
+    words = max(node.memories.gradient, 1 << (2 * length - 1).bit_length())
+    return found.replace(stub={}, memories={"gradient": words})
 
 
 def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
     """Check what only a schedule whose passes overlap needs."""
-    if not (node.versions and node.has_master):
+    if not (node.programs and node.programs.versions and node.weights.has_master):
         raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
     if node.codebook_words:
         raise ValueError(f"Weights must go through a codec without a codebook in passes that overlap, not "
-                         f"{node.weight_codec}")
+                         f"{node.weights.codec}")
     if config.compute == NODE and not config.check:
         raise ValueError("Run of nodes that compute must be checked where passes overlap, since the golden model "
                          "keeps the older weights")
@@ -379,13 +383,13 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
     computes = config.compute == NODE
-    if not (computes or node.stand_in):
+    if not (computes or node.stub):
         raise ValueError("Nodes must have COMPUTE for a schedule")
     if workload.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for a schedule, {length:,} in all, "
                          f"not {workload.parameters.size:,}")
-    if not computes and 2 * length > node.gradient_words:
-        raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
-                         f"a node's gradient memory, not {2 * length:,}")
+    if not computes and 2 * length > node.memories.gradient:
+        raise ValueError(f"Gradients and staged gradients must take at most the {node.memories.gradient:,} elements "
+                         f"of a node's gradient memory, not {2 * length:,}")
     tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
     _build(node, layers, tried, nodes, costs_of(workload, config, nodes), packed_state=config.packed_state)

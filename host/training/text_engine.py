@@ -5,7 +5,6 @@ gets the characters of its share, and differentiates one group of sequences afte
 """
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -84,7 +83,7 @@ def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfi
     """Lists of a run: of two sequences together, where that fills up no share and the memory has room for them."""
     sequences = -(-config.largest(workload.examples) // nodes)
     compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
-                                 array=Units(rows=node.compute, lanes=node.lanes))
+                                 array=Units(rows=node.compute.rows, lanes=node.lanes))
     if sequences % 2 == 0:
         with contextlib.suppress(ValueError):
             return compiled(together=2)
@@ -94,9 +93,9 @@ def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfi
 def text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
     """The same node with functions of sequences, and room for a run in its activation memory. Its products mask, so
     that it needs no engine that does."""
-    found = dataclasses.replace(node, scale_mask=True, sequences=True, masking=False)
+    found = node.replace(compute={"scale_mask": True, "sequences": True}, masking=False)
     end = text_lists(workload, config, found, nodes, 1 << 24).end
-    return dataclasses.replace(found, activation_words=max(node.activation_words, 1 << (end - 1).bit_length()))
+    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
 
 
 def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
@@ -108,12 +107,12 @@ def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfi
         They cannot; the message says why.
     """
     check_sequences(node, config)
-    text_lists(workload, config, node, nodes, node.activation_words)
+    text_lists(workload, config, node, nodes, node.compute.activations)
 
 
 def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
     """Check that nodes have functions of sequences, and that a run asks for nothing that is not for text."""
-    if not (node.scale_mask and node.sequences):
+    if not (node.compute.scale_mask and node.compute.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
     if config.tiling != DEFAULT:
         raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")

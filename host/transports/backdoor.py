@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration, Tenants
 from hdl.control.protocol import RESPONSE, Opcode, Status, access_layout, header_layout
 from hdl.control.registers import COUNTERS
 from host.driver.transport import Transport
@@ -74,22 +74,22 @@ class BackdoorTransport:
         Ring whose library knows the node's memories. A counter that it does not know is read through the port.
     node : int
         Number of the node.
-    config : NodeConfig
+    config : Configuration
         Its parameters.
     time : PortTime
         Shared by all nodes of the ring.
     """
 
-    def __init__(self, transport: Transport, ring: "VerilatedRing", node: int, config: NodeConfig,
+    def __init__(self, transport: Transport, ring: "VerilatedRing", node: int, config: Configuration,
                  time: PortTime) -> None:
         self._transport = transport
         self._ring, self._node = ring, node
         self._memories = [ring.memory(node, space) for space in range(ring.spaces[node])]
         self._owners, self._lanes = ring.owners(node), config.lanes
-        names = config.memories.names
+        names = config.memory_map.names
         self._owned = names.index("activations") if self._owners.size else None  # space whose rows have owners
         self._time = time
-        self._tenants = config.tenants > 1  # whose windows the node knows
+        self._tenants = config.has(Tenants)  # whose windows the node knows
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles in which they would be complete
         self._waiting = 0  # responses to come from the node

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from hdl.ring.topology import MOST_NODES, GridTopology
 from host.arguments import (
     Call,
@@ -136,7 +136,7 @@ class Session:
     -------
     ring : Ring
         Nodes in a ring; of a grid, in the order of their numbers, before its switches are set.
-    config : NodeConfig
+    config : Configuration
         Configuration of every node.
     build_seconds : dict
         Time per stage of the build; a stage whose result was there already has none.
@@ -145,7 +145,7 @@ class Session:
     """
 
     ring: Ring
-    config: NodeConfig
+    config: Configuration
     build_seconds: dict[str, float]
     _cycle: Callable[[], int]
     _port_time: PortTime
@@ -174,16 +174,16 @@ class Session:
         return sum(watch.seconds for watch in self._stopwatches)
 
 
-def _check(config: NodeConfig, *, nodes: int, transport: TransportName, arithmetic: Arithmetic, host_port: bool,
+def _check(config: Configuration, *, nodes: int, transport: TransportName, arithmetic: Arithmetic, host_port: bool,
            latency: int, **rest: Any) -> None:
     """Check the arguments of :func:`open_session` together."""
-    if transport is TransportName.MESSAGES and not (config.messages and nodes > 1):
+    if transport is TransportName.MESSAGES and not (config.link.messages and nodes > 1):
         raise ValueError("Nodes for transport messages must be two or more, and have messages")
     if (transport is TransportName.SERIAL) != (rest["device"] is not None):
         raise ValueError(f"Serial port must be given for transport serial, and for no other, not "
                          f"{represent(rest['device'])} for {transport.value}")
     config.check_ring(nodes)
-    if config.replay and latency > LONGEST_REPLAYED:
+    if config.link.replay and latency > LONGEST_REPLAYED:
         raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not {latency!r}")
     slow_link, verilated = rest["slow_link"], (TransportName.VERILATED,)
     if slow_link is not None and (transport not in verilated or not slow_link[0] < nodes):
@@ -204,7 +204,7 @@ def _check(config: NodeConfig, *, nodes: int, transport: TransportName, arithmet
 
 
 @checked(
-    _check, config=Instance(NodeConfig, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
+    _check, config=Instance(Configuration, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
     transport=Member(TransportName), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
     latency=Integer(1, MAX_LATENCY), timeout=Integer(1), faults=Optional(Instance(RandomFaults, "RandomFaults")),
     slow_link=Optional(Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")),
@@ -215,7 +215,7 @@ def _check(config: NodeConfig, *, nodes: int, transport: TransportName, arithmet
     device=Optional(Text()), baud=Integer(1), frequency=Number(0, above=True), persistence=Number(0), say=Call(),
     announce=Call())
 @contextlib.contextmanager
-def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
+def open_session(config: Configuration, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
                  slow_link: tuple[int, Fraction] | None = None, far_rate: float | None = None,
@@ -228,7 +228,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
     Parameters
     ----------
-    config : NodeConfig
+    config : Configuration
         Configuration of every node.
     nodes : int
         Ring size, or nodes of the whole grid.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdl.board import node_of
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from sim.verilated.build import Library, build_ring
 from sim.verilated.links import End
 from sim.verilated.native import Arithmetic
@@ -128,7 +128,7 @@ class OpenRing:
         self.simulation.close()
 
 
-def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = None, threads: int = 1,
+def open_ring(config: Configuration | Sequence[Configuration], *, nodes: int | None = None, threads: int = 1,
               wave: Path | None = None,
               arithmetic: Arithmetic = Arithmetic.GATEWARE, wiring: Sequence[tuple[End, End]] | None = None,
               processes: Processes | None = None,
@@ -137,10 +137,10 @@ def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = 
 
     Parameters
     ----------
-    config : NodeConfig or sequence of NodeConfig
+    config : Configuration or sequence of Configuration
         Parameters of every node, or of each.
     nodes : int, optional
-        Ring size; must not exceed the ``nodes_max`` of any node. By default as many as there are configurations.
+        Ring size; must not exceed ``topology.max_nodes`` of any node. By default as many as there are configurations.
     threads : int
         Threads that step the ring; they change its speed alone.
     wave : Path or None
@@ -154,13 +154,13 @@ def open_ring(config: NodeConfig | Sequence[NodeConfig], *, nodes: int | None = 
     announce : callable
         Called with the name of each stage of the build as it begins.
     """
-    configs = [config] if isinstance(config, NodeConfig) else list(config)
+    configs = [config] if isinstance(config, Configuration) else list(config)
     size = len(configs) if nodes is None else nodes
     for one in configs:
         one.check_ring(size)
     libraries = {one: build_ring(node_of(one), traced=wave is not None, identity=f"Node({one})",
                                  arithmetic=arithmetic, announce=announce) for one in dict.fromkeys(configs)}
-    ring = OpenRing(libraries[config] if isinstance(config, NodeConfig) else [libraries[one] for one in configs],
+    ring = OpenRing(libraries[config] if isinstance(config, Configuration) else [libraries[one] for one in configs],
                     nodes=size, threads=threads, wiring=wiring, processes=processes)
     if wave is not None:
         ring.simulation.start_wave(wave)

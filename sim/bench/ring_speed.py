@@ -25,7 +25,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from cocotb.utils import get_sim_time
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation, Space, command_layout, header_layout
 from hdl.control.registers import register
 from hdl.node import Node
@@ -46,7 +46,7 @@ LENGTH = 1024
 LATENCY = 16
 
 #: Memories no longer than the traffic needs: Verilator under cocotb has a line of C++ for each word they begin with.
-CONFIG = NodeConfig(gradient_words=LENGTH, weight_words=LENGTH, state_words=LENGTH)
+CONFIG = NodeConfig(memories=Memories(gradient=LENGTH, weight=LENGTH, state=LENGTH))
 
 #: Least cycles per second of the Verilated ring, and how many times those under cocotb.
 BAR = 100_000

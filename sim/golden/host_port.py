@@ -15,7 +15,7 @@ idle port, up to the last word of its response.
 
 from collections.abc import Callable
 
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 
 __all__ = ["PortModel"]
 
@@ -25,10 +25,10 @@ class PortModel:
 
     Parameters
     ----------
-    config : NodeConfig
+    config : Configuration
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: Configuration) -> None:
         self._config = config
         self._free = 0
 
@@ -40,7 +40,7 @@ class PortModel:
         int
             The cycle in which the last word of its response is given.
         """
-        if self._config.reduced:
+        if self._config.is_int16:
             return self._serve(cycle, lambda begun: begun + 3 * count + 6)
         return self._serve(cycle, lambda begun: begun + count + address % self._config.lanes + 12)
 
@@ -52,7 +52,7 @@ class PortModel:
         int
             The cycle in which the last word of its response is given.
         """
-        return self._serve(cycle, lambda begun: begun + count + (9 if self._config.reduced else 11))
+        return self._serve(cycle, lambda begun: begun + count + (9 if self._config.is_int16 else 11))
 
     def read_registers(self, cycle: int, count: int) -> int:
         """Serve a read of ``count`` registers, whose request is there from ``cycle`` on.
@@ -62,12 +62,12 @@ class PortModel:
         int
             The cycle in which the last word of its response is given.
         """
-        if self._config.reduced:
+        if self._config.is_int16:
             return self._serve(cycle, lambda begun: begun // 4 * 4 + 8 * count + 9)
         return self._serve(cycle, lambda begun: (begun + 1) // 4 * 4 + 8 * count + 10)
 
     def _serve(self, cycle: int, end_of: Callable[[int], int]) -> int:
         end = end_of(max(cycle, self._free))
         # With registers the next request is in one of them already, and the response still in the other.
-        self._free = end + (1 if self._config.reduced else -1)
+        self._free = end + (1 if self._config.is_int16 else -1)
         return end

@@ -32,7 +32,7 @@ import numpy as np
 from amaranth.lib.wiring import Component
 
 from hdl.board import BoardTop
-from hdl.config import NodeConfig
+from hdl.config import Configuration
 from sim.verilated import toolchain
 from sim.verilated.build import FLAGS, Library, compile_library, options
 from sim.verilated.verilog import convert, with_loops
@@ -91,7 +91,7 @@ def build_board(board: Component, *, identity: str | None = None,
     return Library(directory / "board.so", False, "compile" in seconds, seconds)
 
 
-def board_library(config: NodeConfig, *, nodes: int, grid: tuple[int, int] | None = None,
+def board_library(config: Configuration, *, nodes: int, grid: tuple[int, int] | None = None,
                   rates: Mapping[str, int] = RATES, announce: Callable[[str], None] = lambda stage: None) -> Library:
     """The simulation of a board with ``nodes`` nodes, in a ring or a grid, of these ``rates``: clock and baud."""
     top = BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **rates)

@@ -8,9 +8,9 @@ from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.fixed_point import INT16
 from hdl.optimizer.rules import Rule
 
-#: A node that is soon made: one lane, SGD, and memories of two groups.
-NODE = {"lanes": 1, "segment": 32, "gradient_words": 64, "weight_words": 64, "state_words": 32, "state_planes": 0,
-        "masking": False, "error_feedback": False, "quantization": False}
+#: Options of a node that is soon made: one lane, SGD, and memories of two groups.
+NODE = {"lanes": 1, "segment": 32, "memories.gradient": 64, "memories.weight": 64, "memories.state": 32,
+        "memories.planes": 0}
 
 
 def small(name):
@@ -22,11 +22,14 @@ def small(name):
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:
         if name in ("compute.engine", "compute.engine.row_owners", "far.mover"):
-            return {**NODE, "lanes": 2, "compute": 1, "activation_words": 64, "far_words": 64 * (name == "far.mover")}
+            return {**NODE, "masking": False, "sparsify": False, "lanes": 2, "compute.rows": 1,
+                    "compute.activations": 64, "compute.far": 64 * (name == "far.mover")}
         if name == "far.memories":
-            return {**NODE, "role": "server", "far_words": 64}
-        masking, quantization = name == "masking.engine", name == "quantization.engine"
-        return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
+            return {**NODE, "memories.far": 64}
+        if name.startswith("int16."):
+            return {"memories.gradient": 64, "memories.weight": 64}
+        masking = name == "masking.engine"
+        return {**NODE, "masking": masking, "sparsify": masking}
     if name == "compute.row_owners":
         return {"rows": 2}
     if name.startswith("compute."):

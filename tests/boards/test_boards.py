@@ -13,7 +13,7 @@ from boards.boards import BOARDS, board
 from boards.tools import SynthesisError
 from boards.top import Top
 from hdl import board as configs
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, SingleRing, Tenants
 
 #: Pin of each wire, and what else is said of it.
 PINS = {
@@ -108,9 +108,9 @@ def test_queues():
     nodes = {name: config.node for name, config in configs.BOARDS.items()}
     assert {name for name, node in nodes.items() if node.queues == 2} == {
         "ulx3s-85f", "ulx3s-85f-tenants", "ulx3s-85f-compute"}
-    assert {name for name, node in nodes.items() if node.stand_in} == {"ulx3s-85f", "ulx3s-85f-tenants"}
+    assert {name for name, node in nodes.items() if node.stub} == {"ulx3s-85f", "ulx3s-85f-tenants"}
     assert {name for name, node in nodes.items() if node.compute} == {"ulx3s-85f-compute"}
-    assert {name: node.tenants for name, node in nodes.items() if node.tenants > 1} == {"ulx3s-85f-tenants": 2}
+    assert {name for name, node in nodes.items() if node.has(Tenants)} == {"ulx3s-85f-tenants"}
 
 
 def test_unknown_board():
@@ -127,4 +127,4 @@ def test_unknown_board():
 ])
 def test_configurations(options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        configs.BoardConfig(**{"node": NodeConfig(nodes_max=4), "clock": 60_000_000, **options})
+        configs.BoardConfig(**{"node": NodeConfig(topology=SingleRing(max_nodes=4)), "clock": 60_000_000, **options})

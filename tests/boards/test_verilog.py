@@ -66,16 +66,16 @@ def test_options_of_a_node(verilog_folder, monkeypatch, capsys):
         return Design(name, "", ())
 
     monkeypatch.setattr(verilog, "wrap", wrap)
-    assert verilog.main(["--unit", "node", "--lanes", "2", "--set", "weight_codec=mx9", "masking=False",
-                         "--set", "state_planes=1"]) == 0
+    assert verilog.main(["--unit", "node", "--lanes", "2", "--set", "weights.codec=mx9", "masking=False",
+                         "--set", "memories.planes=1"]) == 0
     config = made["config"]
-    assert (config.lanes, config.weight_codec, config.masking, config.state_planes) == (2, "mx9", False, 1)
-    assert made["name"] == "gradring_node_lanes_2_masking_False_state_planes_1_weight_codec_mx9"
-    label = "node-lanes=2-masking=False-state_planes=1-weight_codec=mx9"
+    assert (config.lanes, config.weights.codec, config.masking, config.memories.planes) == (2, "mx9", False, 1)
+    assert made["name"] == "gradring_node_lanes_2_masking_False_memories_planes_1_weights_codec_mx9"
+    label = "node-lanes=2-masking=False-memories.planes=1-weights.codec=mx9"
     assert capsys.readouterr().out == os.path.relpath(verilog_folder / f"{label}.v") + "\n"
     assert made["title"][0].startswith(f"{label}, of gradring ")
     assert made["title"][3].startswith("Parameters: lanes=2, segment=256, ")
-    assert "weight_codec='mx9', masters=False, gradient_codec='zero_value'" in made["title"][3]
+    assert "weights.codec='mx9', weights.master=False, gradients='zero_value'" in made["title"][3]
 
 
 def test_long_names_are_digests(verilog_folder, monkeypatch):
@@ -102,9 +102,16 @@ def test_unknown_unit(verilog_folder, capsys):
     ("stream.queue", "width=3", "Option of Queue must be one of shape, depth, block, not 'width'"),
     ("stream.queue", "depth=0", "Queue depth must be a positive integer, not 0"),
     ("stream.queue", "depth=deep", "Queue depth must be a positive integer, not 'deep'"),
-    ("node", "lanes=3", "Lane count must be 1, 2, 4 or 8, not 3"),
-    ("node", "masking=no", "masking must be True or False, not 'no'"),
-    ("node", "width=3", "NodeConfig.__init__() got an unexpected keyword argument 'width'"),
+    ("node", "lanes=3", "NodeConfig.lanes must be 1, 2, 4 or 8, not 3"),
+    ("node", "masking=no", "NodeConfig.masking must be True or False, not 'no'"),
+    ("node", "width=3", "Option must be one of the 39 of docs/node.md, not 'width'"),
+    ("node", "link.mesages=True", "Option must be one of the 39 of docs/node.md, not 'link.mesages': did you mean "
+                                  "link.messages or link.ingress?"),
+    ("node", "link=slot", "Kind of link must be one of credits, replay, slots, job_slots, not 'slot': did you mean "
+                          "slots?"),
+    ("node", "link.messages=True", "Field of link credits must be one of ingress, not 'messages'"),
+    ("node", "optimizer.lanes=8", "optimizer.lanes must be at most lanes, since a step of the optimizer takes "
+                                  "elements of one memory row: lower optimizer.lanes or raise lanes"),
 ])
 def test_wrong_options(unit, option, message, verilog_folder, capsys):
     assert verilog.main(["--unit", unit, "--set", option]) == 1

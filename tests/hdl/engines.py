@@ -45,7 +45,7 @@ class Bench(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        rows = config.gradient_words // config.lanes, config.weight_words // config.lanes
+        rows = config.memories.gradient // config.lanes, config.memories.weight // config.lanes
         m.submodules.engine = engine = self._engine
         m.submodules.access = access = HostAccess(rows=rows, lanes=config.lanes)
 

@@ -45,14 +45,14 @@ class FillEngine(wiring.Component):
             "weight_version": In(32),
             "number": In(32),
             "count": Out(data.StructLayout({"command_cycles": 1, "stall_memory": 1})),
-            "gradient_write": Out(write_signature(config.gradient_words // config.lanes, config.lanes)),
+            "gradient_write": Out(write_signature(config.memories.gradient // config.lanes, config.lanes)),
         })
 
     def elaborate(self, platform):
         m = Module()
         config, lanes = self._config, self._config.lanes
         m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_MASK, most=lanes)
-        writer = RowWriter(rows=config.gradient_words // lanes, lanes=lanes, elements=config.gradient_words)
+        writer = RowWriter(rows=config.memories.gradient // lanes, lanes=lanes, elements=config.memories.gradient)
         m.submodules.writer = ResetInserter(runner.reset)(writer)
         connect_stream(m, self.command, runner.command)
         connect_stream(m, runner.event, self.event)

@@ -1,8 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Wires between the nodes on a board: hdl/board.py."""
 
-import dataclasses
-
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -10,12 +8,12 @@ from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
 from hdl import board
-from hdl.config import NodeConfig
+from hdl.config import Grid, NodeConfig
 from hdl.ring.ports import port_members, ports_of
 from hdl.ring.topology import GridTopology, RingTopology
 from hdl.streams.stream import word_layout
 
-ONE, TWO = (dataclasses.replace(NodeConfig(nodes_max=16), ring_ports=ports) for ports in (1, 2))
+ONE, TWO = NodeConfig(), NodeConfig(topology=Grid())
 RATES = {"clock": 16, "baud": 4}
 
 
@@ -23,9 +21,9 @@ class Sender(wiring.Component):
     """A node that sends its number and that of the port, without end."""
 
     def __init__(self, config, number):
-        self.number, self.ports = number, config.ring_ports
+        self.number, self.ports = number, config.topology.ports
         words = stream.Signature(word_layout())
-        super().__init__({"host_i": In(words), "host_o": Out(words), **port_members(config, config.ring_ports)})
+        super().__init__({"host_i": In(words), "host_o": Out(words), **port_members(config, config.topology.ports)})
 
     def elaborate(self, platform):
         m = Module()
@@ -66,7 +64,7 @@ def test_links(monkeypatch, config, nodes, grid, links):
 
 @pytest.mark.parametrize(("config", "nodes", "grid", "message"), [
     (TWO, 4, (2, 3), r"^Nodes of a 2 x 3 grid must be 6, not 4$"),
-    (ONE, 4, (2, 2), r"^Nodes of a grid must have 2 ring ports, not 1$"),
+    (ONE, 4, (2, 2), r"^Topology of nodes of a grid must be Grid\(\), not SingleRing\(max_nodes=16\)$"),
     (TWO, 4, (0, 2), r"^Rows must be between 1 and 16, not 0$"),
     (TWO, 4, (2, 17), r"^Columns must be between 1 and 16, not 17$"),
     (TWO, 17, None, r"^Ring must have between 1 and 16 nodes, not 17$"),

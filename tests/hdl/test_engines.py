@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 
 import hdl.control
-from hdl.config import NodeConfig
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Grid,
+    Memories,
+    NodeConfig,
+    Programs,
+    Quantization,
+    Replay,
+    ServerConfig,
+    ServerMemories,
+    SingleRing,
+    Worker,
+)
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach, check_engines
 from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.engines import engines, operations
@@ -22,8 +35,9 @@ from host.transports.pysim import PysimRing
 from sim.golden import masking
 from tests.hdl import fill
 
-CONFIG = NodeConfig(lanes=2, segment=32, gradient_words=128, weight_words=96, state_words=32, state_planes=0,
-                    masking=False, nodes_max=1)
+CONFIG = NodeConfig(
+    lanes=2, segment=32, topology=SingleRing(max_nodes=1),
+    memories=Memories(gradient=128, weight=96, state=32, planes=0), masking=False)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +57,7 @@ def run(ring, **fields):
 @pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
 def test_a_new_command_runs(ring, base, length):
     """A new command changes its elements and nothing else, with event, counters and cycles like any command."""
-    before = np.arange(CONFIG.gradient_words, dtype=np.float32)
+    before = np.arange(CONFIG.memories.gradient, dtype=np.float32)
     ring.memory.write_gradients([before])
     ring.devices.write_register("MASK_ALTERNATIVE", 2.5)
     ring.counters.clear()
@@ -51,7 +65,7 @@ def test_a_new_command_runs(ring, base, length):
     assert (event.status, event.detail) == (EventStatus.OK, length)
     assert ring.counters.read()[0]["COMMAND_CYCLES"] == event.cycles
     before[base:base + length] = 2.5
-    np.testing.assert_array_equal(ring.memory.read_gradients(CONFIG.gradient_words)[0], before)
+    np.testing.assert_array_equal(ring.memory.read_gradients(CONFIG.memories.gradient)[0], before)
 
 
 @pytest.mark.parametrize(("fields", "status", "detail"), [
@@ -63,19 +77,19 @@ def test_a_new_command_runs(ring, base, length):
 ])
 def test_a_new_command_is_refused(ring, fields, status, detail):
     """The checker refuses a wrong command by its description, before the engine gets it."""
-    zeros = np.zeros(CONFIG.gradient_words, np.float32)
+    zeros = np.zeros(CONFIG.memories.gradient, np.float32)
     ring.memory.write_gradients([zeros])
     # Fields that FILL does not use are ignored.
     with pytest.raises(RingError, match=status.name) as caught:
         run(ring, **{"operation": fill.FILL, "weight_base": 7, "state_base": 1, "rank": 9, **fields})
     assert caught.value.events[0].detail == detail
-    assert not ring.memory.read_gradients(CONFIG.gradient_words).any()
+    assert not ring.memory.read_gradients(CONFIG.memories.gradient).any()
 
 
 def test_new_and_old_commands_in_one_queue(ring):
     """FILL between two SPARSIFYs, queued together: they run one after the other, at bases that are not 0."""
     generator = np.random.default_rng(5)
-    memory = generator.standard_normal(CONFIG.gradient_words).astype(np.float32)
+    memory = generator.standard_normal(CONFIG.memories.gradient).astype(np.float32)
     errors = generator.standard_normal(32).astype(np.float32)
     ring.memory.write_gradients([memory])
     ring.devices[0].write_memory(Space.WEIGHT, 64, errors)
@@ -95,24 +109,25 @@ def test_new_and_old_commands_in_one_queue(ring):
     assert [event.detail for event in events] == [dropped[0], 11, dropped[1]]
     bits = memory.view(np.uint32)
     bits[64:96] = kept
-    np.testing.assert_array_equal(ring.memory.read_gradients(CONFIG.gradient_words)[0].view(np.uint32), bits)
+    np.testing.assert_array_equal(ring.memory.read_gradients(CONFIG.memories.gradient)[0].view(np.uint32), bits)
     np.testing.assert_array_equal(ring.devices[0].read_memory(Space.WEIGHT, 64, 32), errors)
 
 
 def test_engines_of_a_configuration():
     """Every operation is in one engine, and those that a node lacks are in none."""
-    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2, ring_ports=2, replay=True, rounds=True,
-                      far_words=64)
+    full = NodeConfig(
+        topology=Grid(), link=Replay(), programs=Programs(), compute=Compute(rows=1, far=64),
+        stub=ComputeStub(quorum=True), features=(Quantization(),))
     assert [engine.name for engine in engines(full)] == [
         "engine", "rounds", "masking", "inference", "stand_in", "compute", "mover", "latched_settings"]
     assert [engine.queue for engine in engines(full)] == [1, 1, 0, 0, 0, 0, 2, 1]
     everything = [operation for operation in Operation if operation is not Operation.PUSH]
     assert [operation.code for operation in operations(full)] == everything
-    assert [operation.code for operation in operations(dataclasses.replace(full, role="worker"))] == list(Operation)
-    server = NodeConfig(role="server", far_words=32768, masking=False, error_feedback=False)
+    assert [operation.code for operation in operations(full.replace(role=Worker()))] == list(Operation)
+    server = ServerConfig(memories=ServerMemories(far=32768))
     assert [engine.name for engine in engines(server)] == ["engine"]
     assert Operation.PUSH in [operation.code for operation in operations(server)]
-    assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
+    assert [engine.name for engine in engines(NodeConfig(masking=False, sparsify=False))] == ["engine"]
     lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS,
                Operation.SWITCH, Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN, Operation.PUSH}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
@@ -129,12 +144,12 @@ def test_engines_that_cannot_be_together():
     lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=20, extents=(
         Extent(base="state_base", memory="state_0", reach=Reach.BLOCK),)),))
     with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):
-        check_engines([lacking], CONFIG.memories)
+        check_engines([lacking], CONFIG.memory_map)
     torn = EngineDescription(name="x", make=None, operations=(
         OperationDescription(code=20, queue=0), OperationDescription(code=21),
         OperationDescription(code=22, queue=1)))
     with pytest.raises(ValueError, match=r"^Operations of engine x must be of one queue, not 0 and 1$"):
-        check_engines([torn], CONFIG.memories)
+        check_engines([torn], CONFIG.memory_map)
 
 
 def test_impossible_descriptions():
@@ -150,11 +165,11 @@ def test_impossible_descriptions():
 
 
 def test_control_knows_no_engine():
-    """Modules of hdl/control import each other, streams, ports, guards and map of memories, and checksums alone."""
+    """Modules of hdl/control import each other, streams, ports, guards, map of memories, checksums and features."""
     imported = set()
     for path in Path(hdl.control.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("hdl"):
                 imported.add(node.module)
     assert {name for name in imported if not name.startswith(("hdl.control", "hdl.streams."))} == {
-        "hdl.checksum", "hdl.group", "hdl.guard", "hdl.memory", "hdl.memory_map"}
+        "hdl.checksum", "hdl.group", "hdl.guard", "hdl.memory", "hdl.memory_map", "hdl.node_features"}

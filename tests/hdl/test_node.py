@@ -3,13 +3,12 @@
 Rings of nodes are in tests/hdl/ring/test_collective.py and tests/host/.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import DESCRIPTOR_WORDS, EventFlag, EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, register
 from hdl.masking.engine import mask_cycles, sparsify_cycles
@@ -24,7 +23,7 @@ from tests.hdl import host_requests
 from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
 
-CONFIG = NodeConfig(gradient_words=1024, weight_words=1024, state_words=1024)
+CONFIG = NodeConfig(memories=Memories(gradient=1024, weight=1024, state=1024))
 LENGTH = 700
 
 exchange = functools.partial(host_requests.exchange, cycles=12_000)
@@ -304,7 +303,6 @@ def test_a_ring_under_cocotb_answers_as_the_verilated_ring():
 
     Nodes in one model take long to make, so they are of the kind that has SGD alone, one lane and no masks.
     """
-    config = dataclasses.replace(bench_ring_speed.CONFIG, lanes=1, state_planes=0, masking=False,
-                                 error_feedback=False)
+    config = bench_ring_speed.CONFIG.replace(lanes=1, memories={"planes": 0}, masking=False, sparsify=False)
     speed = bench_ring_speed.measure(config, nodes=2, threads=(1,), repetitions=1)
     assert speed.cycles > bench_ring_speed.LENGTH

@@ -1,16 +1,16 @@
 """The simulated board that tests share: two small nodes, built once."""
 
 import contextlib
-import dataclasses
 import functools
 
 from hdl.board import BOARDS
+from hdl.config import SettableVersion
 from host.driver.device import Device
 from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
 #: Their count of updates can be set, so that a run can move to them.
-CONFIG = dataclasses.replace(BOARDS["simulated"].node, restorable=True)
+CONFIG = BOARDS["simulated"].node.replace(features=(SettableVersion(),))
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.protocol import EventStatus
@@ -40,7 +40,7 @@ from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
-TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
+TINY = NodeConfig(lanes=2, memories=Memories(gradient=96, weight=64, state=32, planes=2))
 
 
 class TinyNode(wiring.Component):
@@ -61,7 +61,7 @@ class TinyNode(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        spaces = [config.gradient_words, config.weight_words, *[config.state_words] * config.state_planes]
+        spaces = [config.memories.gradient, config.memories.weight, *[config.memories.state] * config.memories.planes]
         rows = tuple(words // config.lanes for words in spaces)
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
@@ -165,7 +165,7 @@ def planes_as_they_are(monkeypatch):
     """Leaves simulated nodes the state planes that they have, unless others are asked for: one library less for each
     optimizer."""
     def fitted(node, allocations, *, nodes, planes=None):
-        planes = node.state_planes if planes is None else planes
+        planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
 
     monkeypatch.setattr(train_module, "fitted", fitted)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Int16Config, Int16Memories
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.registers import COUNTERS
 from host.driver.command import Event
@@ -10,10 +10,9 @@ from host.driver.ring import Ring
 from sim.golden import int16_node as model
 
 
-def configuration(**options):
+def configuration(*, gradient=1024, weight=2048, sparsify=True):
     """Configuration of a node with all operations, and room for digits without a hidden layer and their errors."""
-    return NodeConfig(**{"element": "int16", "lanes": 1, "nodes_max": 1, "segment": 32, "state_planes": 0,
-                         "state_words": 32, "gradient_words": 1024, "weight_words": 2048} | options)
+    return Int16Config(memories=Int16Memories(gradient=gradient, weight=weight), sparsify=sparsify)
 
 
 class Answer:
@@ -29,7 +28,7 @@ class GoldenDevice:
 
     Parameters
     ----------
-    config : NodeConfig
+    config : Int16Config
     fault : callable
         Called with the device after each FUSED_UPDATE.
     """
@@ -42,7 +41,7 @@ class GoldenDevice:
 
     def __init__(self, config, *, fault=lambda device: None):
         self.config = config
-        self.memories = [np.full(config.gradient_words, -21846), np.full(config.weight_words, 0x5555)]
+        self.memories = [np.full(config.memories.gradient, -21846), np.full(config.memories.weight, 0x5555)]
         self.registers = {}
         self.event = None
         self.compressed = (1 << 32) - 1000  # as if just before it wraps

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, Grid, NodeConfig, Programs, SettableVersion, Weights
 from host import cli
 from host.commands import train as train_module
 from host.training import checkpoint
@@ -114,10 +114,9 @@ def steps(path):
 
 def main(folder, kills, seed):
     generator = random.Random(seed)
-    node = functools.partial(NodeConfig, masking=False, error_feedback=False, stand_in=True, queues=2, ring_ports=2,
-                             restorable=True)
-    node.weight_codec, node.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
-    assert node(weight_codec="mx9", gradient_codec="mx9") == CONFIGS["mx9"]
+    node = functools.partial(NodeConfig, masking=False, sparsify=False, programs=Programs(), stub=ComputeStub(),
+                             topology=Grid(), features=(SettableVersion(),))
+    assert node(weights=Weights(codec="mx9"), gradients="mx9") == CONFIGS["mx9"]
     train_module.NodeConfig = node
     log = folder / "log"
     whole, broken = folder / "whole", folder / "broken"

@@ -8,7 +8,26 @@ import functools
 import numpy as np
 
 from hdl.board import BOARDS, node_of
-from hdl.config import NodeConfig
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Configuration,
+    Grid,
+    Memories,
+    NodeConfig,
+    Optimizer,
+    Peer,
+    Programs,
+    Replay,
+    Server,
+    ServerConfig,
+    ServerMemories,
+    SettableVersion,
+    SingleRing,
+    Tenants,
+    Weights,
+    Worker,
+)
 from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
@@ -31,53 +50,59 @@ with mx5.registered():
         "engines": PAIRS,
         # Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and
         # a count of updates that can be set.
-        "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
-                          stand_in=True, queues=2, ring_ports=2, restorable=True),
+        "mx9": NodeConfig(
+            topology=Grid(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
+            programs=Programs(), stub=ComputeStub(), features=(SettableVersion(),)),
         # A codebook beside residuals, rows of eight elements, programs, and interleaved segments.
-        "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
-                            gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
-                            error_feedback=False, stand_in=True, queues=2, program_depth=32, interleaved=True),
+        "table": NodeConfig(
+            lanes=8, segment=64, memories=Memories(gradient=5120, weight=5120, state=2560, planes=0),
+            weights=Weights(codec="table32"), gradients="mxfp8_e4m3", masking=False, sparsify=False,
+            role=Peer(interleaved=True), programs=Programs(depth=32), stub=ComputeStub()),
         # A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, an engine with
         # products of indices, and programs of three queues, with a far memory.
-        "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
-                               weight_words=2048, state_words=2048, update_interval=4, masking=False,
-                               error_feedback=False, stand_in=True, queues=3, versions=True, program_depth=20,
-                               far_words=4096, compute=1, operands="bf16", activation_words=2048, centroids=16,
-                               ring_ports=2, row_owners=True),
+        "centroid": NodeConfig(
+            segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=2048),
+            optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
+            sparsify=False, programs=Programs(depth=20, versions=True, move_queue=True),
+            compute=Compute(rows=1, activations=2048, operands="bf16", codebook=16, buffer_tags=True, far=4096),
+            stub=ComputeStub()),
         # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
         # repeat words, rounds, tenants, and interleaved segments.
-        "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
-                           state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
-                           nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
-                           program_depth=32, versions=True, replay=True, rounds=True, restorable=True,
-                           tenants=2, interleaved=True),
+        "wide": NodeConfig(
+            lanes=8, segment=64, topology=SingleRing(max_nodes=4),
+            memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
+            optimizer=Optimizer(lanes=2, interval=2, dsps=2), weights=Weights(codec="mxfp8_e4m3"), masking=False,
+            sparsify=False, link=Replay(), role=Peer(interleaved=True), programs=Programs(depth=32, versions=True),
+            stub=ComputeStub(quorum=True), features=(SettableVersion(), Tenants())),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
         # COMPUTE in the only queue; two ports whose links repeat words.
-        "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
-                             weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
-                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True,
-                             ring_ports=2),
+        "narrow": NodeConfig(
+            lanes=1, segment=32, topology=Grid(),
+            memories=Memories(gradient=2048, weight=1024, state=1024, planes=1), optimizer=Optimizer(dsps=1),
+            weights=Weights(codec="bf16"), gradients=mx5.NAME, masking=False, sparsify=False, link=Replay(ingress=2),
+            stub=ComputeStub()),
         # The server of a relay: weights and state in the far memory, an optimizer as wide as rows, and two banks of
         # programs; in a ring as large as there can be.
-        "server": NodeConfig(role="server", far_words=49152, state_words=16384, update_lanes=4, queues=3,
-                             masking=False, error_feedback=False, program_depth=256, program_banks=2,
-                             fetch_formats=True, nodes_max=255, restorable=True),
+        "server": ServerConfig(
+            topology=SingleRing(max_nodes=255), memories=ServerMemories(state=16384, far=49152),
+            optimizer=Optimizer(lanes=4), role=Server(broadcast_formats=True),
+            programs=Programs(depth=256, banks=2, move_queue=True), features=(SettableVersion(),)),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }
 
 
 #: Nodes of jobs of the library and of PyTorch, where no codec is named: the default with raw gradients.
-JOBS = NodeConfig(gradient_codec="raw")
+JOBS = NodeConfig(gradients="raw")
 
 
 #: Rings of nodes that differ, as the configuration of each node.
 MIXED = {
     # Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server.
-    "relay": (NodeConfig(role="worker", compute=4, queues=3, gradient_words=8320, weight_words=8320, state_words=1024,
-                         state_planes=0, masking=False, error_feedback=False, far_words=1 << 16,
-                         program_depth=256, program_banks=2, fetch_formats=True,
-                         restorable=True),) * 2 + (CONFIGS["server"],),
+    "relay": (NodeConfig(
+        memories=Memories(gradient=8320, weight=8320, state=1024, planes=0), masking=False, sparsify=False,
+        role=Worker(broadcast_formats=True), programs=Programs(depth=256, banks=2, move_queue=True),
+        compute=Compute(rows=4, far=1 << 16), features=(SettableVersion(),)),) * 2 + (CONFIGS["server"],),
 }
 
 
@@ -104,7 +129,7 @@ class Reference(reference.Reference):
 
 def known_formats(*configs):
     """Has both registries know the format that tests add, for nodes that use it."""
-    used = any(mx5.NAME in (config.weight_codec, config.gradient_codec) for config in configs)
+    used = any(mx5.NAME in (config.weights.codec, config.gradients) for config in configs)
     return mx5.registered() if used else contextlib.nullcontext()
 
 
@@ -118,7 +143,7 @@ def library(config):
 def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True, processes=None):
     """Ring and simulation, whose links can be cut; without the host port, memories are reached directly. Nodes are of
     one configuration, or of one each; others of the ``processes`` have some of them."""
-    configs = [config] * nodes if isinstance(config, NodeConfig) else list(config)
+    configs = [config] * nodes if isinstance(config, Configuration) else list(config)
     with known_formats(*configs), OpenRing([library(one) for one in configs], threads=threads,
                                                     processes=processes) as opened:
         for link in opened.simulation.links:
@@ -131,7 +156,7 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
         devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if configs[0].replay:  # the first command does not wait for the answer to the first word of each link
+        if configs[0].link.replay:  # the first command does not wait for the answer to the first word of each link
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 

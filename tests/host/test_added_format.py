@@ -23,9 +23,9 @@ _SAYS = """
 import json
 from boards.synth import UNITS
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Weights
 from sim.golden import codecs as model
-NodeConfig(weight_codec="mx5", gradient_codec="mx5")
+NodeConfig(weights=Weights(codec="mx5"), gradients="mx5")
 print(json.dumps({
     "gateware": repr(CODECS["mx5"]), "model": repr(model.CODECS["mx5"]),
     "directions": ["mx5" in WEIGHT_CODECS, "mx5" in GRADIENT_CODECS],
@@ -88,7 +88,7 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
         assert "gradients on the ring" in said.out
         result = json.loads((tmp_path / "report.json").read_text())
         assert (result["steps"], result["bit_exact"]) == (12, True)
-        assert result["configuration"]["gradient_codec"] == "mx5"
+        assert result["configuration"]["gradients"] == "mx5"
         # Blocks of 192, 160, 160 and 138 elements: a segment of 32 has five words, and one of 10 has three.
         words = sum(3 * (5 * whole + 3 * rest) for whole, rest in ((6, 0), (5, 0), (5, 0), (4, 1)))
         packets = 4 * 3 * 6

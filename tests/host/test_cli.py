@@ -149,7 +149,7 @@ class TestTrain:
         assert "new weights on the ring" in out
         result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
-        assert result["configuration"]["weight_codec"] == "mx9"
+        assert result["configuration"]["weights"]["codec"] == "mx9"
         gathered = result["words_sent"] - result["words_scatter_reduce"]
         # In each step two blocks of 352 and 298 elements, of 22 and 19 groups of 16; two packets of each.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
@@ -163,7 +163,7 @@ class TestTrain:
         assert "gradients on the ring" in out
         result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
-        assert result["configuration"]["gradient_codec"] == "raw"
+        assert result["configuration"]["gradients"] == "raw"
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hdl.config import Compute
 from host import cli
 from host.commands import train as train_module
 from host.transports.session import Elapsed
@@ -29,8 +30,9 @@ def run(monkeypatch, capsys, tmp_path, rates):
         def session(config, *, nodes, **given):
             made.append(config)
             rates.append(given.get("far_rate"))
-            ring = (FarRing(nodes, words=config.activation_words, far_words=config.far_words) if config.far_words else
-                    EngineRing(nodes, words=config.activation_words, sequences=config.sequences))
+            words = config.compute.activations
+            ring = (FarRing(nodes, words=words, far_words=config.far_words) if config.far_words else
+                    EngineRing(nodes, words=config.compute.activations, sequences=config.compute.sequences))
             yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
         monkeypatch.setattr(train_module, "open_session", session)
@@ -54,7 +56,7 @@ def rows_of(out):
 def test_nodes_that_compute(run, tmp_path):
     """Nodes are made for the run, and table, report, timeline and picture say who has computed."""
     node, out, result = run("--steps", 2, "--nodes", 3, "--batch", 60)
-    assert (node.compute, node.queues, node.stand_in, node.activation_words) == (4, 2, False, 8192)
+    assert (node.compute, node.queues, node.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
     assert "So are all losses and scores that they have computed." in out
     assert "compute: engine, 16 multiply-adds per cycle" in out
     assert set(rows_of(out)) >= {
@@ -70,7 +72,7 @@ def test_nodes_that_compute(run, tmp_path):
 def test_text(run):
     """Nodes have functions of sequences; table and report have held-out loss, cycles of lists, and the plan."""
     node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
-    assert (node.compute, node.sequences, node.scale_mask, node.activation_words) == (4, True, True, 32_768)
+    assert node.compute == Compute(rows=4, activations=32_768, scale_mask=True, sequences=True, buffer_tags=True)
     assert "So are all losses that they have computed." in out
     rows = rows_of(out)
     # Two lists for two sequences together, on each node in both steps.
@@ -88,7 +90,7 @@ def test_text_with_far_memory(run, rates):
     terms of it."""
     node, out, result = run("--workload", "text", "--steps", 1, "--nodes", 2, "--batch", 4, "--activations", 6144,
                             "--far", "1/8", "--memory", "mixed")
-    assert (node.queues, node.far_words, node.activation_words, rates) == (3, 8192, 8192, [1 / 8])
+    assert (node.queues, node.far_words, node.compute.activations, rates) == (3, 8192, 8192, [1 / 8])
     assert result["training"]["far"] == {"activations": 6144, "rate": 1 / 8, "kind": "mixed"}
     plan, sequences = result["notes"]
     assert plan.startswith("activations: planned, 5,")

@@ -29,11 +29,11 @@ def test_values_words_and_state(name, nodes, length):
     generator = np.random.default_rng(nodes * 10_000 + length)
     with rings.open_nodes(nodes, config=config) as (ring, _):
         for label, (optimizer, packed_state) in OPTIMIZERS.items():
-            if optimizer.planes > config.state_planes:
+            if optimizer.planes > config.memories.planes:
                 continue
             ring.memory.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
             weights = random(generator, length)
-            centroids = codebook(config.weight_codec, weights) if ring.formats.has_codebook else None
+            centroids = codebook(config.weights.codec, weights) if ring.formats.has_codebook else None
             if centroids is not None:
                 ring.memory.write_codebook(centroids)
             reference = Reference(ring, weights, planes=optimizer.planes, centroids=centroids)
@@ -44,7 +44,7 @@ def test_values_words_and_state(name, nodes, length):
             ring.memory.write_gradients(list(gradients))
             ring.collectives.all_reduce(length)
             total = golden.all_reduce(golden.bits(gradients), residuals=reference.residuals,
-                                      gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
+                                      gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,
                                       lanes=config.lanes)[0]
             assert (ring.memory.read_gradients(length).view(np.uint32) == total).all(), label
 

@@ -1,7 +1,6 @@
 """The program's surroundings: full disks, folders that cannot be written, plain terminals, numbers out of range."""
 
 import contextlib
-import dataclasses
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hdl.config import Memories
 from host import cli
 from host.commands import late_options
 from host.commands import quantize as quantize_command
@@ -154,10 +154,10 @@ class TestNodesThatFit:
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
         for planes in (0, 1, 2):  # those of the optimizer that needs the most, or as many as are asked for
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
-            assert fitted(node, several, nodes=4) == dataclasses.replace(node, state_planes=planes)
-            assert fitted(node, several, nodes=4, planes=1) == dataclasses.replace(node, state_planes=1)
+            assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
+            assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})
         found = fitted(node, [Allocation(length=22_510, planes=1, errors=True), Allocation(length=100)], nodes=2)
-        assert (found.gradient_words, found.weight_words, found.state_words) == (32_768, 65_536, 16_384)
+        assert found.memories == Memories(gradient=32_768, weight=65_536, state=16_384, planes=1)
         Allocation(length=22_510, planes=1, errors=True).check(found, nodes=2)
         with pytest.raises(ValueError, match=r"^Vector must have at most 16,777,216 elements, which"):
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)

@@ -164,7 +164,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
 def test_switch_out(run, tmp_path, monkeypatch):
     """Workers that may be switched out are nodes with two ports in a row."""
     def show(config, *, nodes, grid, **options):
-        raise ValueError(f"{config.ring_ports} ports, {nodes} nodes, {grid}")
+        raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 
     monkeypatch.setattr(late_options, "open_session", show)
     for options, found in (((), "1 ports, 5 nodes, None"), (("--switch-out",), "2 ports, 5 nodes, (1, 5)")):

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, RootReduce, Weights
 from host.commands.slow_link import SlowLink, check, deal, with_option
 from host.program.schedules import fused
 from host.reports.slow_link import BARS, CASES, Case, Row, line
@@ -32,7 +32,7 @@ def test_check():
             ({"faults": 1e-4}, "Option --slow-link is for a run without --faults: leave it out"),
             ({"transport": TransportName.PYSIM},
              "Option --slow-link is for transport verilated, not pysim: leave it out"),
-            ({"node": NodeConfig(weight_codec="mx9")},
+            ({"node": NodeConfig(weights=Weights(codec="mx9"))},
              "Option --slow-link is for weights as raw and gradients as zero_value, not mx9 and zero_value: leave it "
              "out")):
         with pytest.raises(ValueError, match=f"^{message}$"):
@@ -45,9 +45,9 @@ def test_check():
 
 def test_node():
     """A node has room for the state of all groups, if there is any."""
-    node = NodeConfig(state_words=2048)
-    assert with_option(node, 4810, planes=1) == NodeConfig(one_owner=True, state_words=8192)
-    assert with_option(node, 4810, planes=0) == NodeConfig(one_owner=True, state_words=2048)
+    node = NodeConfig(memories=Memories(state=2048))
+    assert with_option(node, 4810, planes=1) == NodeConfig(memories=Memories(state=8192), role=RootReduce())
+    assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
 
 
 def test_deal():

@@ -117,7 +117,7 @@ def test_memories_of_the_fewest(run, monkeypatch):
     """Blocks are largest where there are fewest nodes: here one has all 22,810 parameters."""
     @contextlib.contextmanager
     def show(config, *, nodes, grid, **options):
-        raise ValueError(f"{config.state_words} words, {config.ring_ports} ports, {nodes} nodes, {grid}")
+        raise ValueError(f"{config.memories.state} words, {config.topology.ports} ports, {nodes} nodes, {grid}")
         yield
 
     monkeypatch.setattr(train_module, "open_session", show)

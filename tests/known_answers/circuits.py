@@ -10,7 +10,34 @@ from unittest import mock
 from amaranth.back import rtlil
 
 from hdl.board import BOARDS, node_of
-from hdl.config import NodeConfig
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Configuration,
+    Credits,
+    Grid,
+    Int16Config,
+    Int16Memories,
+    JobSlots,
+    Memories,
+    NodeConfig,
+    Optimizer,
+    Peer,
+    Programs,
+    Quantization,
+    Replay,
+    RootReduce,
+    Server,
+    ServerConfig,
+    ServerMemories,
+    SettableVersion,
+    SingleRing,
+    Slots,
+    Tenants,
+    Throttles,
+    Weights,
+    Worker,
+)
 
 __all__ = ["COUNT", "SEED", "VALUES", "board_nodes", "digest", "draw", "node_config", "renamed"]
 
@@ -50,9 +77,103 @@ _COMPANIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def node_config(options: dict[str, Any]) -> NodeConfig:
-    """The configuration that has these options, by their names in answers.json."""
-    return NodeConfig(**options)
+#: Fields of sections, by the names of options in answers.json; those of a section that is not there have no effect.
+_FIELDS = {
+    "memories": {"gradient_words": "gradient", "weight_words": "weight", "state_words": "state",
+                 "state_planes": "planes"},
+    "optimizer": {"update_lanes": "lanes", "update_interval": "interval", "multiplier_dsps": "dsps"},
+    "compute": {"compute": "rows", "activation_words": "activations", "operands": "operands",
+                "centroids": "codebook", "scale_mask": "scale_mask", "sequences": "sequences",
+                "row_owners": "buffer_tags", "far_words": "far"},
+    "programs": {"program_depth": "depth", "program_banks": "banks", "versions": "versions"},
+    "ingress": {"ingress_segments": "ingress"},
+}
+_FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throttles": Throttles}
+
+
+def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
+    """The only one of some options that is on, or None.
+
+    Raises
+    ------
+    ValueError
+        Several are on, which have types that exclude each other.
+    """
+    chosen = [kind for kind in kinds if options.get(kind)]
+    if len(chosen) > 1:
+        raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")
+    return chosen[0] if chosen else None
+
+
+def _link(options: dict[str, Any], fields: dict[str, Any]) -> Any:
+    """Link of a node with these options."""
+    if _one_of(options, "slots") is None and (options.get("messages") or options.get("jobs", 1) > 1):
+        raise ValueError("Options messages and jobs must have slots")
+    if not options.get("slots"):
+        return (Replay if options.get("replay") else Credits)(**fields)
+    if options.get("jobs", 1) == 1:
+        return Slots(**fields, messages=options.get("messages", False))
+    if options.get("messages"):
+        raise ValueError("Option jobs must have no messages")
+    return JobSlots(**fields)
+
+
+def _role(options: dict[str, Any]) -> Any:
+    """Role of a node with these options."""
+    formats = {"broadcast_formats": True} if options.get("fetch_formats") else {}
+    kind = options.get("role", "node")
+    chosen = _one_of(options | {"role": kind != "node"}, "role", "one_owner", "interleaved")
+    if kind == "node" and formats:
+        raise ValueError("Option fetch_formats must have a role")
+    if chosen == "role":
+        return (Worker if kind == "worker" else Server)(**formats)
+    return RootReduce() if chosen == "one_owner" else Peer(interleaved=chosen == "interleaved")
+
+
+def node_config(options: dict[str, Any]) -> Configuration:
+    """The configuration that has these options, by their names in answers.json.
+
+    Raises
+    ------
+    ValueError
+        No node has them.
+    """
+    parts = {name: {field: options[option] for option, field in fields.items() if option in options}
+             for name, fields in _FIELDS.items()}
+    engines = {"masking": options.get("masking", True), "sparsify": options.get("error_feedback", True)}
+    if options.get("element") == "int16":
+        if options.keys() - {*_FIELDS["memories"], *_FIELDS["compute"], *_FIELDS["programs"], "lanes", "segment",
+                             "nodes_max", "element", "masking", "error_feedback"}:
+            raise ValueError("Options of an int16 node must be its memories, masking and error_feedback")
+        memories = {name: parts["memories"][name] for name in ("gradient", "weight")}
+        return Int16Config(memories=Int16Memories(**memories), **engines)
+    queues, role = options.get("queues", 1), _role(options)
+    features = [feature() for option, feature in _FEATURES.items() if options.get(option)]
+    topology = Grid if options.get("ring_ports") == 2 else SingleRing
+    common = {
+        **{name: options[name] for name in ("lanes", "segment") if name in options},
+        "topology": topology(**{"max_nodes": options["nodes_max"]} if "nodes_max" in options else {}),
+        "optimizer": Optimizer(**parts["optimizer"]), "link": _link(options, parts["ingress"]), "role": role,
+        "programs": Programs(**parts["programs"], move_queue=queues == 3) if queues > 1 else None,
+        "stub": ComputeStub(quorum=options.get("rounds", False)) if options.get("stand_in") else None,
+        "features": (*features, *([Tenants()] if options.get("tenants") == 2 else ())),
+    }
+    if options.get("rounds") and not options.get("stand_in"):
+        raise ValueError("Option rounds must have stand_in")
+    far = options.get("far_words", 0)
+    if isinstance(role, Server):
+        if options.get("compute") or engines["masking"] or engines["sparsify"] or {
+                "weight_codec", "masters", "gradient_codec"} & options.keys():
+            raise ValueError("Options of a server must have no engines and no codecs")
+        return ServerConfig(**common, memories=ServerMemories(**parts["memories"], far=far))
+    if far and not options.get("compute"):
+        raise ValueError("Option far_words must have compute")
+    codec = options.get("weight_codec", "raw")
+    return NodeConfig(
+        **common, **engines, memories=Memories(**parts["memories"]),
+        compute=Compute(**parts["compute"]) if options.get("compute") else None,
+        weights=Weights(codec=codec, master=codec == "raw" and options.get("masters", False)),
+        gradients=options.get("gradient_codec", "zero_value"))
 
 
 def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
@@ -76,9 +197,9 @@ def draw(count: int) -> list[dict[str, Any]]:
     return [_drawn(generator, names[number % len(names)]) for number in range(count)]
 
 
-def board_nodes() -> dict[str, NodeConfig]:
+def board_nodes() -> dict[str, Configuration]:
     """Configurations of all boards' nodes that differ, by the name of the first board that has them."""
-    nodes: dict[NodeConfig, str] = {}
+    nodes: dict[Configuration, str] = {}
     for name, board in BOARDS.items():
         nodes.setdefault(board.node, name)
     return {name: node for node, name in nodes.items()}
@@ -114,8 +235,8 @@ def renamed(text: str) -> str:
     return "\n".join(lines)
 
 
-def digest(config: NodeConfig) -> dict[str, Any]:
+def digest(config: Configuration) -> dict[str, Any]:
     """Digest and lines of a node's RTLIL."""
-    with mock.patch.object(NodeConfig, "hash", 0):
+    with mock.patch.object(Configuration, "hash", 0):
         text = renamed(rtlil.convert(node_of(config), name="node", emit_src=False))
     return {"rtlil": hashlib.sha256(text.encode()).hexdigest()[:32], "lines": text.count("\n")}

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Optimizer, Peer, Programs, Slots
 from hdl.control.protocol import Operation
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.slots.layouts import BEGIN_UNIT, MESSAGE_WORDS, TARGET_BITS, lap_layout
@@ -25,8 +25,9 @@ NODES, LATENCY, _STALL = 8, 16, 5000
 #: Cycles that a message may take.
 MOST = 1700
 #: Nodes with messages, as those of the figures of slots.
-CONFIG = NodeConfig(slots=True, replay=True, queues=2, interleaved=True, ingress_segments=15, messages=True,
-                    state_planes=0, masking=False, error_feedback=False, multiplier_dsps=1, program_depth=2)
+CONFIG = NodeConfig(
+    memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
+    link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
 #: Cycles from the beginning of a slot of rank 0 to the check of a message at the last rank: one to the table, 3 to
 #: the wires, those of all links, with a cycle for each node between them, and header, words, a cycle, and the check.
 _FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
@@ -162,7 +163,7 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     assert [data for _, data in arrived] == [check for _, check in messages.sent], f"seed {seed}"
     slots, full = [], set()
     for (start, table), (following, _) in itertools.pairwise([*_tables(first.tap(on=False), carried), (0, None)]):
-        if table.slots == CONFIG.ingress_segments:
+        if table.slots == CONFIG.link.ingress:
             full.add(following - start)
         for slot in plan(table):
             if slot.owner == 0:

@@ -1,6 +1,5 @@
 """Units of hdl/control for the mutation run: small ones that use every line of their files."""
 
-import dataclasses
 from typing import Any
 
 __all__ = [
@@ -24,15 +23,15 @@ __all__ = [
 
 
 def command_queue() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Memories, NodeConfig, Programs, SingleRing
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
 
-    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-    two = dataclasses.replace(config, queues=2)
+    config = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
+    two = config.replace(programs=Programs(depth=16))
     return {**{name: CommandQueue(config=config, operations=operations(config), depth=depth)
                for name, depth in (("queue", 3), ("short", 1))},
-            "two": CommandQueue(config=two, operations=operations(two), queues=2, program_depth=16)}
+            "two": CommandQueue(config=two, operations=operations(two))}
 
 
 def event_queue() -> dict[str, Any]:
@@ -92,22 +91,23 @@ def trace() -> dict[str, Any]:
 
 
 def windows() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Compute, Memories, NodeConfig, Programs, Replay, Tenants
     from hdl.control.windows import WindowTable
 
-    common = {"gradient_words": 160, "weight_words": 64, "state_words": 32, "state_planes": 1, "tenants": 2}
-    far = NodeConfig(queues=3, compute=1, activation_words=32, far_words=224, **common)
+    config = NodeConfig(memories=Memories(gradient=160, weight=64, state=32, planes=1), features=(Tenants(),))
+    far = config.replace(programs=Programs(move_queue=True), compute=Compute(rows=1, activations=32, far=224))
     return {"windows": WindowTable(config=far),
-            "windows_signals": WindowTable(config=NodeConfig(queues=2, replay=True, **common))}
+            "windows_signals": WindowTable(config=config.replace(link=Replay(), programs=Programs()))}
 
 
 def requester() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Memories, NodeConfig, Programs, ServerConfig, ServerMemories, Tenants
     from hdl.control.requester import Requester
 
-    small = {"gradient_words": 160, "weight_words": 64, "tenants": 2}
-    server = NodeConfig(role="server", far_words=256, state_planes=0, masking=False, error_feedback=False, **small)
-    return {"requester": Requester(config=NodeConfig(queues=2, **small)), "server": Requester(config=server)}
+    memories, features = {"gradient": 160, "weight": 64}, (Tenants(),)
+    server = ServerConfig(memories=ServerMemories(planes=0, far=256, **memories), features=features)
+    config = NodeConfig(memories=Memories(**memories), programs=Programs(), features=features)
+    return {"requester": Requester(config=config), "server": Requester(config=server)}
 
 
 def command_watch() -> dict[str, Any]:
@@ -117,35 +117,35 @@ def command_watch() -> dict[str, Any]:
 
 
 def command_checker() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Compute, Memories, NodeConfig, Programs, Quantization, SingleRing, Weights
     from hdl.control.command_checker import CommandChecker
     from hdl.engines import operations
 
-    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-    configs = {"checker": dataclasses.replace(config, quantization=True, compute=1, activation_words=192),
-               "master": dataclasses.replace(config, weight_codec="mx9")}
-    two = dataclasses.replace(config, queues=2)
+    config = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
+    local = config.replace(compute=Compute(rows=1, activations=192), features=(Quantization(),))
+    configs = {"checker": local, "master": config.replace(weights=Weights(codec="mx9"))}
+    two = config.replace(programs=Programs())
     return {**{name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()},
             "two": CommandChecker(config=two, operations=operations(two), queues=2)}
 
 
 def host_port() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Memories, NodeConfig, Programs, Tenants
     from hdl.control.host_port import HostPort
 
-    config = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32)
+    config = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32))
     return {"port": HostPort(config=config),
-            "two": HostPort(config=dataclasses.replace(config, queues=2, program_depth=3)),
-            "tenants": HostPort(config=dataclasses.replace(config, queues=2, program_banks=2, tenants=2))}
+            "two": HostPort(config=config.replace(programs=Programs(depth=3))),
+            "tenants": HostPort(config=config.replace(programs=Programs(banks=2), features=(Tenants(),)))}
 
 
 def registers() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Memories, NodeConfig, Programs
     from hdl.control.register_file import RegisterFile
 
-    config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
+    config = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32))
     return {"registers": RegisterFile(config=config),
-            "two": RegisterFile(config=dataclasses.replace(config, queues=2))}
+            "two": RegisterFile(config=config.replace(programs=Programs()))}
 
 
 def runner() -> dict[str, Any]:

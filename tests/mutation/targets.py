@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from hdl.config import ServerConfig, ServerMemories
 from tests.mutation import control_units
 
 __all__ = ["TARGETS", "Target"]
@@ -74,12 +75,12 @@ def _switch() -> dict[str, Any]:
 
 
 def _switched_link() -> dict[str, Any]:
-    from hdl.config import NodeConfig
+    from hdl.config import Credits, Grid, NodeConfig, Replay
     from hdl.ring.switched_link import SwitchedLink
 
-    config = NodeConfig(segment=32, ingress_segments=2, ring_ports=2)
+    config = NodeConfig(segment=32, topology=Grid(), link=Credits(ingress=2))
     return {"link": SwitchedLink(config=config),
-            "replay": SwitchedLink(config=dataclasses.replace(config, replay=True))}
+            "replay": SwitchedLink(config=config.replace(link=Replay(ingress=2)))}
 
 
 def _replay() -> dict[str, Any]:
@@ -112,11 +113,11 @@ def _control() -> dict[str, Any]:
 
 def _nodes() -> dict[str, Any]:
     """Nodes of the ring tests that are quickest to build: the default, and one with codecs of both kinds."""
-    from hdl.config import NodeConfig
+    from hdl.config import Credits, Memories, NodeConfig, Optimizer, Weights
 
-    memories = {"gradient_words": 1024, "weight_words": 1024, "state_words": 1024, "state_planes": 1}
-    return {"plain": NodeConfig(lanes=1, segment=32, ingress_segments=2, multiplier_dsps=1, **memories),
-            "coded": NodeConfig(gradient_codec="mx9", weight_codec="mx9", **memories)}
+    config = NodeConfig(memories=Memories(gradient=1024, weight=1024, state=1024, planes=1))
+    return {"plain": config.replace(lanes=1, segment=32, optimizer=Optimizer(dsps=1), link=Credits(ingress=2)),
+            "coded": config.replace(weights=Weights(codec="mx9"), gradients="mx9")}
 
 
 def _collective() -> dict[str, Any]:
@@ -145,9 +146,10 @@ def _codebook() -> dict[str, Any]:
 
 def _stand_in() -> dict[str, Any]:
     from hdl.compute.stand_in import StandIn
-    from hdl.config import NodeConfig
+    from hdl.config import ComputeStub, Memories, NodeConfig
 
-    return {f"stand_in{lanes}": StandIn(config=NodeConfig(lanes=lanes, gradient_words=512, stand_in=True))
+    return {f"stand_in{lanes}": StandIn(config=NodeConfig(
+        lanes=lanes, memories=Memories(gradient=512), stub=ComputeStub()))
             for lanes in (1, 4)}
 
 
@@ -219,11 +221,9 @@ def _far_guard() -> dict[str, Any]:
 
 
 def _far_memories() -> dict[str, Any]:
-    from hdl.config import NodeConfig
     from hdl.far.memories import FarMemories
 
-    config = NodeConfig(role="server", lanes=2, gradient_words=32, weight_words=128, state_words=64, far_words=256,
-                        masking=False, error_feedback=False)
+    config = ServerConfig(lanes=2, memories=ServerMemories(gradient=32, weight=128, state=64, far=256))
     ports = {"readers": {"weights": (0, 1), "state_0": (0,), "state_1": (0,)},
              "writers": {"weights": 2, "state_0": 1, "state_1": 1}}
     return {"memories": FarMemories(config=config, **ports), "guarded": FarMemories(

@@ -165,7 +165,7 @@ class Generator:
 
     @property
     def _state_end(self) -> int:
-        return CONFIG.state_words // 2 if self._half else CONFIG.state_words
+        return CONFIG.memories.state // 2 if self._half else CONFIG.memories.state
 
     def next_epoch(self) -> int:
         """Advance and return the epoch of the commands that follow."""
@@ -329,7 +329,7 @@ class Generator:
         # Values that are valid in a collective are more likely to do harm.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
-                  "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.gradient_words + 1)}
+                  "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.memories.gradient + 1)}
         noise.update({name: value for name, value in likely.items() if choose.random() < 0.5})
         noise["tenant"] = 0
         return noise
@@ -346,7 +346,7 @@ class Generator:
         """Make commands that end with OK if nothing disturbs them; with ``upper`` on the upper half of data alone. A
         collective has the next number, or the given one."""
         choose = self._random
-        start, state_start = (DATA // 2, CONFIG.state_words // 2) if upper else (0, 0)
+        start, state_start = (DATA // 2, CONFIG.memories.state // 2) if upper else (0, 0)
         used: dict[str, int] = {}
         if operation in _RING:
             if number is None:
@@ -416,7 +416,7 @@ class Generator:
             return self._good(choose.choice([one for one in _OPERATIONS if self._only in (None, _QUEUES[one])]))
         if kind in ("bad_mask", "bad_layer"):
             operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
-            used = {"gradient_base": 0, "weight_base": CONFIG.weight_words, "state_base": 0,
+            used = {"gradient_base": 0, "weight_base": CONFIG.memories.weight, "state_base": 0,
                     "length": choose.randrange(1, DATA)}  # a list without an entry
             return [Command(operation=operation, **{**self._noise(), **used}) for _ in range(self.nodes)]
         if kind == "bad_instruction":
@@ -430,9 +430,9 @@ class Generator:
             wrong = choose.choice([{"stride": 0}, {"turn": self.nodes}, {"turn": 255}])
         elif kind == "bad_rank":
             wrong = choose.choice([{"size": 0}, {"size": 17}, {"rank": self.nodes},
-                                   {"port": CONFIG.ring_ports}])
+                                   {"port": CONFIG.topology.ports}])
         elif kind == "bad_base":
             wrong = {name: choose.choice([1, 1040, 1 << 31]) for name in ("gradient_base", "weight_base")}
         else:
-            wrong = {"length": choose.choice([CONFIG.gradient_words + 1, 1 << 31])}
+            wrong = {"length": choose.choice([CONFIG.memories.gradient + 1, 1 << 31])}
         return [dataclasses.replace(command, **wrong) for command in commands]

@@ -9,7 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, VectorProgram, gemm_layout, vector_layout
-from hdl.config import NodeConfig
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Grid,
+    Memories,
+    NodeConfig,
+    Programs,
+    Quantization,
+    RootReduce,
+    Tenants,
+    Throttles,
+)
 from hdl.control.protocol import Space
 from hdl.group import GROUP
 from hdl.masking.mask import KINDS as MASK_KINDS
@@ -18,7 +29,7 @@ from host.driver.inference import program
 from host.driver.masking import Mask, MaskJob, plan
 from sim.golden import masking, quantization
 from sim.golden.compute import pack
-from tests.pairs.model import Programs
+from tests.pairs import model
 
 __all__ = ["CONFIG", "DATA", "contents"]
 
@@ -26,10 +37,11 @@ Words = npt.NDArray[np.uint32]
 
 #: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several in a block,
 #: tenants, owners of rows, and two banks of programs.
-CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
-                    quantization=True, stand_in=True, compute=1, activation_words=512, scale_mask=True, queues=2,
-                    program_depth=32, ring_ports=2, one_owner=True, throttles=True, tenants=2,
-                    row_owners=True, program_banks=2)
+CONFIG = NodeConfig(
+    segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=512, planes=1),
+    role=RootReduce(), programs=Programs(depth=32, banks=2),
+    compute=Compute(rows=1, activations=512, scale_mask=True, buffer_tags=True), stub=ComputeStub(),
+    features=(Quantization(), Throttles(), Tenants()))
 
 #: Elements of the gradient and the weight memory that commands change.
 DATA = 768
@@ -39,18 +51,18 @@ _LIST = 32  # words of a list of masks
 _LAYER = 64  # words of a list of one layer, with its codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
-_ACTIVATIONS = CONFIG.memories["activations"].number
+_ACTIVATIONS = CONFIG.memory_map["activations"].number
 _LABELS = 256  # address of the labels, behind all activations
 _INSTRUCTIONS = 288  # address of the first list of instructions
 _EXAMPLES = 6  # most examples of a list
 _INPUTS, _OUTPUTS = 8, 5
 
 
-def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
+def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
     """Random memories of all nodes, with the lists in them."""
     generator = np.random.default_rng(seed)
     memories = []
-    for words in (space.words for space in CONFIG.memories if space.name != "trace"):
+    for words in (space.words for space in CONFIG.memory_map if space.name != "trace"):
         values = generator.standard_normal((nodes, words)).astype(np.float32)
         values[generator.random((nodes, words)) < generator.choice([0.0, 0.5, 0.95])] = 0
         memories.append(values.view(np.uint32))
@@ -58,7 +70,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
     for number in range(_MASK_LISTS):
         base = DATA + _LIST * number
         job = _mask(generator)
-        region, = plan([job], lanes=CONFIG.lanes, elements=CONFIG.gradient_words, words=CONFIG.weight_words)
+        region, = plan([job], lanes=CONFIG.lanes, elements=CONFIG.memories.gradient, words=CONFIG.memories.weight)
         memories[Space.WEIGHT][:, base:base + _LIST] = region.words[:_LIST]
         masks[base] = masking.Job(rows=job.rows, columns=job.columns, count=job.count,
                                   mask=masking.Mask(**vars(job.mask)))
@@ -67,8 +79,8 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
         layer = quantization.Layer(
             generator.integers(0, 16, (8, 24)), -8, "min", 4, generator.integers(-500, 500, 8), 0, 1, False, False,
             True)
-        given = program([layer], lanes=CONFIG.lanes, gradient_words=CONFIG.gradient_words,
-                        weight_words=CONFIG.weight_words)
+        given = program([layer], lanes=CONFIG.lanes, gradient_words=CONFIG.memories.gradient,
+                        weight_words=CONFIG.memories.weight)
         source, target = (int(32 * place) for place in generator.choice(DATA // 64, 2, replace=False))
         target += DATA // 2 - DATA // 2 % 32
         words = given.weights.copy()
@@ -83,7 +95,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
     flaw = int(generator.integers(3))
     for base, words in ((right, _instructions(generator)), (wrong, _instructions(generator, flaw=flaw))):
         activations[:, base:base + len(words)] = words
-    return memories, Programs(masks=masks, layers=layers, lists={right: _EXAMPLES}, wrong=wrong)
+    return memories, model.Programs(masks=masks, layers=layers, lists={right: _EXAMPLES}, wrong=wrong)
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:

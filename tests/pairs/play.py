@@ -84,7 +84,7 @@ class Player:
     def _refill(self) -> None:
         """Fill the memories with new random contents."""
         memories, self.generator.programs = contents(self._random.getrandbits(32), self.nodes)
-        self._model = Model(memories, segment=CONFIG.segment, lanes=CONFIG.lanes, rows=CONFIG.compute)
+        self._model = Model(memories, segment=CONFIG.segment, lanes=CONFIG.lanes, rows=CONFIG.compute.rows)
         for space, memory in enumerate(memories):
             self._ring.devices.ask(lambda rank, device, space=space, memory=memory: device.submit_write_memory(
                 space, 0, memory[rank]))
@@ -174,7 +174,7 @@ class Player:
             ring.recover()
         possible = list(self._expect(played, events, ending))
         found = [np.stack(ring.devices.ask(lambda rank, device, space=space, words=words: device.submit_read_memory(
-            space, 0, words))) for space, words in enumerate(CONFIG.memories.words[:len(self._model.memories)])]
+            space, 0, words))) for space, words in enumerate(CONFIG.memory_map.words[:len(self._model.memories)])]
         self.compared += sum(memory.size for memory in found)
         wrong = self._model.differences(found, possible)
         if wrong:

@@ -139,7 +139,7 @@ def _with_node_waits(generator: np.random.Generator, program: Program, tasks: li
 
 def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool) -> CompiledProgram:
     """A program with the waits that it needs, and some more."""
-    program = Program(queues=config.queues, depth=int(config.program_depth), nodes=nodes if remote else None)
+    program = Program(queues=config.queues, depth=int(config.programs.depth), nodes=nodes if remote else None)
     makers = _compute, _communicate, _move
     tasks: list[Task] = []
     for place in range(int(generator.integers(1, MOST + 1))):
@@ -165,7 +165,7 @@ def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
     """Centroids for the nodes' weight codec, if it has any."""
     if not config.codebook_words:
         return None
-    return codebook(config.weight_codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
+    return codebook(config.weights.codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
 
 
 def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
@@ -175,14 +175,14 @@ def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, 
     """
     program = _program(generator, config, nodes, remote=remote)
     passes = int(generator.integers(1, 5))
-    rule = Rule(int(generator.integers(0, min(config.state_planes, 1) + 1)))
+    rule = Rule(int(generator.integers(0, min(config.memories.planes, 1) + 1)))
     scalars = {"gradient_scale": float(generator.choice([1.0, 0.25, -0.5])), "learning_rate": 0.125}
     if rule is Rule.MOMENTUM:
         scalars |= {"first_decay": 0.75, "first_gain": 1.0}
-    codec, centroids = WEIGHT_CODECS[config.weight_codec], centroids_of(config)
-    golden = Nodes(nodes, gradient_words=ELEMENTS, planes=config.state_planes, weights=np.zeros(GROUP, np.uint32),
+    codec, centroids = WEIGHT_CODECS[config.weights.codec], centroids_of(config)
+    golden = Nodes(nodes, gradient_words=ELEMENTS, planes=config.memories.planes, weights=np.zeros(GROUP, np.uint32),
                    weight_codec=codec if centroids is None else codec.bind(centroids),
-                   gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
+                   gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,
                    activation_words=ELEMENTS, far_words=ELEMENTS)
     golden.weight_stride = ELEMENTS
     golden.gradients = _random(generator, (nodes, ELEMENTS))

@@ -43,7 +43,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
     if max(simulation.far_widths):
         rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
-    if ring.devices[0].config.replay:  # which begins anew on wires of another length
+    if ring.devices[0].config.link.replay:  # which begins anew on wires of another length
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
@@ -89,7 +89,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
     """
     program, golden, nodes = case.program, case.golden, ring.nodes
     memories = {name: memory for name, memory in _memories(golden).items()
-                if name in ring.devices[0].config.memories}
+                if name in ring.devices[0].config.memory_map}
     for name, memory in memories.items():
         ring.memory.write_space(name, list(memory))
     for rank, row in enumerate(golden.far if max(simulation.far_widths) else ()):
@@ -110,7 +110,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
     for name, memory in _memories(golden).items():
         if name not in memories:
             continue
-        space = ring.devices[0].config.memories[name]
+        space = ring.devices[0].config.memory_map[name]
         found = np.stack(ring.devices.ask(lambda rank, device, space=space, memory=memory: device.submit_read_memory(
             space.number, 0, memory.shape[1])))
         if wrong := np.argwhere(found != memory)[:4].tolist():

@@ -41,7 +41,7 @@ def test_two_nodes_never_forward():
 @pytest.mark.parametrize("banks", [1, 2])
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_default_ingress(nodes, banks):
-    outcome = simulate(ring(nodes, NodeConfig().ingress_segments * PACKET, banks=banks), count=200, seed=7)
+    outcome = simulate(ring(nodes, NodeConfig().link.ingress * PACKET, banks=banks), count=200, seed=7)
     assert outcome.finished.all()
 
 

@@ -113,7 +113,7 @@ class Twins:
             one.close()
 
     def _memory(self, twin: int, node: int, name: str) -> Words:
-        simulation, memories = self._opened[twin].simulation, self.configs[node].memories
+        simulation, memories = self._opened[twin].simulation, self.configs[node].memory_map
         return simulation.far_memory(node)[0][:self.spaces[FAR].words] if name == FAR else simulation.memory(
             node, memories[name].number)
 
@@ -224,7 +224,7 @@ class Twins:
     def _place(self) -> tuple[int, int]:
         """Place in memory at and around the window's limits, and a count."""
         choose = self._random
-        space = choose.choice([*windowed(self.configs[0])] * 4 + [self.configs[0].memories["trace"]])
+        space = choose.choice([*windowed(self.configs[0])] * 4 + [self.configs[0].memory_map["trace"]])
         size = self._windows.get(space.name, (0, 0))[1]
         address = choose.choice([choose.randrange(space.words + 1), max(0, size - choose.randrange(40)), size, 0,
                                  choose.getrandbits(28)])
@@ -248,7 +248,7 @@ class Twins:
             name, base = "weights", choose.choice(list(programs.masks))
             fields |= {"state_base": 32 * choose.randrange(33), "length": programs.masks[base].elements}
             changes = {base: programs.masks[base].count << 16 | 1 << 6} if choose.random() < 0.5 else {}
-        number = self.config.memories[name].number << 28
+        number = self.config.memory_map[name].number << 28
         command = Command(operation=operation, tenant=self._attacker, weight_base=base, **fields).words()
         self._prepared = [
             *([self._packet(Opcode.WRITE_MEMORY, 1, number | place, value)] * self.nodes
@@ -271,7 +271,7 @@ class Twins:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
         if kind < 0.75:  # lists of jobs, layers and instructions
             name, first, end = choose.choice(self.lists)
-            place = self.configs[0].memories[name].number << 28 | choose.randrange(first, end)
+            place = self.configs[0].memory_map[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
             word = choose.choice([self._noise(1), [choose.randrange(2100)], [1 << choose.randrange(32)], [operand],
                                   [operand]])
@@ -292,7 +292,7 @@ class Twins:
             count = choose.randrange(4)
             commands = [self._commands() for _ in range(count)]
             config = self.configs[0]
-            place = (choose.randrange(config.program_depth) % choose.choice([1, 64])
+            place = (choose.randrange(config.programs.depth) % choose.choice([1, 64])
                      | choose.randrange(config.queues) << 16 | config.has_banks * choose.randrange(2) << 23)
             return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, place,
                                  *(command[node] for command in commands)) for node in nodes]

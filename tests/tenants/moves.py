@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig, Programs, ServerConfig, ServerMemories, Tenants, Worker
 from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation
 from hdl.control.windows import PRIVILEGED
 from host.driver.command import Command
@@ -19,13 +19,13 @@ __all__ = ["SERVER", "WORKER", "MovingTwins"]
 
 Words = npt.NDArray[np.uint32]
 
-_COMMON = {"tenants": 2, "lanes": 2, "segment": 32, "gradient_words": 512, "weight_words": 512, "state_words": 256,
-           "masking": False, "error_feedback": False}
+_COMMON = {"lanes": 2, "segment": 32, "programs": Programs(depth=8, move_queue=True), "features": (Tenants(),)}
+_WORDS = {"gradient": 512, "weight": 512, "state": 256}
 
 #: Nodes as small as they can be.
-WORKER = NodeConfig(role="worker", compute=1, activation_words=512, far_words=1024, queues=3, program_depth=8,
-                    state_planes=0, **_COMMON)
-SERVER = NodeConfig(role="server", far_words=1024, queues=3, program_depth=8, state_planes=1, **_COMMON)
+WORKER = NodeConfig(role=Worker(), memories=Memories(planes=0, **_WORDS), masking=False, sparsify=False,
+                    compute=Compute(rows=1, activations=512, far=1024), **_COMMON)
+SERVER = ServerConfig(memories=ServerMemories(planes=1, far=1024, **_WORDS), **_COMMON)
 
 _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 

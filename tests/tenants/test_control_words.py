@@ -161,7 +161,7 @@ def test_scale_outside(nodes):
             for rank, (mine, device) in enumerate(zip(of[1], host._devices, strict=True)):
                 for name, value in (("GRADIENT_STRIDE", 128), ("QUORUM", 2), ("LEARNING_RATE", 1.0)):
                     mine.write_register(name, value)
-                device.write_memory(CONFIG.memories["scales"].number, 0, np.ones(512, np.float32))
+                device.write_memory(CONFIG.memory_map["scales"].number, 0, np.ones(512, np.float32))
                 mine.write_memory(Space.GRADIENT, 512, np.ones(64, np.float32))
                 common = {"tenant": 1, "round": 1, "length": 64, "rank": rank, "size": 2}
                 mine.load_program(0, [Command(operation=Operation.COMPUTE, state_base=512, **common)])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hdl.config import Tenants
 from hdl.control.protocol import EVENT_WORDS, EventStatus, Opcode, Operation
 from host.driver.command import Command
 from host.driver.device import Device
@@ -12,7 +13,7 @@ from tests.host.rings import library, open_nodes
 from tests.pairs.memories import CONFIG
 from tests.tenants.hostile import attack
 
-HALVES = {1: {name: (0, CONFIG.memories[name].words // 2) for name in ("gradients", "weights", "state_0",
+HALVES = {1: {name: (0, CONFIG.memory_map[name].words // 2) for name in ("gradients", "weights", "state_0",
                                                                       "activations")}}
 HALVES[2] = {name: (length, length) for name, (_, length) in HALVES[1].items()}
 
@@ -68,7 +69,7 @@ def test_job_beside_an_attack(attacked):
         for device, words in zip(mine, expected, strict=True):
             assert (device.read_memory(0, 0, 700) == words).all()
         assert all(not device.read_memory(0, 700, 324).any() for device in mine)
-        assert (host.tenant, [device.config.tenants for device in others]) == (1, [2, 2])
+        assert (host.tenant, [device.config.has(Tenants) for device in others]) == (1, [True, True])
 
 
 def test_neighbours_of_different_tenants():

@@ -14,7 +14,7 @@ from tests.host.rings import library, open_nodes
 from tests.tenants.hostile import attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
 
-ACTIVATIONS = WORKER.memories["activations"].number
+ACTIVATIONS = WORKER.memory_map["activations"].number
 WINDOWS = {1: {"activations": (64, 128), "far": (64, 64)}, 2: {"activations": (192, 128), "far": (512, 256)}}
 
 

@@ -17,7 +17,7 @@ from tests.host.rings import open_nodes
 from tests.pairs.memories import CONFIG
 
 NODES, LENGTH = 2, 450
-HALVES = {number: {name: (first * CONFIG.memories[name].words // 2, CONFIG.memories[name].words // 2)
+HALVES = {number: {name: (first * CONFIG.memory_map[name].words // 2, CONFIG.memory_map[name].words // 2)
                    for name in ("gradients", "weights", "state_0")} for number, first in ((1, 0), (2, 1))}
 OPTIMIZERS = {1: SGD(learning_rate=0.1, momentum=0.9), 2: SGD(learning_rate=0.25, momentum=0.5, nesterov=True)}
 

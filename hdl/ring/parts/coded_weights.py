@@ -40,7 +40,7 @@ def _is_coded(setup):
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
-    if config.weight_codec == RAW:
+    if config.weights.codec == RAW:
         return None
     has_codebook = config.codebook_words != 0
     part = CodebookWeights if has_codebook else CodedWeights
@@ -86,7 +86,7 @@ class CodedWeights(Part):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        codec = WEIGHT_CODECS[config.weight_codec]
+        codec = WEIGHT_CODECS[config.weights.codec]
         lanes, segment = config.lanes, config.segment
         words = codec.most_words(segment)
         m.submodules.encoder = encoder = WordEncoder(codec=codec, lanes=lanes, segment=segment)

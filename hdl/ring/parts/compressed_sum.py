@@ -8,6 +8,7 @@ from hdl.compression.zero_value.adder import Adder
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
 from hdl.group import GROUP
+from hdl.node_features import Tenants
 from hdl.ring.parts.pace import reader_options
 from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, Step, has_infinite, job, taken
 from hdl.ring.walks import ENCODE, INGRESS, is_final, is_gather, is_scatter
@@ -149,8 +150,8 @@ class CompressedSum(Part):
         lanes, segment = config.lanes, config.segment
         readers, encoders = [], []
         for index, name in enumerate(("sending", "adding")):
-            reader = RowReader(rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
-                               strided=True, guarded=config.tenants > 1, **reader_options(config, "gradients"))
+            reader = RowReader(rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True,
+                               strided=True, guarded=config.has(Tenants), **reader_options(config, "gradients"))
             encoder = Encoder(lanes=lanes)
             m.submodules[f"{name}_reader"] = reader
             m.submodules[f"{name}_encoder"] = encoder
@@ -190,7 +191,7 @@ class CompressedSum(Part):
         connect_stream(m, self.to_decoder, to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
         onward = self.onward
-        if config.one_owner or config.interleaved:
+        if config.role.root_reduce or config.role.interleaved:
             # A sum leaves the adder a group and some cycles behind what comes in. Where what is passed on comes
             # behind every sum, it waits here, so that the next sum is at the adder meanwhile.
             m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)

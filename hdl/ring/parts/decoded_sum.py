@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import GRADIENT_CODECS
 from hdl.compression.words import WordDecoder
+from hdl.node_features import Tenants
 from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, Step, has_infinite, job, taken
 from hdl.ring.walks import INGRESS, Tour, WalkDescription, is_final, is_gather, is_scatter
 from hdl.row_transfer import RowReader
@@ -169,7 +170,7 @@ class DecodedSum(Part):
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         rows = stream.Signature(beat_layout(config.lanes))
-        self._codec = GRADIENT_CODECS[config.gradient_codec]
+        self._codec = GRADIENT_CODECS[config.gradients]
         super().__init__(config, description, {
             # Packets that are decoded.
             "to_decoder": In(words),
@@ -199,8 +200,8 @@ class DecodedSum(Part):
         lanes, segment = config.lanes, config.segment
         beats, words = beat_layout(lanes), codec.most_words(segment)
         m.submodules.reader = reader = RowReader(
-            rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True, strided=True,
-            guarded=config.tenants > 1)
+            rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True, strided=True,
+            guarded=config.has(Tenants))
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
         m.submodules.encoder = encoder = FeedbackEncoder(codec=codec, lanes=lanes)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)

@@ -28,7 +28,7 @@ def _is_coded(setup):
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without formats."""
-    if not config.fetch_formats:
+    if not config.role.broadcast_formats:
         return None
     if not config.is_server:
         return PartDescription(
@@ -92,7 +92,8 @@ class Served(Part):
         m = Module()
         config, setup, lanes, among = self._config, self.setup, self._config.lanes, fetch_blocks()
         m.submodules.encoder = encoder = Encoder(codec=among[-1], lanes=lanes, words=lanes, among=among)
-        m.submodules.tally = tally = Tally(lanes=lanes, elements=max(config.gradient_words, config.weight_words))
+        m.submodules.tally = tally = Tally(
+            lanes=lanes, elements=max(config.memories.gradient, config.memories.weight))
         m.d.comb += encoder.choice.eq(setup.format - 1)
         with m.If(_is_coded(setup)):
             connect_stream(m, self.stored, encoder.i)

@@ -45,7 +45,7 @@ def describe(config, others):
 
 def _rows(config):
     """Rows of the larger of both memories."""
-    return max(config.gradient_words, config.weight_words) // config.lanes
+    return max(config.memories.gradient, config.memories.weight) // config.lanes
 
 
 class Landing(Part):

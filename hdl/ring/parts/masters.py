@@ -19,9 +19,9 @@ __all__ = ["Masters", "describe"]
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without masters."""
-    if not config.has_master:
+    if not config.weights.has_master:
         return None
-    copies = (Given(name="copied", to=Socket.COPIED),) if config.weight_codec == RAW else ()
+    copies = (Given(name="copied", to=Socket.COPIED),) if config.weights.codec == RAW else ()
     where = OWN, "masters", lambda setup: setup.state_row
     return PartDescription(
         name="masters",
@@ -49,19 +49,19 @@ class Masters(Part):
             # Masters that the optimizer made.
             "updated": In(rows),
             # The same for the weight memory, where weights are raw.
-            **({"copied": Out(rows)} if config.weight_codec == RAW else {}),
+            **({"copied": Out(rows)} if config.weights.codec == RAW else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config, lanes = self._config, self._config.lanes
-        shape = {"rows": config.state_words // lanes, "lanes": lanes, "elements": config.segment}
+        shape = {"rows": config.memories.state // lanes, "lanes": lanes, "elements": config.segment}
         m.submodules.reader = reader = RowReader(**shape, **reader_options(config, "masters"))
         m.submodules.writer = writer = RowWriter(**shape)
         connect_stream(m, self.master_job, reader.job)
         connect_stream(m, self.master_write_job, writer.job)
         connect_stream(m, reader.o, self.weights)
-        if self._config.weight_codec == RAW:
+        if self._config.weights.codec == RAW:
             m.submodules.fork = fork = Fork(shape=beat_layout(lanes), outputs=2)
             m.d.comb += fork.enable.eq(0b11)
             connect_stream(m, self.updated, fork.i)

@@ -12,7 +12,7 @@ def beat_lanes(config):
 
     An optimizer that takes several cycles for each beat has them, and its buffers, as narrow as its arithmetic.
     """
-    return config.lanes if config.update_interval == 1 else config.update_lanes
+    return config.lanes if config.optimizer.interval == 1 else config.optimizer.lanes
 
 
 def reader_options(config, memory):
@@ -24,7 +24,7 @@ def reader_options(config, memory):
     if memory in config.far_bases:
         return LATE_READER
     parts = config.lanes // beat_lanes(config)
-    slow = config.lanes >= RowReader.latency and parts + RowReader.latency + 1 <= parts * config.update_interval
+    slow = config.lanes >= RowReader.latency and parts + RowReader.latency + 1 <= parts * config.optimizer.interval
     return {"depth": 1} if slow else {}
 
 

@@ -66,18 +66,18 @@ class Socket(enum.Enum):
 def fetch_setup(config):
     """Fields of a command's setup in a node with formats of FETCH: the place of the format of a BROADCAST in
     :data:`~hdl.compression.registry.FETCH_FORMATS`, and on a server whether and where the command is counted."""
-    if not config.fetch_formats:
+    if not config.role.broadcast_formats:
         return {}
-    longest = range(max(config.gradient_words, config.weight_words) + 1)
+    longest = range(max(config.memories.gradient, config.memories.weight) + 1)
     return {"format": 2, **({"counted": 1, "entry": 6, "length": longest} if config.is_server else {})}
 
 
 def part_setup_layout(config):
     """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
-        **({"chain": 1} if config.in_relay else {}), **fetch_setup(config),
+        **({"chain": 1} if config.role.streams else {}), **fetch_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
-        "pitch": pitches(config.nodes_max), "settings": settings_layout(), "pace": RATE_BITS})
+        "pitch": pitches(config.topology.max_nodes), "settings": settings_layout(), "pace": RATE_BITS})
 
 
 def pulses_layout():
@@ -173,7 +173,7 @@ def job(config, name, walk, memory, base, *, place=lambda at, setup: at.place,
         offset = place(at, setup) << shift
         return {"row": base(setup) + (offset if rows is None else rows(offset, setup)), "count": length(at, setup)}
 
-    shape = job_layout(config.memories[memory].words // config.lanes, config.segment)
+    shape = job_layout(config.memory_map[memory].words // config.lanes, config.segment)
     return Step(name=name, walk=walk, shape=shape, payload=payload, **options)
 
 
@@ -259,14 +259,14 @@ def check_parts(parts):
 def _memory_signature(config, memory, kind):
     """Signature of a port at a memory; ``kind`` is ``read`` or ``write``."""
     signature = {"read": read_signature, "write": write_signature}[kind]
-    return signature(config.memories[memory].words // config.lanes, config.lanes)
+    return signature(config.memory_map[memory].words // config.lanes, config.lanes)
 
 
 def memory_ports(config, parts):
     """Memory ports of all parts together, as members of a signature: ``<memory>_read`` and ``<memory>_write``, each
     an array of as many as there are, in the order of the parts."""
     members = {}
-    for memory in config.memories.names:
+    for memory in config.memory_map.names:
         for kind in ("read", "write"):
             count = sum(getattr(part, f"{kind}s").get(memory, 0) for part in parts)
             if count:

@@ -22,10 +22,10 @@ __all__ = ["RawWeights", "describe"]
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through a codec."""
-    if config.weight_codec != RAW:
+    if config.weights.codec != RAW:
         return None
     where = OWN, "weights", lambda setup: setup.weight_row
-    mastered, formats = config.has_master, config.fetch_formats
+    mastered, formats = config.weights.has_master, config.role.broadcast_formats
     serves = formats and config.is_server
     return PartDescription(
         name="weights",
@@ -62,13 +62,13 @@ class RawWeights(Part):
             # Weights from the ring.
             "gathered": In(words),
             # Weights for the optimizer, in a fused update without masters.
-            **({} if config.has_master else {"weights": Out(rows)}),
+            **({} if config.weights.has_master else {"weights": Out(rows)}),
             # Weights that the optimizer made, for the memory.
             "updated": In(rows),
             # The same for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
             # Weights of the root, for the codec of a server and behind it, where there are formats.
-            **({"stored": Out(rows), "coded": In(rows)} if config.fetch_formats and config.is_server else {}),
+            **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),
             # Weights from the ring that come to rest.
             "landing": Out(rows),
             # Weights of the own block, for the gather.
@@ -79,7 +79,7 @@ class RawWeights(Part):
         m = Module()
         config, setup, narrow = self._config, self.setup, beat_lanes(self._config)
         lanes, segment = config.lanes, config.segment
-        shape = {"rows": config.weight_words // lanes, "lanes": lanes, "elements": segment, "strided": True}
+        shape = {"rows": config.memories.weight // lanes, "lanes": lanes, "elements": segment, "strided": True}
         m.submodules.reader = reader = RowReader(**shape, **reader_options(config, "weights"))
         m.submodules.writer = writer = RowWriter(**shape)
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
@@ -101,12 +101,12 @@ class RawWeights(Part):
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)
         with m.If(setup.fused):
-            if not config.has_master:
+            if not config.weights.has_master:
                 connect_stream(m, reader.o, self.weights)
             if narrow == lanes:
                 connect_stream(m, kept.o, serializer.i)
         with m.Else():
-            if config.fetch_formats and config.is_server:
+            if config.serves_formats:
                 connect_stream(m, reader.o, self.stored)
                 connect_stream(m, self.coded, serializer.i)
             else:

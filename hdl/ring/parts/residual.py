@@ -55,7 +55,7 @@ class Residual(Part):
         m = Module()
         config = self._config
         lanes, segment = config.lanes, config.segment
-        shape = {"rows": config.gradient_words // lanes, "lanes": lanes, "elements": segment, "strided": True}
+        shape = {"rows": config.memories.gradient // lanes, "lanes": lanes, "elements": segment, "strided": True}
         m.submodules.reader = reader = RowReader(**shape)
         m.submodules.writer = writer = RowWriter(**shape)
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)

@@ -5,6 +5,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
+from hdl.node_features import Tenants, Throttles
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
@@ -42,7 +43,7 @@ def in_block(config):
 def _state_jobs(config, plane):
     """Steps of a state plane's reader and writer. A packed word holds two elements."""
     def used(at, setup):
-        return setup.fused & planes_used(setup.settings.rule, config.state_planes)[plane]
+        return setup.fused & planes_used(setup.settings.rule, config.memories.planes)[plane]
 
     def words(at, setup):
         return Mux(setup.packed_state, (at.length + 1) >> 1, at.length)
@@ -58,7 +59,7 @@ def _state_jobs(config, plane):
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, which every node has."""
-    planes = range(config.state_planes)
+    planes = range(config.memories.planes)
     return PartDescription(
         name="update",
         make=lambda description: Update(config=config, description=description),
@@ -75,7 +76,7 @@ def describe(config):
         ),
         reads={"gradients": 1, **{f"state_{plane}": 1 for plane in planes}},
         writes={f"state_{plane}": 1 for plane in planes},
-        takes={Socket.COUNTED if config.is_server and config.fetch_formats else Socket.FINISHED: "finished",
+        takes={Socket.COUNTED if config.serves_formats else Socket.FINISHED: "finished",
                Socket.WEIGHTS: "weights"},
         gives=(Given(name="updated", to=Socket.UPDATED), Given(name="broadcast", to=Socket.BROADCAST)),
         pulses=("optimizer_bursts", "local_nan", "not_finite"),
@@ -106,20 +107,20 @@ class Update(Part):
         config, setup, narrow = self._config, self.setup, beat_lanes(self._config)
         lanes, segment = config.lanes, config.segment
         m.submodules.gradient_reader = gradient_reader = RowReader(
-            rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
-            strided=True, guarded=config.tenants > 1, **reader_options(config, "gradients"))
+            rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True,
+            strided=True, guarded=config.has(Tenants), **reader_options(config, "gradients"))
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
             lanes=narrow,
-            update_lanes=config.update_lanes,
-            update_interval=config.update_interval,
+            update_lanes=config.optimizer.lanes,
+            update_interval=config.optimizer.interval,
             depth=segment,
             broadcasts=1,
-            rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),
-            dsps=config.multiplier_dsps,
-            throttled=config.throttles,
+            rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.memories.planes),
+            dsps=config.optimizer.dsps,
+            throttled=config.has(Throttles),
         )
-        if config.throttles:
+        if config.has(Throttles):
             m.d.comb += optimizer.rate.eq(setup.pace)
         connect_stream(m, self.gradient_job, gradient_reader.job)
         connect_stream(m, self.bursts, optimizer.command)
@@ -129,7 +130,7 @@ class Update(Part):
         connect_stream(m, join(m, config, "weight", optimizer.weights_out), self.updated)
         connect_stream(m, optimizer.broadcast[0], self.broadcast)
         self._connect_read(m, gradient_reader, "gradients")
-        for plane in range(config.state_planes):
+        for plane in range(config.memories.planes):
             self._connect_plane(m, plane, optimizer)
         m.d.comb += [
             optimizer.settings.eq(setup.settings),
@@ -142,7 +143,7 @@ class Update(Part):
     def _connect_plane(self, m, plane, optimizer):
         """Join a state plane to the optimizer."""
         config, setup, name = self._config, self.setup, f"state_{plane}"
-        shape = {"rows": config.state_words // config.lanes, "lanes": config.lanes, "elements": config.segment}
+        shape = {"rows": config.memories.state // config.lanes, "lanes": config.lanes, "elements": config.segment}
         m.submodules[f"{name}_reader"] = reader = RowReader(**shape, **reader_options(config, name))
         m.submodules[f"{name}_writer"] = writer = RowWriter(**shape)
         m.submodules[f"{name}_unpacker"] = unpacker = MomentUnpacker(lanes=beat_lanes(config))

@@ -25,7 +25,7 @@ def is_transferred(at, setup):
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
-    if config.weight_codec == RAW:
+    if config.weights.codec == RAW:
         return None
     return PartDescription(
         name="weights",
@@ -65,7 +65,7 @@ class WeightTransfer(Part):
         m = Module()
         config, lanes = self._config, self._config.lanes
         m.submodules.reader = reader = RowReader(
-            rows=config.weight_words // lanes, lanes=lanes, elements=config.segment, strided=True,
+            rows=config.memories.weight // lanes, lanes=lanes, elements=config.segment, strided=True,
             **reader_options(config, "weights"))
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)

@@ -153,14 +153,14 @@ class JobLink(wiring.Component):
     """
 
     def __init__(self, *, config):
-        if config.jobs != JOBS:
-            raise ValueError(f"Node with ends of links for jobs must have {JOBS} jobs, not {config.jobs!r}")
+        if config.link.jobs != JOBS:
+            raise ValueError(f"Node with ends of links for jobs must have {JOBS} jobs, not {config.link.jobs!r}")
         self._config = config
         super().__init__(link_members(config))
 
     def elaborate(self, platform):
         m = Module()
-        segments, longest = self._config.ingress_segments, packet_words(self._config.segment)
+        segments, longest = self._config.link.ingress, packet_words(self._config.segment)
         m.submodules.units = units = JobUnits(frame=JobFrame.of(self._config), depth=egress_words(self._config))
         ingress = Ingress(segments=segments, packet_words=longest)
         m.submodules.ingress = ResetInserter(self.reset_link)(ingress)

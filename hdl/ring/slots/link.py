@@ -123,7 +123,7 @@ def usual_words(config):
     """Words of the longest packet of gradients and of new weights; one of a broadcast, with words as they are, may be
     longer."""
     return OVERHEAD_WORDS + max(CODECS[name].most_words(config.segment)
-                                for name in (config.gradient_codec, config.weight_codec))
+                                for name in (config.gradients, config.weights.codec))
 
 
 class SlotLink(wiring.Component):
@@ -174,7 +174,7 @@ class SlotLink(wiring.Component):
     """
 
     def __init__(self, *, config):
-        if not config.slots:
+        if not config.link.slots:
             raise ValueError("Node with ends of links in slots must have slots")
         self._config = config
         words = stream.Signature(word_layout())
@@ -182,16 +182,16 @@ class SlotLink(wiring.Component):
             **link_members(config),
             "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
             **({"place_words": Out(unit_words_signature()), "rank": Out(4), "forget": Out(1)}
-               if config.messages else {}),
+               if config.link.messages else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config, reset = self._config, self.reset_link
-        segments, longest = config.ingress_segments, packet_words(config.segment)
+        segments, longest = config.link.ingress, packet_words(config.segment)
         # With messages, those and control words go on while the host resets links, since it takes that back by one.
         place, links, anew, drops = self.place, reset, reset, reset
-        if config.messages:
+        if config.link.messages:
             m.submodules.placer = placer = PlaceRelay()
             place, links, anew, drops = placer.place, 0, placer.moved, reset | placer.moved
             connect_stream(m, self.place_words.i, placer.i)
@@ -199,7 +199,7 @@ class SlotLink(wiring.Component):
             m.d.comb += [placer.given.eq(self.place), self.rank.eq(place.rank), self.forget.eq(anew)]
         m.submodules.clock = clock = Clock(period=PERIOD, arrival=ReplayReceiver.latency - 2)
         m.submodules.laps = laps = RecordLaps()
-        m.submodules.table = table = SlotTable(messages=config.messages)
+        m.submodules.table = table = SlotTable(messages=config.link.messages)
         m.submodules.departures = departures = Departures()
         path = SlotPath(depth=egress_words(config))
         m.submodules.path = ResetInserter(anew)(path)
@@ -239,10 +239,10 @@ class SlotLink(wiring.Component):
             m.d.sync += granted.eq(laps.slots.longest)
         connect_stream(m, self.i, path.i)
         with m.If(reset):
-            m.d.comb += [path.i.valid.eq(inside if config.messages else 0), self.i.ready.eq(1)]
-            if config.messages:  # a packet that is cut has an end
+            m.d.comb += [path.i.valid.eq(inside if config.link.messages else 0), self.i.ready.eq(1)]
+            if config.link.messages:  # a packet that is cut has an end
                 m.d.comb += path.i.payload.last.eq(1)
-        last = path.i.payload.last if config.messages else self.i.payload.last
+        last = path.i.payload.last if config.link.messages else self.i.payload.last
         m.d.comb += [
             enters.eq(path.i.valid & path.i.ready),
             self.may_start.eq((path.whole <= segments) & ~reset),

@@ -7,7 +7,7 @@ import numpy as np
 
 from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
-from hdl.config import NodeConfig
+from hdl.config import Compute, ComputeStub, Memories, NodeConfig, SingleRing
 from hdl.control.protocol import Opcode, Operation, Status
 from hdl.engines import engines
 from hdl.node import Node
@@ -21,18 +21,20 @@ __all__ = ["CONFIG", "COUNTERS", "LIST", "PLACES", "POP", "READ_ALL", "at", "com
            "layers", "node_unit", "read", "write"]
 
 #: A node of two engines, with the memories of random lists.
-CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
-                    state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
-                    scale_mask=True, centroids=16, sequences=True, row_owners=True)
+CONFIG = NodeConfig(
+    lanes=4, topology=SingleRing(max_nodes=1),
+    memories=Memories(gradient=WORDS[0], weight=WORDS[1], state=32, planes=0), masking=False, sparsify=False,
+    compute=Compute(rows=1, activations=WORDS[2], codebook=16, scale_mask=True, sequences=True, buffer_tags=True),
+    stub=ComputeStub())
 PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
-SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
+SPACES = dict(zip(PLACES, (CONFIG.memory_map[name].number for name in ("gradients", "weights", "activations")),
                   strict=True))
 COUNTERS = ("COMMAND_CYCLES", "GEMM_CYCLES", "VECTOR_CYCLES")
 POP = request(Opcode.POP_EVENT, 4, 100_000)
 LIST = 512
 
 exchange = functools.partial(host_requests.exchange, cycles=20_000)
-golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16,
+golden = Engine(rows=CONFIG.compute.rows, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True, centroids=16,
                 sequences=True)
 
 
@@ -47,7 +49,7 @@ def write(place, address, words):
 
 
 def read(place, address=0, count=None):
-    return request(Opcode.READ_MEMORY, CONFIG.memories.words[SPACES[place]] if count is None else count,
+    return request(Opcode.READ_MEMORY, CONFIG.memory_map.words[SPACES[place]] if count is None else count,
                    SPACES[place] << 28 | address)
 
 

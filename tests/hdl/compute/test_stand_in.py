@@ -10,7 +10,7 @@ import pytest
 from cocotb.triggers import FallingEdge
 
 from hdl.compute.stand_in import StandIn, compute_cycles, counts_layout
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, Memories, NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from sim import regression
 from sim.golden import stand_in as golden
@@ -25,7 +25,7 @@ run = functools.partial(engines.run, counts=counts_layout())
 
 
 def configuration(lanes):
-    return NodeConfig(lanes=lanes, gradient_words=WORDS, weight_words=32, state_words=32, stand_in=True)
+    return NodeConfig(lanes=lanes, memories=Memories(gradient=WORDS, weight=32, state=32), stub=ComputeStub())
 
 
 @functools.cache

@@ -4,13 +4,13 @@ import random
 
 from amaranth.hdl import Shape
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Quantization, SingleRing
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.optimizer.rules import Rule
 
 __all__ = ["CONFIG", "random_command", "verdict"]
 
-CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+CONFIG = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
 
 
 def strays(command, config, place):
@@ -25,12 +25,12 @@ def verdict(command, config, rule, packed, place=None):
     program there is the place of its node."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
-        (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
-        (Operation.INFER, config.quantization), (Operation.COMPUTE, config.stand_in),
+        (Operation.MASK, config.masking), (Operation.SPARSIFY, config.sparsify),
+        (Operation.INFER, config.has(Quantization)), (Operation.COMPUTE, config.stub),
         (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
-        (Operation.SWITCH, config.ring_ports > 1), (Operation.FOLD, config.rounds),
-        (Operation.MOVE_OUT, config.compute and config.far_words), (Operation.PUSH, config.in_relay),
-        (Operation.MOVE_IN, config.compute and config.far_words)) if not there]
+        (Operation.SWITCH, config.topology.ports > 1), (Operation.FOLD, config.has_quorum),
+        (Operation.MOVE_OUT, config.compute and config.compute.far), (Operation.PUSH, config.role.streams),
+        (Operation.MOVE_IN, config.compute and config.compute.far)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
     stray = None
@@ -40,7 +40,7 @@ def verdict(command, config, rule, packed, place=None):
         return stray or (EventStatus.OK, 0)
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
     updates = operation == Operation.FUSED_UPDATE or (operation == Operation.PUSH and config.is_server)
-    if updates and (planes > config.state_planes or rule not in list(Rule)):
+    if updates and (planes > config.memories.planes or rule not in list(Rule)):
         return EventStatus.BAD_RULE, getattr(rule, "value", rule)
     if operation == Operation.LAYERS:
         if length == 0:
@@ -48,13 +48,15 @@ def verdict(command, config, rule, packed, place=None):
         base = command["weight_base"]
         if stray is not None:
             return stray
-        return (EventStatus.BAD_BASE, base) if base % 32 or base > config.activation_words else (EventStatus.OK, 0)
+        return (EventStatus.BAD_BASE, base) if base % 32 or base > config.compute.activations else (EventStatus.OK, 0)
     if stray is not None:
         return stray
-    outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
+    outside = (command["port"] >= config.topology.ports or not 1 <= size <= CONFIG.topology.max_nodes
+               or command["rank"] >= size)
     outside |= operation in (Operation.BROADCAST, Operation.PUSH) and command["root"] >= size
     # All groups belong to the root.
-    owned = config.one_owner and command["one_owner"] and operation in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
+    owned = config.role.root_reduce and command["one_owner"] and operation in (
+        Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
     outside |= bool(owned) and command["root"] >= size
     if operation == Operation.PUSH:
         outside |= (command["root"] == command["rank"]) != config.is_server or size == 1
@@ -67,22 +69,22 @@ def verdict(command, config, rule, packed, place=None):
         return EventStatus.BAD_STRIDE, turn | stride << 8
     memories = []
     if operation in (Operation.MOVE_OUT, Operation.MOVE_IN):
-        memories = [(command["weight_base"], config.activation_words, 1),
+        memories = [(command["weight_base"], config.compute.activations, 1),
                     (command["state_base"], config.far_words, 1)]
     elif operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER) and not (
             operation == Operation.PUSH and config.is_server):
-        memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
+        memories.append((command["gradient_base"], CONFIG.memories.gradient, 1))
     if updates or operation in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
-        memories.append((command["weight_base"], CONFIG.weight_words, 1))
-    if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
-        memories.append((command["state_base"], CONFIG.state_words, 1 if owned else size))
+        memories.append((command["weight_base"], CONFIG.memories.weight, 1))
+    if operation == Operation.FUSED_UPDATE and (planes or config.weights.has_master):
+        memories.append((command["state_base"], CONFIG.memories.state, 1 if owned else size))
     if operation == Operation.PUSH and config.is_server and planes:
-        memories.append((command["state_base"], CONFIG.state_words, 1))
+        memories.append((command["state_base"], CONFIG.memories.state, 1))
     if operation == Operation.COMPUTE:
-        memories.append((command["state_base"], CONFIG.gradient_words, 1))
+        memories.append((command["state_base"], CONFIG.memories.gradient, 1))
     for place, (base, capacity, shares) in enumerate(memories):
-        of_state = updates and place == len(memories) - 1 and (planes or config.has_master)
-        packs = of_state and not config.has_master
+        of_state = updates and place == len(memories) - 1 and (planes or config.weights.has_master)
+        packs = of_state and not config.weights.has_master
         elements = 2 if packed and packs else 1  # elements per word
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
@@ -95,7 +97,7 @@ def verdict(command, config, rule, packed, place=None):
             return EventStatus.BAD_LENGTH, fitting
     if operation in (Operation.MASK, Operation.INFER):
         for base in (command["weight_base"], command["state_base"])[:2 if operation == Operation.MASK else 1]:
-            if base % 32 or base > CONFIG.weight_words:
+            if base % 32 or base > CONFIG.memories.weight:
                 return EventStatus.BAD_BASE, base
     return EventStatus.OK, 0
 
@@ -117,9 +119,9 @@ def random_command(generator, tag, **options):
         "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
         "size": size,
         "port": generator.choice([0] * 20 + [1, 128]),
-        "gradient_base": base(CONFIG.gradient_words),
-        "weight_base": base(CONFIG.weight_words),
-        "state_base": base(CONFIG.state_words),
+        "gradient_base": base(CONFIG.memories.gradient),
+        "weight_base": base(CONFIG.memories.weight),
+        "state_base": base(CONFIG.memories.state),
         "length": generator.choice([
             generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
             generator.getrandbits(32)]),

@@ -1,12 +1,11 @@
 """A node around the host port, and the model of the wire protocol."""
 
-import dataclasses
 import random
 
 import cocotb
 from cocotb.triggers import FallingEdge, RisingEdge
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Programs
 from hdl.control.program_memory import program_status_layout, program_word_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
@@ -27,8 +26,8 @@ from sim.streams import Monitor, Sink, Source, stalls
 
 __all__ = ["CAPACITIES", "CONFIG", "EVENTS", "PROGRAMS", "TRACE", "Model", "Node"]
 
-CONFIG = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32, state_planes=2)
-PROGRAMS = dataclasses.replace(CONFIG, queues=2, program_depth=6)
+CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
+PROGRAMS = CONFIG.replace(programs=Programs(depth=6))
 CAPACITIES = {0: 320, 1: 64, 2: 32, 3: 32}
 TRACE = 4  # the space behind these, in a node with programs
 QUEUE_ROOM = 5
@@ -130,7 +129,7 @@ class Model(State):
         slot, queue = body[0] & 0xFFFF, body[0] >> 16 & 0xFF
         if queue >= self._config.queues:
             return Status.BAD_ADDRESS, [0]
-        if slot + count // DESCRIPTOR_WORDS > self._config.program_depth:
+        if slot + count // DESCRIPTOR_WORDS > self._config.programs.depth:
             return Status.TOO_LONG, [0]
         if self.running:
             return Status.BUSY, [0]

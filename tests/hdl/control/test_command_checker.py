@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """The command checker, against a model: verdicts, their order, and the time they take."""
 
-import dataclasses
 import random
 
 import cocotb
@@ -10,6 +9,7 @@ from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
+from hdl.config import Compute, ComputeStub, Grid, Peer, Quantization, RootReduce, Weights, Worker
 from hdl.control.command_checker import CommandChecker, verdict_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.engines import operations
@@ -20,19 +20,21 @@ from sim.streams import Monitor, Sink, Source, stalls, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 CHECKED = 600
-#: Parameters of a node with every local operation, and without.
-COMPUTE = {True: {"compute": 1, "activation_words": 192, "far_words": 224}, False: {}}
-#: Roles of nodes without local operations, by their state planes.
-ROLES = {1: {"role": "worker"}, 2: {"role": "server", "far_words": 448}}
 #: A number that register OPTIMIZER can hold, and that is no rule.
 NO_RULE = 9
 
 
-def options(local, planes, weight_codec):
-    """Options of a node with every local operation, in which one node may own all groups if weights are raw; or
-    without, which then may be one of a relay."""
-    return {**COMPUTE[local], "weight_codec": weight_codec, "one_owner": local and weight_codec == "raw",
-            **(ROLES.get(planes, {}) if not local and weight_codec == "raw" else {})}
+def config_of(parameters):
+    """A node with every local operation, with one root for every block if weights are raw; or without, which then may
+    be a worker."""
+    planes, codec = parameters["planes"], parameters["weight_codec"]
+    config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
+                            sparsify=parameters["sparsify"])
+    if not parameters["quantization"]:
+        return config.replace(role=Worker() if codec == "raw" and planes == 1 else Peer())
+    return config.replace(
+        topology=Grid(max_nodes=CONFIG.topology.max_nodes), role=RootReduce() if codec == "raw" else Peer(),
+        compute=Compute(rows=1, activations=192, far=224), stub=ComputeStub(), features=(Quantization(),))
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
@@ -44,16 +46,13 @@ async def finds_what_is_wrong(dut):
     sink = Sink(dut, "o", verdict_layout(), stalls=stalls(p["stalls"], seed=2))
     offered, taken = Monitor(dut, "i", command_layout()), Monitor(dut, "o", verdict_layout())
     packed, rule = p["packed"], next((rule for rule in Rule if rule.value == p["rule"]), p["rule"])
-    config = dataclasses.replace(
-        CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
-        quantization=p["quantization"], stand_in=p["quantization"], ring_ports=1 + p["quantization"],
-        **options(p["quantization"], p["planes"], p["weight_codec"]))
+    config = config_of(p)
     dut.rule.value, dut.packed_state.value = p["rule"], packed
     commands = [random_command(generator, n) for n in range(CHECKED - 2)]
-    commands += [random_command(  # those that take longest
-        generator, n, operation=operation, rank=0, size=CONFIG.nodes_max, port=0, turn=0, stride=2, gradient_base=0,
-        weight_base=0, state_base=0, length=1, one_owner=0) for n, operation in enumerate((Operation.FUSED_UPDATE,
-                                                                             Operation.ALL_REDUCE))]
+    slowest = {"rank": 0, "size": CONFIG.topology.max_nodes, "port": 0, "turn": 0, "stride": 2, "gradient_base": 0,
+               "weight_base": 0, "state_base": 0, "length": 1, "one_owner": 0}
+    commands += [random_command(generator, n, operation=operation, **slowest)
+                 for n, operation in enumerate((Operation.FUSED_UPDATE, Operation.ALL_REDUCE))]
     cocotb.start_soon(source.send(commands))
     seen = set()
     for n, (beat, command) in enumerate(zip(await sink.receive(CHECKED), commands, strict=True)):
@@ -69,27 +68,26 @@ async def finds_what_is_wrong(dut):
         # state memory takes 8 cycles, as does that of any other with a stride, and of an unused one 1. If the rule is
         # refused, the slowest commands use one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
-        saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
+        saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.weights.has_master else 0
         assert slowest == p["latency"] + 1 - saved
 
 
-@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback", "quantization",
+@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "sparsify", "quantization",
                           "weight_codec"), [
     (2, Rule.SGD, 0, "none", True, True, True, "raw"), (1, Rule.MOMENTUM, 0, "none", False, True, False, "raw"),
     (2, Rule.ADAM, 1, "none", True, False, True, "raw"), (1, Rule.ADAMW, 0, "none", True, True, False, "raw"),
     (2, Rule.ADAMW, 0, "geometric", False, False, True, "raw"), (0, Rule.SGD, 0, "none", True, True, True, "mx9"),
     (2, Rule.ADAM, 1, "geometric", True, True, False, "bf16"),
     (2, NO_RULE, 0, "geometric", False, False, True, "raw")])
-def test_checker(planes, rule, packed, kind, masking, error_feedback, quantization, weight_codec):
-    config = dataclasses.replace(
-        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, quantization=quantization,
-        stand_in=quantization, ring_ports=1 + quantization, **options(quantization, planes, weight_codec))
+def test_checker(planes, rule, packed, kind, masking, sparsify, quantization, weight_codec):
+    chosen = {"planes": planes, "masking": masking, "sparsify": sparsify, "quantization": quantization,
+              "weight_codec": weight_codec}
+    config = config_of(chosen)
     checker = CommandChecker(config=config, operations=operations(config))
     number = getattr(rule, "value", rule)
     regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={
-        "planes": planes, "rule": number, "packed": packed, "stalls": kind, "seed": 7 + number,
-        "latency": checker.latency, "masking": masking, "error_feedback": error_feedback,
-        "quantization": quantization, "weight_codec": weight_codec})
+        "rule": number, "packed": packed, "stalls": kind, "seed": 7 + number, "latency": checker.latency,
+        **chosen})
 
 
 class Decides(wiring.Component):

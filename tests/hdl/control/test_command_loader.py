@@ -1,13 +1,13 @@
 # amaranth: UnusedElaboratable=no
 """The loader of commands, against a model: whose turn it is, each word, each verdict, and the time to it."""
 
-import dataclasses
 import random
 
 import cocotb
 import pytest
 from cocotb.triggers import FallingEdge
 
+from hdl.config import Peer, Programs, Replay, RootReduce
 from hdl.control.command_checker import CommandChecker
 from hdl.control.command_loader import WORDS, CommandLoader, words_loaded
 from hdl.control.protocol import EventStatus, Operation, command_layout
@@ -21,7 +21,7 @@ from tests.hdl.control.commands import CONFIG, random_command, verdict
 from tests.hdl.control.programs import LOCAL
 
 QUEUES = 2
-CONFIG_2 = dataclasses.replace(CONFIG, queues=QUEUES, replay=True)
+CONFIG_2 = CONFIG.replace(link=Replay(), programs=Programs())
 STRIDE = 0x1234_5678
 
 
@@ -36,7 +36,7 @@ def refusal(command, queue, place, config):
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def loads_in_turn(dut):
     p = regression.parameters()
-    config, least, words = dataclasses.replace(CONFIG_2, one_owner=p["one_owner"]), p["latency"], p["words"]
+    config, least, words = CONFIG_2.replace(role=RootReduce() if p["one_owner"] else Peer()), p["latency"], p["words"]
     generator = random.Random(p["seed"])
     for port in ("wanted", "deliver", "dismiss", "packed_state"):
         getattr(dut, port).value = 0
@@ -121,7 +121,7 @@ async def loads_in_turn(dut):
 
 @pytest.mark.parametrize("one_owner", [False, True])
 def test_loader(one_owner):
-    config = dataclasses.replace(CONFIG_2, one_owner=one_owner)
+    config = CONFIG_2.replace(role=RootReduce() if one_owner else Peer())
     checker = CommandChecker(config=config, operations=operations(config), queues=QUEUES)
     loader = CommandLoader(config=config, operations=operations(config), queues=QUEUES)
     assert words_loaded(config) == WORDS + one_owner

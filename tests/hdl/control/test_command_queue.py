@@ -233,7 +233,7 @@ async def settings_are_looked_at_when_a_command_starts(dut):
     await cycles(dut, 1)
     dut.set_flags.value = 0
     (event,) = await receive_events(sink, 1)
-    assert (event["status"], event["detail"]) == (EventStatus.BAD_LENGTH, CONFIG.state_words)
+    assert (event["status"], event["detail"]) == (EventStatus.BAD_LENGTH, CONFIG.memories.state)
     assert int(dut.flags.value) == 1
 
 
@@ -272,7 +272,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
             before = len(started)
             (event,) = await receive_events(sink, 1)
             if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
-                assert event["detail"] == CONFIG.state_words
+                assert event["detail"] == CONFIG.memories.state
                 refused += 1
         # Some commands are refused; all others run with the first settings.
         assert 0 < refused < 80, first

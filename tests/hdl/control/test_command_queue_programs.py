@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Two command queues and their programs, against a model: every start, its time, every event and every record."""
 
-import dataclasses
 import itertools
 import random
 
@@ -9,6 +8,7 @@ import cocotb
 import pytest
 from cocotb.triggers import FallingEdge
 
+from hdl.config import Programs
 from hdl.control.command_loader import WORDS
 from hdl.control.command_queue import CommandQueue
 from hdl.control.program_memory import program_status_layout, program_word_layout
@@ -428,8 +428,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
 
 def command_queue():
     """Both queues, with counts of updates."""
-    return CommandQueue(config=dataclasses.replace(CONFIG, versions=True), operations=OPERATIONS, queues=QUEUES,
-                        program_depth=DEPTH)
+    return CommandQueue(config=CONFIG.replace(programs=Programs(depth=DEPTH, versions=True)), operations=OPERATIONS)
 
 
 @pytest.mark.parametrize(("start", "sink", "trials", "seed"), [
@@ -440,8 +439,3 @@ def test_programs(start, sink, trials, seed):
         "a_run_begins_while_pushed_commands_end",
     ], parameters={"start": start, "sink": sink, "trials": trials, "seed": seed, "depth": DEPTH})
 
-
-@pytest.mark.parametrize("queues", [0, 4, "2"])
-def test_queue_count_is_checked(queues):
-    with pytest.raises(ValueError, match=f"Queue count must be between 1 and 3, not {queues!r}"):
-        CommandQueue(config=CONFIG, operations=OPERATIONS, queues=queues)

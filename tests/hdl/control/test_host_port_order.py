@@ -6,7 +6,7 @@ from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, S
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Programs, Tenants
 from hdl.control import host_port
 from hdl.control.host_port import HostPort
 from hdl.control.program_memory import program_status_layout
@@ -18,8 +18,9 @@ from hdl.group import GROUP
 from hdl.streams.stream import word_layout
 from sim import formal
 
-CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, program_depth=4,
-                    program_banks=2, tenants=2)
+CONFIG = NodeConfig(
+    memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(depth=4, banks=2),
+    features=(Tenants(),))
 
 #: States behind the last question to the node, but for the words of an answer.
 ANSWER = "Drain", "Header", "Status", "Payload"
@@ -109,7 +110,7 @@ class Order(wiring.Component):
         may = ~is_tenant | (who == self.running)
         rooms = Array([*capacities(CONFIG)[:16]])
         first, space = base[:28], base[28:]
-        trace = ~is_tenant & (space == CONFIG.memories["trace"].number)
+        trace = ~is_tenant & (space == CONFIG.memory_map["trace"].number)
         room = Mux(is_tenant, self.found.size * GROUP, rooms[space])
         # All of a memory is the window of the privileged host, but for the trace.
         m.d.comb += Assume(is_tenant | ((self.found.base == 0) & (trace | (self.found.size * GROUP == room))))

@@ -1,6 +1,5 @@
 """The host port of a node with tenants and two banks of programs: what each one is answered."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -15,9 +14,9 @@ from sim.payload import from_int, unpack
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.control.test_requester import CONFIG as ONE_BANK
 
-CONFIG = dataclasses.replace(ONE_BANK, program_banks=2)
+CONFIG = ONE_BANK.replace(programs={"banks": 2})
 RUNNING, IDLE = 1, 1 << 23  # a program runs; the load is for the bank that does not
-GROUPS = CONFIG.gradient_words // GROUP
+GROUPS = CONFIG.memories.gradient // GROUP
 
 #: Output streams, which the node takes at once.
 TAKEN = "o", "commands", "program", "run", "memory_write__request", "memory_write__data"
@@ -49,7 +48,8 @@ def test_beyond(unit):
     window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
     assert status(unit, 1, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
     assert status(unit, 2, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
-    assert status(unit, 0, Opcode.READ_MEMORY, CONFIG.gradient_words - 1, count=2, **everything) == Status.BAD_ADDRESS
+    last = CONFIG.memories.gradient - 1
+    assert status(unit, 0, Opcode.READ_MEMORY, last, count=2, **everything) == Status.BAD_ADDRESS
     assert status(unit, 1, Opcode.READ_REGISTER, len(REGISTERS), count=1) == Status.FOREIGN_TENANT
     every = len(REGISTERS) + len(TENANT_REGISTERS)
     assert status(unit, 0, Opcode.READ_REGISTER, every, count=1) == Status.BAD_ADDRESS
@@ -58,7 +58,7 @@ def test_beyond(unit):
 @pytest.mark.parametrize("who", [0, 1])
 def test_loads(unit, who):
     """A program goes into either bank, but not into the one that runs; both have room for the same commands."""
-    command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.program_depth - 1
+    command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.programs.depth - 1
 
     def load(slot, running):
         trace, answer = ask(unit, who, Opcode.LOAD_PROGRAM, slot, *command, count=DESCRIPTOR_WORDS,

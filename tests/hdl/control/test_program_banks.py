@@ -11,7 +11,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from cocotb.triggers import FallingEdge, with_timeout
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Programs
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.immediate import ImmediateRunner
@@ -28,8 +28,9 @@ from tests.hdl.control.commands import random_command
 from tests.hdl.control.test_host_port import beats
 
 QUEUES, DEPTH = 3, 3
-CONFIG = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32, queues=QUEUES, program_depth=DEPTH,
-                    program_banks=2)
+CONFIG = NodeConfig(
+    lanes=2, memories=Memories(gradient=320, weight=64, state=32),
+    programs=Programs(depth=DEPTH, banks=2))
 IDLE = 1 << 23
 #: From the first word of an EDIT to the last one of its response, as docs/control/program_banks.md says.
 EDIT_CYCLES = 11
@@ -51,7 +52,7 @@ class Banked(wiring.Component):
         quiesce = tuple(one for one in operations(CONFIG) if one.code == Operation.QUIESCE)
         m.submodules.port = port = HostPort(config=CONFIG)
         m.submodules.queue = queue = CommandQueue(
-            config=CONFIG, operations=quiesce, queues=QUEUES, program_depth=DEPTH)
+            config=CONFIG, operations=quiesce)
         connect_stream(m, wiring.flipped(self.i), port.i)
         connect_stream(m, port.o, wiring.flipped(self.o))
         for one, other in ((port.commands, queue.commands), (queue.events, port.events),
@@ -286,10 +287,5 @@ def test_reset_and_timing():
 def test_banks_are_checked(banks):
     with pytest.raises(ValueError, match=f"^Bank count must be 1 or 2, not {banks!r}$"):
         ProgramMemory(queues=2, depth=8, banks=banks)
-    with pytest.raises(ValueError, match=f"^Program bank count must be 1 or 2, not {banks!r}$"):
-        NodeConfig(program_banks=banks)
-
-
-def test_nodes_with_one_bank_keep_their_hash():
-    assert NodeConfig(queues=2).hash == NodeConfig(queues=2, program_banks=1).hash
-    assert NodeConfig(queues=2).hash != NodeConfig(queues=2, program_banks=2).hash
+    with pytest.raises(ValueError, match=f"^Programs.banks must be 1 or 2, not {banks!r}$"):
+        Programs(banks=banks)

@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """The register table, and the register file against a model of it."""
 
-import dataclasses
 import random
 import re
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from cocotb.triggers import RisingEdge
 
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, Memories, NodeConfig, Programs, Replay, SettableVersion, Tenants, Throttles
 from hdl.control.register_file import RegisterFile, queue_status_layout, version_layout
 from hdl.control.registers import IDENTIFIER, REGISTERS, TENANT_REGISTERS, Access, Kind, register
 from sim import regression
@@ -18,12 +17,12 @@ from sim.payload import to_int
 from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
 
-CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
+CONFIG = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 #: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,
 #: throttles, two banks of programs, and a count of updates that can be set.
-CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1, replay=True,
-                                             stand_in=True, rounds=True, throttles=True, program_banks=2,
-                                             restorable=True)}
+CONFIGS = {1: CONFIG, 2: CONFIG.replace(
+    link=Replay(), programs=Programs(depth=100, banks=2), compute={"rows": 1}, stub=ComputeStub(quorum=True),
+    features=(*CONFIG.features, SettableVersion(), Throttles()))}
 LACKING = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS",
            "GEMM_CYCLES", "VECTOR_CYCLES", "LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED",
            "GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
@@ -82,7 +81,7 @@ class Model:
         self.increments = {entry.name: 0 for entry in COUNTERS}
         self.clear = False
         self.set_flags = 0
-        self.restorable = CONFIGS[queues].restorable
+        self.restorable = CONFIGS[queues].has(SettableVersion)
         self.set_version = {"valid": 0, "value": 0}
         self.history = []  # values that the host would read, cycle by cycle
 
@@ -230,7 +229,7 @@ def test_register_file(rate, seed, queues):
 
 def test_registers_of_tenants():
     """They keep as many bits as they have, on their ports and for the host, until a reset."""
-    registers = RegisterFile(config=dataclasses.replace(CONFIG, tenants=2))
+    registers = RegisterFile(config=CONFIG.replace(features=(*CONFIG.features, Tenants())))
     unit, turn = Unit(registers), 2 * registers.latency
     names = [entry.name for entry in TENANT_REGISTERS]
     addresses = np.array([entry.address for entry in TENANT_REGISTERS])

@@ -9,7 +9,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Programs, ServerConfig, ServerMemories, Tenants
 from hdl.control.protocol import EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED, REGISTERS, TENANT_REGISTERS, register
 from hdl.control.requester import PATIENCE, Requester, capacities
@@ -17,9 +17,9 @@ from hdl.group import GROUP
 from sim import formal
 from sim.verilated.vectors import Unit
 
-CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2)
-SERVER = NodeConfig(role="server", far_words=64, weight_words=32, gradient_words=32, state_planes=0, masking=False,
-                    error_feedback=False, tenants=2)
+CONFIG = NodeConfig(
+    memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(), features=(Tenants(),))
+SERVER = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
 MEMORY = (Opcode.READ_MEMORY, Opcode.WRITE_MEMORY)
 REGISTER = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
 
@@ -27,7 +27,7 @@ REGISTER = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
 def test_capacities():
     found = capacities(CONFIG)
     assert found[:4] == [160, 64, 32, 512]
-    assert found[16:] == [len(REGISTERS) + len(TENANT_REGISTERS), 16 * CONFIG.program_depth]
+    assert found[16:] == [len(REGISTERS) + len(TENANT_REGISTERS), 16 * CONFIG.programs.depth]
 
 
 def test_rights():
@@ -59,7 +59,7 @@ def test_rights():
         assert (trace["bounded"] == bounded).all()
         room = GROUP * size
         if not is_tenant:  # it reads the trace, which is no window
-            room[place >> 28 == CONFIG.memories["trace"].number] = CONFIG.memories["trace"].words
+            room[place >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
         assert (trace["room"][memory] == room[memory]).all()
         assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
         assert (trace["beyond"] == np.where(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)).all()
@@ -132,7 +132,7 @@ class Bounded(wiring.Component):
                    | (self.opcode == Opcode.PING)),
         ]
         # It is moved as soon as it was asked for, while the request compares it.
-        trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memories["trace"].number)
+        trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memory_map["trace"].number)
         with m.If(self.asks & memory & ~trace):
             m.d.comb += Assert(unit.room == self.found.size * GROUP)
         with m.If(stands & (self.place == asked) & (first + self.count <= found.size * GROUP)):

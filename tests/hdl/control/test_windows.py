@@ -10,7 +10,7 @@ from amaranth.hdl import Array, Assert, Assume, Cat, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig, Programs, Replay, ServerConfig, ServerMemories, Tenants
 from hdl.control import windows as windows_module
 from hdl.control.windows import FAR_SPACE, WindowTable, asked_layout, found_layout, tenancy_layout, windowed
 from hdl.group import GROUP
@@ -19,11 +19,13 @@ from sim.golden.windows import window
 from sim.payload import from_int
 from sim.verilated.vectors import Unit
 
-CONFIG = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=3, tenants=2,
-                    compute=1, activation_words=32, far_words=224)
+CONFIG = NodeConfig(
+    memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(move_queue=True),
+    compute=Compute(rows=1, activations=32, far=224), features=(Tenants(),))
 #: A node with control words, in which the tenant changes while links are reset.
-SIGNALS = NodeConfig(gradient_words=160, weight_words=64, state_words=32, state_planes=1, queues=2, tenants=2,
-                     replay=True)
+SIGNALS = NodeConfig(
+    memories=Memories(gradient=160, weight=64, state=32, planes=1), link=Replay(), programs=Programs(),
+    features=(Tenants(),))
 SET = 1 << 6
 
 
@@ -44,8 +46,7 @@ def test_against_the_model(config):
     spaces = windowed(config)
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
-    server = NodeConfig(role="server", far_words=64, weight_words=32, gradient_words=32, state_planes=0,
-                        masking=False, error_feedback=False, tenants=2)
+    server = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
     assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # which are in the far memory
     assert asked_layout()["space"].width == 4  # any space that a request names
     unit = unit_of(config)

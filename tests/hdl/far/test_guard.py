@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig
 from hdl.control.command_watch import CommandWatch
 from hdl.control.protocol import EventStatus, Operation
 from hdl.far.guard import FarGuard
@@ -90,8 +90,9 @@ class Guarded(wiring.Component):
     """Mover behind a guard, with the watch over its commands."""
 
     def __init__(self):
-        config = NodeConfig(lanes=LANES, compute=1, activation_words=128, far_words=ROWS * LANES, gradient_words=32,
-                            weight_words=32, state_words=32)
+        config = NodeConfig(
+            lanes=LANES, memories=Memories(gradient=32, weight=32, state=32),
+            compute=Compute(rows=1, activations=128, far=ROWS * LANES))
         self.mover = Mover(config=config)
         members = self.mover.signature.members
         super().__init__({

@@ -7,7 +7,7 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
+from hdl.config import ServerConfig, ServerMemories
 from hdl.control.protocol import access_layout
 from hdl.far.memories import FarMemories
 from hdl.host_access import HostAccess
@@ -39,8 +39,7 @@ class Bench(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, shape = self._lanes, {"rows": ROWS, "lanes": self._lanes, "elements": ELEMENTS}
-        config = NodeConfig(role="server", lanes=lanes, weight_words=ROWS * lanes, state_planes=0,
-                            far_words=ROWS * lanes, masking=False, error_feedback=False)
+        config = ServerConfig(lanes=lanes, memories=ServerMemories(weight=ROWS * lanes, planes=0, far=ROWS * lanes))
         m.submodules.memories = memories = FarMemories(
             config=config, readers={"weights": (0, 0)}, writers={"weights": 1})
         m.submodules.far = far = LateMemory(rows=ROWS, lanes=lanes, latency=self._latency)

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, ServerConfig, ServerMemories
 from hdl.far.memories import OUTSTANDING, FarMemories
 from hdl.group import GROUP
 from hdl.guard import window_layout
@@ -26,8 +26,9 @@ OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,)
 
 def configuration(lanes):
     planes = {2: 2, 1: 0}[lanes]
-    return NodeConfig(role="server", lanes=lanes, gradient_words=32, weight_words=64 * lanes, state_words=32 * lanes,
-                      state_planes=planes, far_words=256, masking=False, error_feedback=False)
+    return ServerConfig(
+        lanes=lanes,
+        memories=ServerMemories(gradient=32, weight=64 * lanes, state=32 * lanes, planes=planes, far=256))
 
 
 @pytest.fixture(scope="module", params=sorted(PORTS))
@@ -49,7 +50,7 @@ def guarded():
 def model(lanes, windows=None):
     """The model, and the rows of the memory at each of its read ports and write ports."""
     config, (readers, writers) = configuration(lanes), PORTS[lanes]
-    rows = {name: config.memories[name].words // lanes for name in config.far_bases}
+    rows = {name: config.memory_map[name].words // lanes for name in config.far_bases}
     guards = [] if windows is None else [
         {name: (GROUP // lanes * base, GROUP // lanes * size) for name, (base, size) in windows.items()}, OWNERS]
     return golden.FarMemories({name: base // lanes for name, base in config.far_bases.items()}, readers, writers,

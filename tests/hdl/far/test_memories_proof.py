@@ -6,7 +6,7 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from hdl.config import NodeConfig
+from hdl.config import ServerConfig, ServerMemories
 from hdl.far.memories import OUTSTANDING, FarMemories
 from hdl.group import GROUP
 from sim.formal import prove
@@ -19,8 +19,7 @@ class Owners(wiring.Component):
     """
 
     def __init__(self):
-        config = NodeConfig(role="server", lanes=1, gradient_words=32, weight_words=32, state_planes=0, far_words=32,
-                            masking=False, error_feedback=False)
+        config = ServerConfig(lanes=1, memories=ServerMemories(gradient=32, weight=32, planes=0, far=32))
         self._unit = FarMemories(config=config, readers={"weights": (0,)}, writers={"weights": 1})
         super().__init__({
             "reads": In(2), "writes": In(2), "row": In(5).array(4), "elements": In(32).array(2), "ready": In(1),
@@ -91,9 +90,9 @@ class Inside(wiring.Component):
     WORDS = 128, 64
 
     def __init__(self):
-        config = NodeConfig(role="server", lanes=1, gradient_words=32, weight_words=self.WORDS[0],
-                            state_words=self.WORDS[1], state_planes=1, far_words=256, masking=False,
-                            error_feedback=False)
+        config = ServerConfig(
+            lanes=1,
+            memories=ServerMemories(gradient=32, weight=self.WORDS[0], state=self.WORDS[1], planes=1, far=256))
         self._unit = FarMemories(config=config, readers={"weights": (0,), "state_0": (0,)},
                                  writers={"weights": 1, "state_0": 1},
                                  owners={"weights": ((0,), (1,)), "state_0": ((1,), (0,))})

@@ -8,7 +8,7 @@ import cocotb
 import pytest
 from cocotb.triggers import FallingEdge
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, Memories, NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from hdl.far.mover import OUTSTANDING, Mover, counts_layout
 from sim import regression
@@ -21,8 +21,9 @@ NEAR, FAR = 1024, 4096
 
 
 def configuration(lanes):
-    return NodeConfig(lanes=lanes, compute=1, activation_words=NEAR, far_words=FAR, gradient_words=32,
-                      weight_words=32, state_words=32)
+    return NodeConfig(
+        lanes=lanes, memories=Memories(gradient=32, weight=32, state=32),
+        compute=Compute(rows=1, activations=NEAR, far=FAR))
 
 
 def pattern(row, lanes, salt):
@@ -115,8 +116,6 @@ def test_outstanding():
 
 def test_rejects_wrong_parameters():
     with pytest.raises(ValueError, match=r"^Node must have a far memory, not NodeConfig\("):
-        Mover(config=NodeConfig(compute=1))
-    with pytest.raises(ValueError, match=r"^far_words must be 0, or a multiple of 32 up to 16777216, not 33$"):
-        NodeConfig(compute=1, far_words=33)
-    with pytest.raises(ValueError, match=r"^Node with a far memory must have rows of multiply-accumulate units"):
-        NodeConfig(far_words=64)
+        Mover(config=NodeConfig(compute=Compute(rows=1)))
+    with pytest.raises(ValueError, match=r"^Compute.far must be 0, or a multiple of 32 up to 16777216, not 33$"):
+        Compute(far=33)

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from hdl.config import NodeConfig
+from hdl.config import Int16Config, Int16Memories
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import register
 from hdl.int16_node.engine import sparsify_cycles, update_cycles
@@ -17,8 +17,8 @@ from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
 
 # Sizes that are no powers of two, so that ranges need a full comparison.
-CONFIG = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0, gradient_words=352, weight_words=800)
-SIZES = CONFIG.memories.words
+CONFIG = Int16Config(memories=Int16Memories(gradient=352, weight=800))
+SIZES = CONFIG.memory_map.words
 COUNTERS = "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"
 
 exchange = functools.partial(host_requests.exchange, cycles=40_000)

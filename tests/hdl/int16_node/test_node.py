@@ -49,14 +49,14 @@ def node():
 
 @pytest.fixture(scope="module")
 def least():
-    return Unit(Int16Node(dataclasses.replace(CONFIG, masking=False, error_feedback=False)))
+    return Unit(Int16Node(CONFIG.replace(masking=False, sparsify=False)))
 
 
 def test_errors():
-    full = dataclasses.replace(CONFIG, element="fp32")
-    with pytest.raises(ValueError, match=r"^Element of a reduced node must be int16, not 'fp32'$"):
-        Int16Node(full)
-    with pytest.raises(ValueError, match=r"^Element of a full node must be fp32, not 'int16'$"):
+    with pytest.raises(ValueError, match=r"^Configuration of an int16 node must be an Int16Config, not NodeConfig\("):
+        Int16Node(NodeConfig())
+    with pytest.raises(ValueError, match=r"^Configuration of a full node must be a NodeConfig or a ServerConfig, not "
+                                         r"Int16Config\("):
         Node(CONFIG)
 
 
@@ -200,7 +200,7 @@ def test_registers(node):
         node, everything, *(write_register(entry.name, 0x12345678) for entry in settings), everything,
         write_register("CONTROL", 2), everything)
     constants = {"ID": IDENTIFIER, "CONFIGURATION_HASH": CONFIG.hash, "LANES": 1, "NODES_MAX": 1,
-                 "GRADIENT_WORDS": SIZES[0], "WEIGHT_WORDS": SIZES[1], "STATE_WORDS": CONFIG.state_words,
+                 "GRADIENT_WORDS": SIZES[0], "WEIGHT_WORDS": SIZES[1], "STATE_WORDS": CONFIG.memories.state,
                  "STATE_PLANES": 0, "SEGMENT_ELEMENTS": CONFIG.segment, "QUEUES": 1}
     for response, values in ((before, present), (after, dict.fromkeys(present, 0x12345678) | {"OPTIMIZER": 0x38})):
         found = dict(zip((entry.name for entry in REGISTERS), response[2:], strict=True))
@@ -346,11 +346,11 @@ def test_settings_are_those_of_the_start(node):
 
 
 @pytest.mark.parametrize("config", [
-    BOARDS["icebreaker"].node, dataclasses.replace(CONFIG, gradient_words=32, weight_words=32)])
+    BOARDS["icebreaker"].node, CONFIG.replace(memories={"gradient": 32, "weight": 32})])
 def test_whole_memories(config):
     """Commands work over the whole of the largest and of the smallest memories."""
     generator = np.random.default_rng(5)
-    sizes = config.memories.words
+    sizes = config.memory_map.words
     model = Model(sizes)
     whole = min(sizes)
     for memory in model.memories:

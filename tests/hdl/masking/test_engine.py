@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.engine import MaskEngine, counts_layout, mask_cycles, sparsify_cycles
@@ -21,14 +21,14 @@ from tests.hdl.engines import VERSION, Bench, command, content, fill
 from tests.hdl.masking import masks
 
 LANES = (1, 2, 4, 8)
-WORDS = {"gradient_words": 2048, "weight_words": 1024}
+MEMORIES = Memories(gradient=2048, weight=1024)
 ALTERNATIVE = 0xC61C4000
 THRESHOLD = int(np.float32(0.5).view(np.uint32))
 
 
 @functools.cache
 def unit(lanes, **options):
-    config = NodeConfig(lanes=lanes, **WORDS, **options)
+    config = NodeConfig(lanes=lanes, memories=MEMORIES, **options)
     return Unit(Bench(MaskEngine(config=config), config, settings=("alternative", "threshold")),
                 name=f"MaskBench{lanes}")
 
@@ -54,8 +54,8 @@ class Case:
 
     def __post_init__(self):
         generator = np.random.default_rng(self.seed)
-        self.gradients = generator.integers(0, 1 << 32, WORDS["gradient_words"], dtype=np.uint32)
-        self.weights = generator.integers(0, 1 << 32, WORDS["weight_words"], dtype=np.uint32)
+        self.gradients = generator.integers(0, 1 << 32, MEMORIES.gradient, dtype=np.uint32)
+        self.weights = generator.integers(0, 1 << 32, MEMORIES.weight, dtype=np.uint32)
         words, kept = masks.external_all(generator, self.jobs)
         listed = [masks.job_words(job, self.lanes, **self.wrong.get(n, {})) for n, job in enumerate(self.jobs)]
         listed = np.concatenate([*listed, np.zeros(0, np.uint32)])
@@ -102,7 +102,7 @@ def some_jobs(seed, lanes, *, count=6, kinds=0.3):
     generator = np.random.default_rng(seed)
     while True:
         jobs = masks.jobs(generator, count, kinds=kinds)
-        if sum(masks.memory_elements(job, lanes) for job in jobs) <= WORDS["gradient_words"] - 96:
+        if sum(masks.memory_elements(job, lanes) for job in jobs) <= MEMORIES.gradient - 96:
             return jobs
 
 
@@ -116,7 +116,7 @@ def event(status, detail, cycles, tag=9):
 
 def test_constructor_errors():
     with pytest.raises(ValueError, match=r"^Node must have masking or error feedback, not NodeConfig\(.*\)$"):
-        MaskEngine(config=NodeConfig(masking=False, error_feedback=False))
+        MaskEngine(config=NodeConfig(masking=False, sparsify=False))
 
 
 # --- MASK
@@ -278,9 +278,9 @@ def test_jobs_beyond_the_length(lanes):
 def test_the_list_runs_beyond_the_memory(lanes):
     """A list is wrong if its length wants a job beyond the end of the memory, at the fifth job or at the first."""
     jobs = some_jobs(6, lanes, count=4, kinds=0)
-    case = Case(lanes, jobs, 6, jobs_base=WORDS["weight_words"] - 32)
+    case = Case(lanes, jobs, 6, jobs_base=MEMORIES.weight - 32)
     refused(case, 4, length=case.length + lanes, state_base=0)
-    refused(case, 0, weight_base=WORDS["weight_words"], state_base=0)
+    refused(case, 0, weight_base=MEMORIES.weight, state_base=0)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -293,7 +293,7 @@ def test_words_run_beyond_the_memory(lanes, room):
     jobs = [made, *[fetched] * (room // 8), made, fetched]
     case = Case(lanes, jobs, 8)
     words = case.weights[case.state_base:case.state_base + room].copy()
-    base = WORDS["weight_words"] - room
+    base = MEMORIES.weight - room
     case.weights[base:] = words
     refused(case, len(jobs) - 1, state_base=base)
 
@@ -318,7 +318,8 @@ def test_reset_in_the_middle():
 def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_base=32):
     """Memories before and after a SPARSIFY, the command, and the number of dropped elements."""
     generator = np.random.default_rng(seed)
-    memories = [generator.standard_normal(words).astype(np.float32).view(np.uint32) for words in WORDS.values()]
+    memories = [generator.standard_normal(words).astype(np.float32).view(np.uint32)
+                for words in (MEMORIES.gradient, MEMORIES.weight)]
     special = np.array([0, 0x80000000, 1, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFBFFFFF, 0x3F000000,
                         0x3EFFFFFF, 0xBF000000], np.uint32)
     for memory in memories:
@@ -377,7 +378,7 @@ def test_one_after_the_other():
     bench = unit(4)
     case.fill(bench)
     given = command(operation=Operation.SPARSIFY, gradient_base=0, weight_base=case.jobs_base, length=0, tag=5)
-    bad = case.command(weight_base=WORDS["weight_words"])
+    bad = case.command(weight_base=MEMORIES.weight)
     found, _ = run(bench, case.command(), given, bad, case.command(), bad, case.command(), cycles=9_000)
     good = event(EventStatus.OK, case.expected()[1], case.cycles())
     wrong = event(EventStatus.BAD_MASK, 0, found[2]["cycles"])
@@ -390,7 +391,7 @@ def test_one_after_the_other():
 
 def test_mask_alone():
     case = Case(4, some_jobs(1, 4), 1)
-    bench = unit(4, error_feedback=False)
+    bench = unit(4, sparsify=False)
     case.fill(bench)
     (found,), _ = run(bench, case.command())
     case.check(bench)

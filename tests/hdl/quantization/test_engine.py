@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Quantization
 from hdl.control.protocol import EventStatus, Operation
 from hdl.quantization.arithmetic import Form
 from hdl.quantization.engine import InferenceEngine, counts_layout, infer_cycles, peak_cycles
@@ -20,13 +20,14 @@ from tests.hdl import engines
 from tests.hdl.engines import VERSION, Bench, command, content, fill
 
 LANES = (1, 2, 4, 8)
-WORDS = {"gradient_words": 8192, "weight_words": 8192}
+MEMORIES = Memories(gradient=8192, weight=8192)
+WORDS = {"gradient_words": MEMORIES.gradient, "weight_words": MEMORIES.weight}
 FIELDS = {name: (field.offset, field.width) for name, field in layer_layout()}
 
 
 @functools.cache
 def unit(lanes, form=Form.ADJUSTED):
-    config = NodeConfig(lanes=lanes, quantization=True, **WORDS)
+    config = NodeConfig(lanes=lanes, memories=MEMORIES, features=(Quantization(),))
     return Unit(Bench(InferenceEngine(config=config, form=form), config), name=f"InferBench{lanes}{form}")
 
 
@@ -62,8 +63,8 @@ class Case:
         self.program = program(layers, lanes=lanes, **WORDS)
         assert samples <= self.program.samples
         self.x = generator.integers(0, 256, (samples, layers[0].inputs)) - 128 * layers[0].signed
-        self.gradients = generator.integers(0, 1 << 32, WORDS["gradient_words"], dtype=np.uint32)
-        self.weights = generator.integers(0, 1 << 32, WORDS["weight_words"], dtype=np.uint32)
+        self.gradients = generator.integers(0, 1 << 32, MEMORIES.gradient, dtype=np.uint32)
+        self.weights = generator.integers(0, 1 << 32, MEMORIES.weight, dtype=np.uint32)
         self.weights[:len(self.program.weights)] = self.program.weights
         self.gradients[:len(self.program.parameters)] = self.program.parameters
         inputs = pack_inputs(self.program, self.x)

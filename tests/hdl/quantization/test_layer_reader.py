@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Quantization
 from hdl.quantization.layer_list import LAYER_WORDS, layer_layout
 from hdl.quantization.layer_reader import INPUT_ROWS, LayerReader, checked_layer_layout, flags_layout
 from hdl.streams.stream import beat_layout
@@ -17,7 +17,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import packets
 
 LANES = (1, 8)
-WORDS = {"gradient_words": 4096, "weight_words": 8192}
+MEMORIES = Memories(gradient=4096, weight=8192)
 #: A valid layer of two outputs, each with one row of inputs and at most one row of codes.
 SOUND = {"wide": 1, "subtract": 0, "signed": 0, "relu": 1, "raw": 0, "final": 0, "reserved": 0, "outputs": 2,
          "inputs": 3, "reserved_inputs": 0, "codes": 0, "source": 0, "parameters": 0, "target": 0, "reserved_end": 0}
@@ -25,7 +25,7 @@ SOUND = {"wide": 1, "subtract": 0, "signed": 0, "relu": 1, "raw": 0, "final": 0,
 
 @functools.cache
 def _config(lanes):
-    return NodeConfig(lanes=lanes, **WORDS, quantization=True)
+    return NodeConfig(lanes=lanes, memories=MEMORIES, features=(Quantization(),))
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def _parts(layer, samples, lanes):
     inputs = -(-layer["inputs"] // (4 * lanes))
     codes = inputs if layer["wide"] else -(-inputs // 2)
     outputs = -(-layer["outputs"] // (lanes if layer["raw"] else 4 * lanes))
-    gradients, weights = WORDS["gradient_words"] // lanes, WORDS["weight_words"] // lanes
+    gradients, weights = MEMORIES.gradient // lanes, MEMORIES.weight // lanes
     return {"codes": (layer["outputs"] * codes, weights), "source": (samples * inputs, gradients),
             "parameters": (-(-2 * layer["outputs"] // lanes), gradients), "target": (samples * outputs, gradients)}
 
@@ -66,15 +66,15 @@ def _layer(generator, samples, lanes, *, final):
     def flip(share):
         return int(generator.random() < share)
 
-    most = min(INPUT_ROWS, WORDS["gradient_words"] // lanes // samples)
+    most = min(INPUT_ROWS, MEMORIES.gradient // lanes // samples)
     layer = {**SOUND, **{name: flip(0.5) for name in flags_layout().members}, "final": final,
              "inputs": int(generator.integers(1, 4 * lanes * generator.choice([1, 2, most]) + 1)),
              "reserved": int(generator.integers(1 << 10)), "reserved_inputs": int(generator.integers(1 << 16)),
              "reserved_end": int(generator.integers(1 << 63))}
     codes = _parts({**layer, "outputs": 1}, samples, lanes)["codes"]
     per_row = lanes if layer["raw"] else 4 * lanes
-    limits = (codes[1] // codes[0], WORDS["gradient_words"] // 2,
-              WORDS["gradient_words"] // lanes // samples * per_row)
+    limits = (codes[1] // codes[0], MEMORIES.gradient // 2,
+              MEMORIES.gradient // lanes // samples * per_row)
     layer["outputs"] = int(generator.integers(1, min(limits) + 1))
     for part, (count, limit) in _parts(layer, samples, lanes).items():
         row = limit - count if flip(0.3) else int(generator.integers(limit - count + 1))

@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Programs, Replay
 from hdl.ring.control_words import UNITS, ControlWords
 from hdl.ring.link_ends import LinkEnds
 from hdl.ring.ports import joined
@@ -16,7 +16,7 @@ from hdl.ring.replay.receiver import ReplayReceiver
 from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.streams.stream import connect_stream
 
-CONFIG = NodeConfig(segment=32, ingress_segments=2, replay=True, queues=2)
+CONFIG = NodeConfig(segment=32, link=Replay(ingress=2), programs=Programs())
 NODES = 3
 
 #: Cycles of a control word from one node to the next, with wires of one cycle: it is handed on, sent, and received
@@ -135,4 +135,4 @@ def test_units():
     """Types are of one unit each, and the node must have links for them."""
     assert [unit.name for unit in UNITS] == ["relay", "keepalive", "records", "rooms", "clock", "places", "rounds"]
     with pytest.raises(ValueError, match=r"^Node with control words must have replay and two queues$"):
-        ControlWords(config=NodeConfig(replay=True))
+        ControlWords(config=NodeConfig(link=Replay()))

@@ -7,13 +7,13 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig
+from hdl.config import Credits, NodeConfig, Replay
 from hdl.ring.link_ends import LinkEnds
 from hdl.ring.ports import joined
 from hdl.streams.stream import connect_stream, word_layout
 
-CONFIGS = {"credits": NodeConfig(segment=32, ingress_segments=2),
-           "replay": NodeConfig(segment=32, ingress_segments=2, replay=True)}
+CONFIGS = {"credits": NodeConfig(segment=32, link=Credits(ingress=2)),
+           "replay": NodeConfig(segment=32, link=Replay(ingress=2))}
 
 
 class Pair(wiring.Component):
@@ -42,7 +42,7 @@ class Pair(wiring.Component):
             target.reset_link.eq(self.reset_link), self.sent.eq(source.sent), self.received.eq(target.received),
             self.overrun.eq(target.overrun), self.delay.eq(source.delay),
         ]
-        if self._config.replay:
+        if self._config.link.replay:
             m.d.comb += [self.repairs[:3].eq(source.repairs), self.repairs[3:].eq(target.repairs)]
         return m
 

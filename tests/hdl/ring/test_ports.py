@@ -6,10 +6,10 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Replay
 from hdl.ring.ports import joined, link_signature, port_members, port_names, ports_of, wires_per_link
 
-CONFIG, REPLAY = NodeConfig(), NodeConfig(replay=True)
+CONFIG, REPLAY = NodeConfig(), NodeConfig(link=Replay())
 
 
 class Ports(wiring.Component):

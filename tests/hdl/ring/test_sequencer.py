@@ -5,7 +5,6 @@ sequence numbers of a long command start again.
 The routes and jobs of all parts are tested on whole rings.
 """
 
-import dataclasses
 import random
 
 import numpy as np
@@ -14,7 +13,7 @@ from amaranth.hdl import Assert, Assume, Module, ResetInserter, ResetSignal, Sig
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Peer, RootReduce, SingleRing
 from hdl.ring.header import header_layout
 from hdl.ring.order import Planner, record_layout
 from hdl.ring.parts.chosen import parts
@@ -29,8 +28,9 @@ from sim.streams import stall_array
 from sim.verilated.vectors import Unit, unpack
 from tests.hdl.ring.test_order import FIELDS, order
 
-CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=64, weight_words=64, state_words=32, state_planes=1,
-                    nodes_max=3)
+CONFIG = NodeConfig(
+    lanes=1, segment=32, topology=SingleRing(max_nodes=3),
+    memories=Memories(gradient=64, weight=64, state=32, planes=1))
 
 
 class IdleAfterReset(wiring.Component):
@@ -68,11 +68,10 @@ class IdleAfterReset(wiring.Component):
         return m
 
 
-@pytest.mark.parametrize("option", [None, "one_owner", "interleaved"])
-def test_idle_after_reset(option):
+@pytest.mark.parametrize("role", [Peer(), RootReduce(), Peer(interleaved=True)], ids=str)
+def test_idle_after_reset(role):
     """Proof by induction, from every state; the engine resets its sequencer whenever no command runs."""
-    options = {option: True} if option else {}
-    formal.prove(IdleAfterReset(dataclasses.replace(CONFIG, **options)), depth=2)
+    formal.prove(IdleAfterReset(CONFIG.replace(role=role)), depth=2)
 
 
 # --- a part that only tests have
@@ -145,8 +144,9 @@ def test_part_brings_a_walk(pattern):
 # --- headers of a long command
 
 #: Nine segments in some blocks of the largest ring, and so for all: more packets than there are sequence numbers.
-LONG = NodeConfig(lanes=1, segment=32, gradient_words=1 << 16, weight_words=32, state_words=32,
-                  state_planes=0, masking=False, error_feedback=False, nodes_max=MOST_NODES)
+LONG = NodeConfig(
+    lanes=1, segment=32, topology=SingleRing(max_nodes=MOST_NODES),
+    memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
 NUMBERS = 1 << header_layout()["sequence"].width
 
 

@@ -7,15 +7,15 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
+from hdl.config import Credits, Grid, NodeConfig, Replay
 from hdl.ring.ports import joined, link_signature, ports_of, wires_per_link
 from hdl.ring.switched_link import SwitchedLink, seats_layout
 from hdl.streams.stream import connect_stream, word_layout
 from host.topology.grid import Part, Shape, Topology
 from sim.verilated.vectors import Feed, Unit, pack, unpack
 
-CONFIG = NodeConfig(segment=32, ingress_segments=2)
-REPLAY = NodeConfig(segment=32, ingress_segments=2, replay=True, ring_ports=2)
+CONFIG = NodeConfig(segment=32, link=Credits(ingress=2))
+REPLAY = NodeConfig(segment=32, topology=Grid(), link=Replay(ingress=2))
 CONTROLS = ("control_i", "control_o")
 ROWS = COLUMNS = 2
 NODES = ROWS * COLUMNS
@@ -44,7 +44,7 @@ class Node(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.link = link = SwitchedLink(config=self.config)
-        if self.config.replay:
+        if self.config.link.replay:
             connect_stream(m, self.control_i, link.control_i)
             connect_stream(m, link.control_o, self.control_o)
         for (before, behind), (inner_before, inner_behind) in zip(ports_of(self), ports_of(link), strict=True):
@@ -72,7 +72,7 @@ class Node(wiring.Component):
         return m
 
 
-class Grid(wiring.Component):
+class SwitchedGrid(wiring.Component):
     """Nodes in a grid, with a few cycles of wire between them."""
 
     def __init__(self, config):
@@ -80,7 +80,7 @@ class Grid(wiring.Component):
         inner = Node(config).signature.members
         super().__init__({f"{name}_{node}": inner[name] for node in range(NODES)
                           for name in ("i", "o", "quota", "load", "seats", "reset_link", "still", "overrun",
-                                       *(CONTROLS if config.replay else ()))}
+                                       *(CONTROLS if config.link.replay else ()))}
                          | {"words": Out(2 * NODES)}
                          | {f"{name}_{link}": Out(wires) for link in range(2 * NODES) for name, wires in zip(
                              ("wires", "back"), wires_per_link(link_signature(config)), strict=True)})
@@ -92,7 +92,7 @@ class Grid(wiring.Component):
             m.submodules[f"node_{number}"] = node
             connect_stream(m, getattr(self, f"i_{number}"), node.i)
             connect_stream(m, node.o, getattr(self, f"o_{number}"))
-            if self.config.replay:
+            if self.config.link.replay:
                 connect_stream(m, getattr(self, f"control_i_{number}"), node.control_i)
                 connect_stream(m, node.control_o, getattr(self, f"control_o_{number}"))
             for name in ("quota", "load", "seats", "reset_link"):
@@ -121,9 +121,9 @@ class Bench:
     """The Verilated grid: setting of switches, and packets in phases."""
 
     def __init__(self, config=CONFIG):
-        self.unit = Unit(Grid(config), name="SwitchedGrid")
+        self.unit = Unit(SwitchedGrid(config), name="SwitchedGrid")
         self.plan = None
-        self.slow = 3 if config.replay else 1  # for a start, and for words to be acknowledged
+        self.slow = 3 if config.link.replay else 1  # for a start, and for words to be acknowledged
 
     def switch(self, plan):
         """Load seats, and run until all is quiet."""

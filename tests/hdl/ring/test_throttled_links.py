@@ -5,12 +5,14 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig
+from hdl.config import Credits, Memories, NodeConfig, Replay, SingleRing, Throttles
 from hdl.ring.link_ends import LinkEnds
 from hdl.ring.ports import joined
 
-CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=64, weight_words=64, state_words=32, state_planes=0,
-                    masking=False, error_feedback=False, throttles=True, nodes_max=2)
+CONFIG = NodeConfig(
+    lanes=1, segment=32, topology=SingleRing(max_nodes=2),
+    memories=Memories(gradient=64, weight=64, state=32, planes=0), masking=False, sparsify=False,
+    features=(Throttles(),))
 WORDS, LONGEST = 6, 4000
 
 
@@ -18,7 +20,7 @@ WORDS, LONGEST = 6, 4000
 @pytest.mark.parametrize(("rate", "delay"), [(0, 0), (21845, 0), (0x2000, 3), (0, 200), (40000, 77)])
 def test_packets(replay, rate, delay):
     """All packets arrive in order, at the rate of the link at most, and later by the delay."""
-    config = NodeConfig(**{**vars(CONFIG), "replay": replay})
+    config = CONFIG.replace(link=Replay() if replay else Credits())
     ends = [LinkEnds(config=config) for _ in range(2)]
     m = Module()
     for number, one in enumerate(ends):

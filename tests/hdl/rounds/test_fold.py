@@ -19,7 +19,7 @@ from tests.host import rings
 
 CONFIG = rings.CONFIGS["wide"]
 LANES = CONFIG.lanes
-ROWS = CONFIG.gradient_words // LANES
+ROWS = CONFIG.memories.gradient // LANES
 BASE, STRIDE = 2 * LANES, 24 * LANES  # of slots, in elements
 WORDS = BASE + 2 * STRIDE + LANES  # of the memory that are looked at
 MASKS = 0x0008_0007

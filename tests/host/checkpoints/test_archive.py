@@ -11,7 +11,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, SettableVersion, Weights
 from hdl.control.protocol import Operation
 from hdl.ring.topology import RingTopology
 from host.checkpoints.archive import LARGEST_MANIFEST, open_archive, pack
@@ -31,7 +31,8 @@ WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
-        "windows": WINDOWS, "idle": [], "contract": contracts_of([NodeConfig(masters=True, restorable=True)])[0]}
+        "windows": WINDOWS, "idle": [], "contract": contracts_of([NodeConfig(
+            weights=Weights(master=True), features=(SettableVersion(),))])[0]}
 FIELDS = {
     "sequence": 3, "nonce": "0" * 32, "time": 9, "tenant": 0, "watermark": None,
     "process": {"step": 1, "epoch": 1, "arrays": 0, "order": None, "resources": {"nodes": 1, "words": {}}},
@@ -142,7 +143,7 @@ class Nodes:
     """As much of a ring of one node as the checks of a target ask for."""
 
     nodes, topology = 1, RingTopology(1)
-    devices = (Node(None, NodeConfig(masters=True, restorable=True)),)
+    devices = (Node(None, NodeConfig(weights=Weights(master=True), features=(SettableVersion(),))),)
 
 
 def test_admitted():

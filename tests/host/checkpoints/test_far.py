@@ -32,7 +32,7 @@ def filled(opened, seed):
             if space == "far":
                 simulation.far_memory(rank)[0][:] = values
             else:
-                device.write_memory(device.config.memories[space].number, 0, values)
+                device.write_memory(device.config.memory_map[space].number, 0, values)
     return [simulation.far_memory(rank)[0].copy() for rank in range(2)]
 
 
@@ -40,7 +40,7 @@ def test_there_and_back(rings):
     """Contents of windows are restored, on a far memory of another pace; all around them stays, near and far."""
     (source, simulation), (target, other) = rings
     given, before = filled(rings[0], 1), filled(rings[1], 2)
-    near = [device.read_memory(device.config.memories["activations"].number, 0, 2048) for device in target.devices]
+    near = [device.read_memory(device.config.memory_map["activations"].number, 0, 2048) for device in target.devices]
     begun = simulation.cycle
     frame = read(source, LIVE)
     print(f"{3035:,} words of far memory and {564:,} others are read in {simulation.cycle - begun:,} cycles")
@@ -57,7 +57,8 @@ def test_there_and_back(rings):
         for base, count in LIVE["far"]:
             expected[base:base + count] = mine[base:base + count]
         assert (other.far_memory(rank)[0] == expected).all()
-        found = target.devices[rank].read_memory(target.devices[rank].config.memories["activations"].number, 0, 2048)
+        device = target.devices[rank]
+        found = device.read_memory(device.config.memory_map["activations"].number, 0, 2048)
         near[rank][32:532] = np.frombuffer(frame.regions[f"device/{rank:02d}/activations/32"], "<u4")
         assert (found == near[rank]).all()
 
@@ -87,7 +88,7 @@ def test_silent(rings):
     """A far memory that says nothing is told, and near memory is as it was."""
     source, simulation = rings[0]
     filled(rings[0], 5)
-    number = CONFIG.memories["activations"].number
+    number = CONFIG.memory_map["activations"].number
     before = [device.read_memory(number, 0, 2048) for device in source.devices]
     source.devices.write_register("TIMEOUT", 500)
     simulation.set_far_speed(latency=16, rate=0)

@@ -259,14 +259,14 @@ def test_rejected(other, waiting, clean, name):
 
 
 @pytest.mark.parametrize(("rank", "change", "differs"), [
-    (0, {"fetch_formats": False}, "node 0 must compute with fetch_formats True, not False"),
-    (1, {"operands": "bf16"}, "node 1 must compute with operands 'fp32', not 'bf16'"),
-    (2, {"fetch_formats": False}, "node 2 must have 8 words of counts, not 0"),
+    (0, {"role": {"broadcast_formats": False}}, "node 0 must compute with fetch_formats True, not False"),
+    (1, {"compute": {"operands": "bf16"}}, "node 1 must compute with operands 'fp32', not 'bf16'"),
+    (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
     """A target of which one node computes other bits, or has no table of counts: that node is named."""
     configs = list(RELAY)
-    configs[rank] = dataclasses.replace(configs[rank], **change)
+    configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])
     with pytest.raises((WrongContractError, TooSmallError), match=rf": {differs}$"):
         admit(open_archive(waiting), ring)
@@ -287,7 +287,7 @@ def test_read_back(other, waiting, monkeypatch, space, message):
     def disturbed(ring, frame):
         load(ring, frame)
         base = frame.fields["nodes"][rank]["windows"][space][0][0]
-        device.write_memory(device.config.memories[space].number, base + 1, np.array([77], np.uint32))
+        device.write_memory(device.config.memory_map[space].number, base + 1, np.array([77], np.uint32))
         monkeypatch.undo()
 
     submit = device.submit_load_program

@@ -39,7 +39,7 @@ def frame(ring):
     for rank, device in enumerate(ring.devices):
         for space, windows in LIVE.items():
             for base, count in windows:
-                device.write_memory(device.config.memories[space].number, base, random(generator, count))
+                device.write_memory(device.config.memory_map[space].number, base, random(generator, count))
         device.write_register("LEARNING_RATE", 0.25)
         device.write_register("FLAGS", 0x500 + rank)
         device.write_register("WEIGHT_VERSION", 40 + rank)

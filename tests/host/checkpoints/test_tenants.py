@@ -68,7 +68,7 @@ def others(ring, outside):
     """Words of all memories outside of these windows."""
     found = []
     for device in ring.devices:
-        for space in CONFIG.memories:
+        for space in CONFIG.memory_map:
             if space.name != "trace":
                 words = device.read_memory(space.number, 0, space.words)
                 base, count = outside.get(space.name, (0, 0))
@@ -84,7 +84,7 @@ def test_same_bits(opened):
     weights = random(generator, LENGTH)
     gradients = random(generator, (STEPS, 2, LENGTH))
     for device in target.devices:
-        for space in CONFIG.memories:
+        for space in CONFIG.memory_map:
             if space.name != "trace":
                 device.write_memory(space.number, 0, random(generator, space.words))
     here, there = TenantHost(source.devices), TenantHost(target.devices)

@@ -3,7 +3,7 @@
 import pytest
 
 from hdl.board import BOARDS
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, SettableVersion
 from host.checkpoints.rejections import TooSmallError
 from host.checkpoints.update_counts import missing
 from host.driver.device import Device
@@ -25,7 +25,7 @@ def counted(counts, *, config=None):
 def test_missing(versions, counts, expected):
     nodes = [{"rank": rank, "version": version} for rank, version in enumerate(versions)]
     assert missing(counted(counts), nodes) == expected
-    assert missing(counted(counts, config=NodeConfig(restorable=True)), nodes) == 0
+    assert missing(counted(counts, config=NodeConfig(features=(SettableVersion(),))), nodes) == 0
 
 
 @pytest.mark.parametrize(("versions", "counts", "rank", "config"), [

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Weights
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.buffers import Allocator, Buffer, Buffers, place
 from host.driver.diagnosis import RingError
@@ -18,7 +18,8 @@ from sim.golden import masking as golden_masking
 from sim.golden import ring as golden
 from tests.host import rings
 
-CONFIG = NodeConfig(gradient_words=256, weight_words=320, state_words=64, weight_codec="mx9", gradient_codec="mx9")
+CONFIG = NodeConfig(
+    memories=Memories(gradient=256, weight=320, state=64), weights=Weights(codec="mx9"), gradients="mx9")
 
 
 class TestBuffer:
@@ -60,15 +61,15 @@ class TestBuffer:
 class TestAllocator:
     def test_room(self):
         """A region is as large as its smallest memory: state and masters, gradients and residuals."""
-        allocator = Allocator(CONFIG.memories)
+        allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
-        plain = Allocator(NodeConfig(state_planes=0).memories)
+        plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
         with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, not 'state'$"):
             plain.allocate("state", 1)
 
     def test_gaps(self):
         """A buffer goes into the first gap that is long enough; freed words are used again."""
-        allocator = Allocator(CONFIG.memories)
+        allocator = Allocator(CONFIG.memory_map)
         given = [allocator.allocate("weights", length) for length in (33, 1, 32)]
         assert [buffer.base for buffer in given] == [0, 64, 96]
         allocator.free(given[1])
@@ -80,7 +81,7 @@ class TestAllocator:
         assert allocator.allocate("weights", 128) == Buffer("weights", 192, 128)
 
     def test_claims(self):
-        allocator = Allocator(CONFIG.memories)
+        allocator = Allocator(CONFIG.memory_map)
         allocator.claim(Buffer("weights", 64, 32))
         with pytest.raises(ValueError, match=r"^Buffer must not overlap another, not 40 words of weights from 32 on "
                                              r"with 32 words of weights from 64 on$"):
@@ -94,7 +95,7 @@ class TestAllocator:
     def test_never_overlap(self, seed):
         """Random allocations and frees: no two overlap, all lie in their memories, and a refusal means no room."""
         generator = random.Random(seed)
-        allocator, taken = Allocator(CONFIG.memories), {space: {} for space in ("gradients", "weights", "state")}
+        allocator, taken = Allocator(CONFIG.memory_map), {space: {} for space in ("gradients", "weights", "state")}
         for _ in range(300):
             space = generator.choice(list(taken))
             words = allocator.room(space)
@@ -120,7 +121,7 @@ class TestAllocator:
 
     def test_whole_vectors(self):
         """Masters take a word for each element of a block, packed state half of one; a failure leaves no buffer."""
-        allocator = Allocator(CONFIG.memories)
+        allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)
         second = Allocation(length=50, errors=True).place(allocator, CONFIG, nodes=2)
@@ -129,8 +130,9 @@ class TestAllocator:
         with pytest.raises(ValueError, match=r"^Buffer of state must have at most the 0 words of the largest gap, "):
             Allocation(length=50).place(allocator, CONFIG, nodes=2)
         assert allocator.buffers == before
-        plain = NodeConfig(state_words=64)
-        vector = Allocation(length=100, planes=1, packed_state=True).place(Allocator(plain.memories), plain, nodes=2)
+        plain = NodeConfig(memories=Memories(state=64))
+        allocation = Allocation(length=100, planes=1, packed_state=True)
+        vector = allocation.place(Allocator(plain.memory_map), plain, nodes=2)
         assert vector.state.length == 32
 
 
@@ -253,7 +255,7 @@ def test_a_failure_among_queued_commands():
     with rings.open_nodes(2, config=config) as (ring, _):
         ring.memory.write_gradients([np.ones(64, np.float32)] * 2)
         good, bad, last = (ring.collectives.submit(Operation.ALL_REDUCE, where) for where in (
-            64, Buffer("gradients", config.gradient_words - 32, 64), 64))
+            64, Buffer("gradients", config.memories.gradient - 32, 64), 64))
         with pytest.raises(RingError, match=r"^all-reduce failed: node 0: .* BAD_LENGTH: the length exceeds the 32 "):
             ring.commands.wait()
         assert good.result().cycles == last.result().cycles

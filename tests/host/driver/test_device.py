@@ -1,11 +1,11 @@
 """The contract of driver and node, over every transport of conftest.py; and the driver against bad transports."""
 
-import dataclasses
 
 import numpy as np
 import pytest
 
 import host.driver.device
+from hdl.config import SettableVersion, Throttles
 from hdl.control.protocol import EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
 from host.driver.command import CollectiveError, Command
@@ -23,8 +23,8 @@ PATIENCE = 10_000
 
 def spaces(config):
     return [
-        (Space.GRADIENT, config.gradient_words), (Space.WEIGHT, config.weight_words),
-        *((Space.STATE + plane, config.state_words) for plane in range(config.state_planes)),
+        (Space.GRADIENT, config.memories.gradient), (Space.WEIGHT, config.memories.weight),
+        *((Space.STATE + plane, config.memories.state) for plane in range(config.memories.planes)),
     ]
 
 
@@ -54,17 +54,19 @@ def test_ping_echoes(device):
 def test_constants_are_those_of_the_configuration(device):
     config = device.config
     expected = {
-        "ID": IDENTIFIER, "CONFIGURATION_HASH": config.hash, "LANES": config.lanes, "NODES_MAX": config.nodes_max,
-        "GRADIENT_WORDS": config.gradient_words, "WEIGHT_WORDS": config.weight_words,
-        "STATE_WORDS": config.state_words, "STATE_PLANES": config.state_planes, "SEGMENT_ELEMENTS": config.segment,
-        "QUEUES": config.queues, "PROGRAM_DEPTH": config.program_depth if config.queues > 1 else 0,
+        "ID": IDENTIFIER, "CONFIGURATION_HASH": config.hash, "LANES": config.lanes,
+        "NODES_MAX": config.topology.max_nodes,
+        "GRADIENT_WORDS": config.memories.gradient, "WEIGHT_WORDS": config.memories.weight,
+        "STATE_WORDS": config.memories.state, "STATE_PLANES": config.memories.planes,
+        "SEGMENT_ELEMENTS": config.segment,
+        "QUEUES": config.queues, "PROGRAM_DEPTH": config.programs.depth if config.programs else 0,
     }
     assert {name: device.read_register(name) for name in expected} == expected
     assert set(expected) == {entry.name for entry in REGISTERS if entry.access is Access.CONSTANT}
 
 
 def test_another_configuration_is_refused(device):
-    other = dataclasses.replace(device.config, segment=512)
+    other = device.config.replace(segment=512)
     with pytest.raises(ConfigurationError) as caught:
         Device(device.transport, other, name="node 7").connect()
     message = str(caught.value)
@@ -93,8 +95,8 @@ def test_settings(device):
         else:
             assert device.read_register(name) == entry.reset
             device.write_register(name, 1)
-            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.rounds),
-                     **dict.fromkeys(THROTTLES, device.config.throttles)}
+            there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.has_quorum),
+                     **dict.fromkeys(THROTTLES, device.config.has(Throttles))}
             assert device.read_register(name) == there.get(name, True)
             with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
                 device.write_register(name, 1 << entry.width)
@@ -120,7 +122,7 @@ def test_unknown_register(device):
 
 def test_read_only(device):
     for entry in REGISTERS:
-        if entry.access.writable or (entry.access is Access.RESTORED and device.config.restorable):
+        if entry.access.writable or (entry.access is Access.RESTORED and device.config.has(SettableVersion)):
             continue
         before = device.read_register(entry.name)
         with pytest.raises(ReadOnlyError, match=f"a write of 1 to register {entry.name} was refused with READ_ONLY"):
@@ -193,7 +195,7 @@ def test_ranges_beyond_a_memory_are_refused_and_nothing_is_written(device):
 
 
 def test_a_space_that_is_not_there(device):
-    for space in (Space.STATE + device.config.state_planes, 15):
+    for space in (Space.STATE + device.config.memories.planes, 15):
         with pytest.raises(BadAddressError, match=f"state plane {space - 2} memory"):
             device.read_memory(space, 0, 1)
         with pytest.raises(BadAddressError):
@@ -208,7 +210,7 @@ def test_long_transfers_take_several_packets(device, monkeypatch):
     device.write_memory(Space.GRADIENT, 1, payload)
     assert np.array_equal(device.read_memory(Space.GRADIENT, 1, 30), payload)
     with pytest.raises(BadAddressError, match="a write to 7 elements"):
-        device.write_memory(Space.GRADIENT, device.config.gradient_words - 10, payload)
+        device.write_memory(Space.GRADIENT, device.config.memories.gradient - 10, payload)
     assert np.array_equal(device.read_memory(Space.GRADIENT, 1, 30), payload)
 
 
@@ -225,7 +227,7 @@ def test_answers_can_be_asked_for_in_any_order(device):
 
 
 def test_a_refusal_concerns_its_own_request_only(device):
-    bad = device.submit_read_memory(Space.GRADIENT, device.config.gradient_words, 1)
+    bad = device.submit_read_memory(Space.GRADIENT, device.config.memories.gradient, 1)
     good = device.submit_ping(words(1, 2))
     assert good.result().tolist() == [1, 2]
     for _ in range(2):
@@ -409,7 +411,7 @@ def test_malformed_packets(device):
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
     """At WEIGHT_VERSION, which only nodes that can be restored have written, or else at LAST_ERROR behind it."""
-    written = 3 if device.config.restorable else 2
+    written = 3 if device.config.has(SettableVersion) else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)
 

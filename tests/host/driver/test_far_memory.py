@@ -21,7 +21,7 @@ def test_policies():
 
     Cycles between commands are not in the timeline, and a move's last row is in it with all of its cycles.
     """
-    model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP, operands=CONFIG.operands)
+    model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP, operands=CONFIG.compute.operands)
     model.initialize(0)
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
         found = run_policies(ring, simulation, model, layers_of(WIDTHS), [batch(rank) for rank in range(2)],

@@ -25,7 +25,7 @@ from tests.host import rings
 from tests.host.rings import TIMEOUT, random
 
 RAW, BOTH, WIDE = (rings.CONFIGS[name] for name in ("centroid", "mx9", "table"))
-RESIDUALS = BOTH.memories["residuals"].number
+RESIDUALS = BOTH.memory_map["residuals"].number
 CONFIGS = [RAW, BOTH, WIDE]
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
@@ -67,7 +67,7 @@ def check_usable(ring, message, *, length=600):
 
 
 class TestValues:
-    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
         """The loss of one operation is added in the next."""
@@ -92,7 +92,7 @@ class TestValues:
                     assert [node["WORDS_SENT"] for node in ring.counters.read()] == traffic.words.tolist(), message
                     reference.compare_residuals(message)
 
-    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_not_finite(self, config):
         """Blocks of the codec are lost, the optimizer's are told, and no residual is: the next update is sound."""
         length = 700
@@ -137,7 +137,7 @@ class TestValues:
                 found = device.read_memory(RESIDUALS, base, length)
                 assert (found == reference.residuals[rank]).all()
 
-    @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradients)
     def test_other_operations(self, config):
         """A broadcast moves weights as they are, a gather through the weight codec."""
         length = 700
@@ -147,9 +147,9 @@ class TestValues:
             ring.collectives.broadcast(length, root=1)
             assert (ring.memory.read_weights(length) == weights[1]).all()
             ring.memory.write_weights_of(list(weights))
-            codec = WEIGHT_CODECS[config.weight_codec]
+            codec = WEIGHT_CODECS[config.weights.codec]
             if ring.formats.has_codebook:
-                centroids = codebook(config.weight_codec, weights.ravel())
+                centroids = codebook(config.weights.codec, weights.ravel())
                 ring.memory.write_codebook(centroids)
                 codec = codec.bind(centroids)
             ring.collectives.all_gather(length)
@@ -190,7 +190,7 @@ class TestTiming:
         assert results[0] == results[1]
         assert results[2] < results[0] < results[3]
 
-    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
         """Words that come one by one, at any distance, also where a packet is a single block."""
@@ -252,11 +252,11 @@ class TestResiduals:
         """The residual's memory is as long as the gradients', and behind all others but the trace."""
         with open_nodes(1) as (ring, _):
             device, space = ring.devices[0], RESIDUALS
-            assert space == Space.STATE + BOTH.state_planes + 1
-            device.write_memory(space, BOTH.gradient_words - 2, np.array([1, 2], np.uint32))
-            assert device.read_memory(space, BOTH.gradient_words - 2, 2).tolist() == [1, 2]
-            assert space == BOTH.memories["trace"].number - 1
-            for outside, address in ((space, BOTH.gradient_words - 1), (len(BOTH.memories), 0)):
+            assert space == Space.STATE + BOTH.memories.planes + 1
+            device.write_memory(space, BOTH.memories.gradient - 2, np.array([1, 2], np.uint32))
+            assert device.read_memory(space, BOTH.memories.gradient - 2, 2).tolist() == [1, 2]
+            assert space == BOTH.memory_map["trace"].number - 1
+            for outside, address in ((space, BOTH.memories.gradient - 1), (len(BOTH.memory_map), 0)):
                 with pytest.raises(BadAddressError):
                     device.read_memory(outside, address, 2)
 
@@ -291,7 +291,7 @@ class TestResiduals:
 
     @pytest.mark.parametrize("name", ["zero_value", "raw"])
     def test_none_where_nothing_is_lost(self, name):
-        ring = Ring([Device(None, NodeConfig(gradient_codec=name))])
+        ring = Ring([Device(None, NodeConfig(gradients=name))])
         message = rf"^Nodes must have a gradient codec that loses something to have residuals, not {name}$"
         with pytest.raises(ValueError, match=message):
             ring.memory.read_residual(1)
@@ -300,7 +300,7 @@ class TestResiduals:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_random_damage_never_hangs(self, config):
         """Every weight and every residual is that before or after, and the next command finds a clean ring."""
         generator = np.random.default_rng(11)

@@ -1,6 +1,5 @@
 """Inference through the driver: layouts, and whole nodes against the golden model."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -115,7 +114,7 @@ def test_refused_inputs(x, message):
 
 def test_nodes_without_quantization():
     with OpenRing(library(CONFIG), nodes=1, threads=1) as opened:
-        plain = Ring([Device(opened.transports[0], dataclasses.replace(CONFIG, quantization=False), name="node")])
+        plain = Ring([Device(opened.transports[0], CONFIG.replace(features=()), name="node")])
         with pytest.raises(ValueError, match=r"^Nodes must have quantization in their configuration, to infer$"):
             plain.local.infer(digits(), inputs(1))
 
@@ -132,7 +131,7 @@ def test_two_layers(ring, bits, variant):
     x = inputs(201)
     outcome = ring.local.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
-    given = program(layers, lanes=4, gradient_words=CONFIG.gradient_words, weight_words=CONFIG.weight_words)
+    given = program(layers, lanes=4, gradient_words=CONFIG.memories.gradient, weight_words=CONFIG.memories.weight)
     assert given.beats == 32 * 4 + 10 * 2
     assert outcome.multiplied == 201 * given.beats
     assert outcome.commands == -(-101 // given.samples) > 1

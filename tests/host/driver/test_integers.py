@@ -30,7 +30,7 @@ from tests.host.integers import configuration, golden_ring
 
 PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 CONFIG = TrainingConfig(hidden=(), optimizer=PLAIN)
-ROOM = {"gradient_words": 8192, "weight_words": 16384}
+ROOM = {"gradient": 8192, "weight": 16384}
 SHORT = TrainingConfig(hidden=(), optimizer=PLAIN, epochs=1, batch=25)
 
 
@@ -125,10 +125,10 @@ class TestWhatIsRefused:
         ({}, TrainingConfig(optimizer=PLAIN),
          r"^Vector must have at most the 1,024 elements of a node's memories, not 4,810: take a smaller "
          r"model, or nodes with larger memories$"),
-        ({"weight_words": 1024}, dataclasses.replace(CONFIG, density=0.1),
+        ({"weight": 1024}, dataclasses.replace(CONFIG, density=0.1),
          r"^Weights and the errors of what was not sent must take at most the 1,024 elements of a node's weight "
          r"memory, not 1,322: "),
-        ({"error_feedback": False}, dataclasses.replace(CONFIG, density=0.1),
+        ({"sparsify": False}, dataclasses.replace(CONFIG, density=0.1),
          r"^Nodes must have error feedback for a density, to keep the elements that they do not send$"),
     ])
     def test_runs(self, data, options, config, message):
@@ -378,7 +378,7 @@ class TestCommandLine:
         result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
         assert (result["nodes"], result["steps"], result["parameters"]) == (1, 4, 650)
-        assert (result["training"]["optimizer"], result["configuration"]["element"]) == ("sgd", "int16")
+        assert (result["training"]["optimizer"], result["configuration"]["kind"]) == ("sgd", "int16")
         assert 0 < result["words_sent"] < result["words_dense"] == 4 * 325
         assert result["cycles_sparsify"] > 0
         assert (tmp_path / "report.png").stat().st_size > 10_000

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Peer
 from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
 from sim.golden import ring as golden
@@ -14,8 +14,8 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
 
 
 def test_configuration():
-    assert NodeConfig().hash == NodeConfig(interleaved=False).hash != NodeConfig(interleaved=True).hash
-    assert all(CONFIGS[name].interleaved for name in ("wide", "table"))
+    assert NodeConfig().hash == NodeConfig(role=Peer()).hash != NodeConfig(role=Peer(interleaved=True)).hash
+    assert all(CONFIGS[name].role.interleaved for name in ("wide", "table"))
 
 
 @pytest.mark.parametrize(("name", "nodes"), [("wide", 2), ("wide", 3), ("wide", 4), ("table", 2), ("table", 5)])
@@ -24,12 +24,12 @@ def test_operations(name, nodes):
     ones, and any rates and latencies, which links with replay do not change while they run; gradients are added as
     they are coded (wide) or decoded (table)."""
     config, generator = CONFIGS[name], np.random.default_rng(nodes)
-    segment, longest = config.segment, min(config.weight_words, nodes * config.state_words)
-    codec, weight_codec = GRADIENT_CODECS[config.gradient_codec], WEIGHT_CODECS[config.weight_codec]
+    segment, longest = config.segment, min(config.memories.weight, nodes * config.memories.state)
+    codec, weight_codec = GRADIENT_CODECS[config.gradients], WEIGHT_CODECS[config.weights.codec]
     shape = {"segment": segment, "lanes": config.lanes}
     with open_nodes(nodes, config=config, host_port=False, timeout=60_000) as (ring, simulation):
         for length in (0, 1, 33, nodes * segment, 2 * nodes * segment - 1, 3 * nodes * segment, longest):
-            for link in simulation.links if not config.replay else ():
+            for link in simulation.links if not config.link.replay else ():
                 link.set_rate(int(generator.integers(1, 5)), 4)
                 latency = int(generator.integers(1, 40))
                 link.set_latency(data=latency, credit=latency)
@@ -38,7 +38,7 @@ def test_operations(name, nodes):
             gradients = random(generator, (nodes, length), density=generator.choice([0.05, 0.5, 1]))
             centroids = None
             if ring.formats.has_codebook:
-                centroids = codebook(config.weight_codec, weights if length else np.ones(1, np.float32))
+                centroids = codebook(config.weights.codec, weights if length else np.ones(1, np.float32))
                 ring.memory.write_codebook(centroids)
             ring.collectives.distribute(weights)
             reference = Reference(ring, weights, centroids=centroids)

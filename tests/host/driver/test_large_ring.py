@@ -40,7 +40,7 @@ def test_updates():
             weights = rings.random(generator, (NODES, length))
             ring.memory.write_weights_of(list(weights))
             ring.collectives.broadcast(length, root=NODES - 1)
-            reference = rings.Reference(ring, weights[-1], planes=CONFIG.state_planes)
+            reference = rings.Reference(ring, weights[-1], planes=CONFIG.memories.planes)
             reference.compare(f"broadcast of {length} elements")
             rings.train_twice(reference, optimizer, generator, packed_state=False, message=f"{length} elements")
 

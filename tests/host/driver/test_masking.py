@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import EventFlag, EventStatus, Space
 from hdl.node import Node
 from host.driver.buffers import errors_base
@@ -67,8 +67,8 @@ class GoldenDevice:
         self.name = "node"
         self.status = status
         self.silent = silent
-        self.memories = [np.full(config.gradient_words, 0xaaaa_0001, np.uint32),
-                         np.full(config.weight_words, 0xbbbb_0002, np.uint32)]
+        self.memories = [np.full(config.memories.gradient, 0xaaaa_0001, np.uint32),
+                         np.full(config.memories.weight, 0xbbbb_0002, np.uint32)]
         self.registers = {}
         self.commands = []
         self.writes = []
@@ -250,7 +250,7 @@ class TestPlan:
             assert np.array_equal(found.view(np.uint32), job.matrices.view(np.uint32))
 
 
-SMALL = NodeConfig(gradient_words=576, weight_words=512, state_words=32)
+SMALL = NodeConfig(memories=Memories(gradient=576, weight=512, state=32))
 
 
 def golden_ring(nodes, config=SMALL, **options):
@@ -409,7 +409,7 @@ class TestVerilated:
 class TestPysim:
     def test_mask_and_sparsify(self):
         """The same in Amaranth's simulator, on whole nodes."""
-        config = NodeConfig(lanes=2, segment=32, gradient_words=128, weight_words=160, state_words=32, state_planes=0)
+        config = NodeConfig(lanes=2, segment=32, memories=Memories(gradient=128, weight=160, state=32, planes=0))
         simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
         ring = whole_ring([Device(transport, config) for transport in simulation.transports])
         generator = np.random.default_rng(5)

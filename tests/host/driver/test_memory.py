@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from host.driver.buffers import errors_base
 from host.driver.device import Device
 from host.driver.memory import Allocation
@@ -21,20 +21,20 @@ def test_errors_base(length, base):
     ({}, 1, Allocation(length=8192, planes=1),
      r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, state as "
      r"bfloat16, or an optimizer without state"),
-    ({"state_words": 4096}, 1, Allocation(length=8192, planes=2, packed_state=True),
+    ({"memories": Memories(state=4096)}, 1, Allocation(length=8192, planes=2, packed_state=True),
      r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, or an "
      r"optimizer without state"),
-    ({"state_words": 2048}, 2, Allocation(length=4096, planes=2),
+    ({"memories": Memories(state=2048)}, 2, Allocation(length=4096, planes=2),
      r"Block must have at most the 2,048 elements of a node's state plane, not 2,049: take more nodes, state as "
      r"bfloat16, or an optimizer without state"),
     # Masters are never packed.
-    ({"weight_codec": "mx9"}, 1, Allocation(length=8192),
+    ({"weights": Weights(codec="mx9")}, 1, Allocation(length=8192),
      r"Block must have at most the 8,192 elements of a node's master weights, not 8,193: take more nodes, or raw "
      r"weights"),
-    ({"weight_codec": "mx9"}, 1, Allocation(length=8192, packed_state=True),
+    ({"weights": Weights(codec="mx9")}, 1, Allocation(length=8192, packed_state=True),
      r"Block must have at most the 8,192 elements of a node's master weights, not 8,193: take more nodes, or raw "
      r"weights"),
-    ({"gradient_words": 512, "weight_words": 512}, 1, Allocation(length=256, errors=True),
+    ({"memories": Memories(gradient=512, weight=512)}, 1, Allocation(length=256, errors=True),
      r"Weights and the errors of what was not sent must take at most the 512 elements of a node's weight memory, not "
      r"545: take a model of at most 256 parameters, nodes with more weight memory, or no density, which sends "
      r"everything"),
@@ -47,7 +47,7 @@ def test_most_that_fits(config, nodes, most, message):
 
 
 def test_too_many_planes():
-    config = NodeConfig(state_planes=1)
+    config = NodeConfig(memories=Memories(planes=1))
     Allocation(length=1, planes=1).check(config, nodes=1)
     with pytest.raises(ValueError, match=r"^Optimizer must need at most the 1 state planes of a node, not 2$"):
         Allocation(length=1, planes=2).check(config, nodes=1)
@@ -57,4 +57,4 @@ def test_too_many_planes():
     (1, r"^Ring must have 1 node, not 3$"), (2, r"^Ring must have between 1 and 2 nodes, not 3$")])
 def test_too_many_nodes(most, message):
     with pytest.raises(ValueError, match=message):
-        Ring([Device(None, NodeConfig(nodes_max=most))] * 3).memory.require(Allocation(length=1))
+        Ring([Device(None, NodeConfig(topology=SingleRing(max_nodes=most)))] * 3).memory.require(Allocation(length=1))

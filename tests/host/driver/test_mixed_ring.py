@@ -1,13 +1,14 @@
 """Rings of nodes of different configurations: bits, words and cycles, states, and what nodes must have alike."""
 
-import dataclasses
 import functools
+import operator
+import re
 
 import numpy as np
 import pytest
 
 from hdl.board import BOARDS
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, JobSlots, NodeConfig, Peer, Programs, Replay, RootReduce, Slots, Weights
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
@@ -80,7 +81,7 @@ def test_host_port():
 def test_memories():
     """Each node has the memories of its own configuration, by their own numbers."""
     with open_relay() as (ring, simulation):
-        spaces = [[space for space in config.memories if space.name != "trace"] for config in RELAY]
+        spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
         assert simulation.far_widths == tuple(config.lanes if config.far_words else 0 for config in RELAY)
         for rank, device in enumerate(ring.devices):
@@ -138,7 +139,7 @@ def test_built_by_configurations():
         with pytest.raises(ConfigurationError, match=f"^one: configuration hash must be 0x{SERVER.hash:08x}, that "):
             Ring(devices).connect()
     with pytest.raises(ValueError, match=r"^Ring must have between 1 and 2 nodes, not 3$"):
-        open_ring([WORKER, dataclasses.replace(SERVER, nodes_max=2), WORKER])
+        open_ring([WORKER, SERVER.replace(topology={"max_nodes": 2}), WORKER])
 
 
 def test_rule_that_some_nodes_lack():
@@ -159,7 +160,7 @@ def ring_of(*configs):
 
 
 def test_room_is_that_of_the_smallest():
-    other = dataclasses.replace(WORKER, lanes=8, gradient_words=2048, state_planes=2)
+    other = WORKER.replace(lanes=8, memories={"gradient": 2048, "planes": 2})
     ring = ring_of(WORKER, other, WORKER)
     assert [ring.memory.allocator.room(space) for space in ("gradients", "weights")] == [2048, 8320]
     with pytest.raises(ValueError, match=r"^Vector must have at most the 2,048 elements of a node's memories, not "
@@ -177,30 +178,29 @@ def test_room_is_that_of_the_smallest():
 
 
 #: Of a node that differs from the default in one parameter that all nodes of a ring must have alike.
-OTHERS = {"segment": {"segment": 128}, "weight_codec": {"weight_codec": "mx9"},
-          "gradient_codec": {"gradient_codec": "raw"}, "masters": {"masters": True},
-          "ingress_segments": {"ingress_segments": 2}, "replay": {"replay": True}, "queues": {"queues": 2},
-          "one_owner": {"one_owner": True}, "interleaved": {"interleaved": True}}
+OTHERS = {"segment": {"segment": 128}, "weights": {"weights": Weights(codec="mx9")},
+          "gradients": {"gradients": "raw"}, "link": {"link": Replay()}, "queues": {"programs": Programs()},
+          "role.root_reduce": {"role": RootReduce()}, "role.interleaved": {"role": Peer(interleaved=True)}}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_must_be_alike(name):
     other = NodeConfig(**OTHERS[name])
-    values = f"{getattr(NodeConfig(), name)!r} and {getattr(other, name)!r}"
-    with pytest.raises(ValueError, match=f"^Nodes of a ring must have the same {name}, not {values}$"):
+    values = " and ".join(repr(operator.attrgetter(name)(config)) for config in (NodeConfig(), other))
+    with pytest.raises(ValueError, match=f"^Nodes of a ring must have the same {re.escape(name)}, not "
+                                         f"{re.escape(values)}$"):
         ring_of(NodeConfig(), NodeConfig(), other)
 
 
-def test_elements_rounds_and_slots_must_be_alike():
-    assert set(ALIKE) == {*OTHERS, "element", "rounds", "slots", "jobs", "messages"}
+def test_elements_quorum_and_links_must_be_alike():
+    assert set(ALIKE) == {*OTHERS, "element", "has_quorum"}
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same element, not 'fp32' and 'int16'$"):
         ring_of(NodeConfig(), BOARDS["icebreaker"].node)
-    rounds = NodeConfig(queues=2, replay=True, stand_in=True, rounds=True)
-    with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same rounds, not True and False$"):
-        ring_of(rounds, dataclasses.replace(rounds, rounds=False))
-    slots = NodeConfig(queues=2, replay=True, slots=True)
-    for other in ({"slots": False}, {"jobs": 2}, {"messages": True}):
-        (name, value), = other.items()
-        with pytest.raises(ValueError, match=f"^Nodes of a ring must have the same {name}, not "
-                                             f"{getattr(slots, name)!r} and {value!r}$"):
-            ring_of(slots, dataclasses.replace(slots, **other))
+    quorum = NodeConfig(link=Replay(), programs=Programs(), stub=ComputeStub(quorum=True))
+    with pytest.raises(ValueError, match=r"^Nodes of a ring must have the same has_quorum, not True and False$"):
+        ring_of(quorum, quorum.replace(stub=ComputeStub()))
+    slots = NodeConfig(link=Slots(), programs=Programs())
+    for other in (Replay(), JobSlots(), Slots(messages=True), Slots(ingress=3)):
+        with pytest.raises(ValueError, match=f"^Nodes of a ring must have the same link, not "
+                                             f"{re.escape(f'{Slots()} and {other}')}$"):
+            ring_of(slots, slots.replace(link=other))

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Peer, RootReduce, Weights
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
 from host.driver.diagnosis import RingError
@@ -18,7 +18,7 @@ from sim.golden import ring as golden
 from tests.host.rings import CONFIGS, Reference, open_nodes, random
 
 CONFIG = CONFIGS["engines"]
-SEGMENT, STATE = CONFIG.segment, CONFIG.state_words
+SEGMENT, STATE = CONFIG.segment, CONFIG.memories.state
 PLAIN = Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
 
 
@@ -31,15 +31,11 @@ def slow_links(simulation, generator):
 
 
 def test_configuration():
-    assert NodeConfig().hash == NodeConfig(one_owner=False).hash != NodeConfig(one_owner=True).hash
-    with pytest.raises(ValueError, match=r"^one_owner must be True or False, not 1$"):
-        NodeConfig(one_owner=1)
-    for options, found in (({"weight_codec": "mx9"}, "'mx9', 'zero_value' and 'node'"),
-                           ({"gradient_codec": "raw"}, "'raw', 'raw' and 'node'"),
-                           ({"role": "worker"}, "'raw', 'zero_value' and 'worker'")):
-        with pytest.raises(ValueError, match="^Node with one_owner must have weights as raw, gradients as "
-                                             f"zero_value, and role node, not {found}$"):
-            NodeConfig(one_owner=True, **options)
+    assert NodeConfig().hash == NodeConfig(role=Peer()).hash != NodeConfig(role=RootReduce()).hash
+    with pytest.raises(ValueError, match=r"^role RootReduce needs weights\.codec raw, since "):
+        NodeConfig(role=RootReduce(), weights=Weights(codec="mx9"))
+    with pytest.raises(ValueError, match=r"^roles RootReduce and Worker need gradients zero_value, since "):
+        NodeConfig(role=RootReduce(), gradients="raw")
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
@@ -170,7 +166,7 @@ def test_refused():
                                              r"600$"):
             ring.collectives.fused_update(vector, owner=0)
     with open_nodes(2, config=CONFIGS["default"], host_port=False) as (ring, _):
-        with pytest.raises(ValueError, match=r"^Nodes must have option one_owner, for one of them to own all "
+        with pytest.raises(ValueError, match=r"^Nodes must have role RootReduce\(\), for one of them to own all "
                                              r"groups$"):
             ring.collectives.all_reduce(64, owner=1)
         assert choose(ring, 16384, [0.25, 1]).root is None

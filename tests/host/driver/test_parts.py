@@ -27,7 +27,7 @@ def cut(generator, length, most=4):
 
 
 def settings(config, *, packed_state=False):
-    rule = Rule.MOMENTUM if config.state_planes else Rule.SGD
+    rule = Rule.MOMENTUM if config.memories.planes else Rule.SGD
     return Settings(rule=rule, packed_state=packed_state, **SCALARS)
 
 
@@ -43,11 +43,11 @@ def found(ring, where, *, packed_state):
     """All that a fused update changes."""
     config = ring.devices[0].config
     memories = [ring.memory.read_weights(where)]
-    if config.has_master:
+    if config.weights.has_master:
         memories.append(ring.memory.read_master(where))
     if config.has_residual:
         memories.append(ring.memory.read_residual(where))
-    if config.state_planes:
+    if config.memories.planes:
         memories.append(ring.memory.read_state(where, packed_state=packed_state))
     return [memory.view(np.uint32).tolist() for memory in memories]
 
@@ -67,12 +67,12 @@ def test_updates_of_random_cuts(name, nodes):
     generator = np.random.default_rng(nodes)
     length = 900 if name == "narrow" else 1300
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
-    state = rings.random(generator, length) if config.state_planes else None
+    state = rings.random(generator, length) if config.memories.planes else None
     with rings.open_nodes(nodes, config=config) as (ring, _):
         ring.memory.allocate(Allocation(length=20))
-        where = ring.memory.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
+        where = ring.memory.allocate(Allocation(length=length, planes=min(config.memories.planes, 1)))
         if ring.formats.has_codebook:
-            ring.memory.write_codebook(codebook(config.weight_codec, weights))
+            ring.memory.write_codebook(codebook(config.weights.codec, weights))
         for packed_state in (False, True) if name == "default" else (False,):
             reset(ring, weights, state, where, packed_state=packed_state)
             ring.memory.write_gradients(list(gradients), where)
@@ -126,12 +126,12 @@ def test_update_in_three_commands(name, nodes, length):
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
-    state = rings.random(generator, length) if config.state_planes else None
+    state = rings.random(generator, length) if config.memories.planes else None
     with rings.open_nodes(nodes, config=config) as (ring, _):
-        where = ring.memory.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
+        where = ring.memory.allocate(Allocation(length=length, planes=min(config.memories.planes, 1)))
         if ring.formats.has_codebook:
-            ring.memory.write_codebook(codebook(config.weight_codec, weights))
-        for packed_state in (False, True) if config.state_planes else (False,):
+            ring.memory.write_codebook(codebook(config.weights.codec, weights))
+        for packed_state in (False, True) if config.memories.planes else (False,):
             results = []
             for strict in (False, True):
                 reset(ring, weights, state, where, packed_state=packed_state)

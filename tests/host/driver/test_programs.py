@@ -137,7 +137,7 @@ def test_a_dependency_that_is_missing_is_seen():
 def test_updates_have_the_settings_that_were_latched():
     """A learning rate that is written during a run counts from the next LATCH on, and at once without a run."""
     generator = np.random.default_rng(3)
-    length, space = 64, CONFIG.memories["masters"].number
+    length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
     update = Command(operation=Operation.FUSED_UPDATE, length=length)
     with open_nodes(nodes=1) as (ring, _):
@@ -191,7 +191,7 @@ def test_bad_programs_are_refused():
         with pytest.raises(ProgramRunningError):
             device.run(1, model=3)
         with pytest.raises(ReadOnlyError, match=r"refused with READ_ONLY after 0 words"):
-            device.write_memory(CONFIG.memories["trace"].number, 0, np.zeros(2, np.uint32))
+            device.write_memory(CONFIG.memory_map["trace"].number, 0, np.zeros(2, np.uint32))
         events = pop(device, 4)
         assert [(event.queue, event.status) for event in events] == [
             (1, EventStatus.OK), (1, EventStatus.OK), (0, EventStatus.OK), (0, EventStatus.OK)]

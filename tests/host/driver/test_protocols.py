@@ -36,7 +36,8 @@ LENGTH = 100
 #: Settings that make new weights of the mean of gradients, from weights of zero.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
 #: Half of each memory that tenants need.
-WINDOWS = {name: (0, CONFIG.memories[name].words // 2) for name in ("gradients", "weights", "state_0", "activations")}
+WINDOWS = {name: (0, CONFIG.memory_map[name].words // 2)
+           for name in ("gradients", "weights", "state_0", "activations")}
 
 
 @contextlib.contextmanager

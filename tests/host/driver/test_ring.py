@@ -66,7 +66,7 @@ class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
         """Each block is at its owner, at the start of the plane; planes are independent."""
-        planes = range(ring.devices[0].config.state_planes)
+        planes = range(ring.devices[0].config.memories.planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):
             ring.memory.write_state(states[plane], plane)
@@ -84,7 +84,7 @@ class TestState:
         state = np.random.default_rng(length).integers(0, 1 << 32, length, dtype=np.uint32)
         state[::7] = 0x7fff_ffff
         state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
-        plane = ring.devices[0].config.state_planes - 1
+        plane = ring.devices[0].config.memories.planes - 1
         ring.memory.write_state(state.view(np.float32), plane, packed_state=True)
         expected = moments.unpack(moments.pack(state), length)
         assert np.array_equal(ring.memory.read_state(length, plane, packed_state=True).view(np.uint32), expected)
@@ -96,7 +96,7 @@ class TestState:
     @pytest.mark.parametrize(("packed_state", "length"), [(False, 64), (True, 128), (True, 70)])
     def test_clear(self, ring, packed_state, length):
         ones = np.ones(length, dtype=np.float32)
-        planes = range(ring.devices[0].config.state_planes)
+        planes = range(ring.devices[0].config.memories.planes)
         for plane in planes:
             ring.memory.write_state(ones, plane, packed_state=packed_state)
         ring.memory.clear_state(length, packed_state=packed_state)
@@ -314,7 +314,7 @@ class TestFailures:
     def test_too_long(self):
         with open_nodes(2) as (ring, _):
             with pytest.raises(RingError, match=r"^all-reduce failed: node 0: .* ended with BAD_LENGTH: "):
-                ring.collectives.all_reduce(CONFIG.gradient_words + 32)
+                ring.collectives.all_reduce(CONFIG.memories.gradient + 32)
             self.check_usable(ring, 2)
 
     def test_recover_while_a_command_runs(self):

@@ -30,7 +30,7 @@ def begun(ring, generator, length):
     weights = rings.random(generator, length)
     ring.memory.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
     ring.collectives.broadcast(length, root=0)
-    found = rings.Reference(ring, weights, planes=CONFIG.state_planes)
+    found = rings.Reference(ring, weights, planes=CONFIG.memories.planes)
     found.compare("broadcast")
     return found
 
@@ -60,16 +60,16 @@ def test_host_port():
         content = simulation.far_memory(0)[0]
         content[:] = expected = generator.integers(0, 1 << 32, content.size, dtype=np.uint32)
         expected = expected.copy()
-        for space, base in ((Space.WEIGHT, 0), (Space.STATE, CONFIG.weight_words),
-                            (Space.STATE + 1, CONFIG.weight_words + CONFIG.state_words)):
-            for address, count in ((0, 1), (5, 30), (CONFIG.state_words - 7, 7)):
+        for space, base in ((Space.WEIGHT, 0), (Space.STATE, CONFIG.memories.weight),
+                            (Space.STATE + 1, CONFIG.memories.weight + CONFIG.memories.state)):
+            for address, count in ((0, 1), (5, 30), (CONFIG.memories.state - 7, 7)):
                 words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
                 device.write_memory(space, address, words)
                 expected[base + address:base + address + count] = words
                 assert (device.read_memory(space, address, count) == words).all()
             assert (device.read_memory(space, 0, 64) == expected[base:base + 64]).all()
         assert (content == expected).all()
-        assert (simulation.memory(0, Space.STATE) == expected[CONFIG.weight_words:][:CONFIG.state_words]).all()
+        assert (simulation.memory(0, Space.STATE) == expected[CONFIG.memories.weight:][:CONFIG.memories.state]).all()
         assert not _status(device) & 3
 
 

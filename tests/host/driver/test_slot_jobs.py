@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import JobSlots, Memories, NodeConfig, Optimizer, Peer, Programs, SingleRing
 from hdl.control.protocol import Operation
 from hdl.ring.control_words import units
 from hdl.ring.slots.job_table import JOBS
@@ -26,9 +26,11 @@ from tests.host import rings
 from tests.host.rings import random
 
 #: Little memories, and room for the packets of a superframe.
-CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=1024, weight_words=1024, state_words=512, state_planes=1,
-                    ingress_segments=15, update_interval=4, multiplier_dsps=1, masking=False, error_feedback=False,
-                    queues=2, program_depth=2, nodes_max=4, replay=True, slots=True, interleaved=True, jobs=JOBS)
+CONFIG = NodeConfig(
+    lanes=1, segment=32, topology=SingleRing(max_nodes=4),
+    memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
+    masking=False, sparsify=False, link=JobSlots(ingress=15), role=Peer(interleaved=True),
+    programs=Programs(depth=2))
 LENGTH = 500
 
 
@@ -92,7 +94,7 @@ def test_training(run, monkeypatch, tmp_path):
                          "--jobs", 2, "--threads", 1, "--output", tmp_path)
     assert (code, err) == (0, "")
     results = [json.loads((tmp_path / f"job-{job}" / "report.json").read_text()) for job in range(JOBS)]
-    assert all(result["bit_exact"] and result["configuration"]["jobs"] == JOBS for result in results)
+    assert all(result["bit_exact"] and result["configuration"]["link"]["kind"] == "job_slots" for result in results)
     assert results[0]["accuracy"] != results[1]["accuracy"]
     assert "job 1, seed 1" in out
 

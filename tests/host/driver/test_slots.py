@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig, Optimizer, Programs, SingleRing, Slots
 from hdl.control.protocol import EventStatus, Operation
 from host.commands import train as train_module
 from host.commands.slot_links import with_links
@@ -20,9 +20,10 @@ from tests.host import rings
 from tests.host.rings import Reference, random
 
 #: Little memories, as little room for packets as there can be, and a rule with state.
-CONFIG = NodeConfig(lanes=2, segment=32, gradient_words=1024, weight_words=1024, state_words=512, state_planes=1,
-                    ingress_segments=2, update_interval=4, multiplier_dsps=1, masking=False, error_feedback=False,
-                    queues=2, program_depth=2, nodes_max=4, replay=True, slots=True)
+CONFIG = NodeConfig(
+    lanes=2, segment=32, topology=SingleRing(max_nodes=4),
+    memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
+    masking=False, sparsify=False, link=Slots(ingress=2), programs=Programs(depth=2))
 SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.5, first_decay=0.9)
 
 
@@ -202,7 +203,7 @@ def test_training(run, monkeypatch, tmp_path):
     result = json.loads((tmp_path / "report.json").read_text())
     assert result["links"] == "slots"
     assert result["bit_exact"]
-    assert result["configuration"]["slots"]
+    assert result["configuration"]["link"]["kind"] == "slots"
     assert "slots" in out
 
 

@@ -194,15 +194,15 @@ class TestMasters:
             assert (ring.memory.read_master(length) == master).all()
             for rank, device in enumerate(ring.devices):
                 owned = block_indices(length, 2)[(rank + 1) % 2]
-                found = device.read_memory(Space.STATE + CONFIG.state_planes, 0, len(owned))
+                found = device.read_memory(Space.STATE + CONFIG.memories.planes, 0, len(owned))
                 assert (found.view(np.float32) == master[owned]).all()
 
     def test_end_of_the_memory(self):
         with open_nodes(1) as (ring, _):
-            device, space = ring.devices[0], Space.STATE + CONFIG.state_planes
-            device.write_memory(space, CONFIG.state_words - 2, np.array([1, 2], np.uint32))
-            assert device.read_memory(space, CONFIG.state_words - 2, 2).tolist() == [1, 2]
-            for outside, address in ((space, CONFIG.state_words - 1), (len(CONFIG.memories.words), 0)):
+            device, space = ring.devices[0], Space.STATE + CONFIG.memories.planes
+            device.write_memory(space, CONFIG.memories.state - 2, np.array([1, 2], np.uint32))
+            assert device.read_memory(space, CONFIG.memories.state - 2, 2).tolist() == [1, 2]
+            for outside, address in ((space, CONFIG.memories.state - 1), (len(CONFIG.memory_map.words), 0)):
                 with pytest.raises(BadAddressError):
                     device.read_memory(outside, address, 2)
 
@@ -234,7 +234,7 @@ class TestMasters:
         weights, gradients = random(generator, length), random(generator, (2, length))
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, weights)
-            space = Space.STATE + CONFIG.state_planes
+            space = Space.STATE + CONFIG.memories.planes
             blocks = block_indices(length, 2)
             for rank, device in enumerate(ring.devices):
                 device.write_memory(space, base, weights[blocks[1 - rank]])

@@ -117,16 +117,16 @@ def test_refused():
         check_delay(FAST, far)
     for name, options, case, message in (
             ("one queue", {"queues": 1, "throttles": False}, CASES[0], "must have two queues to run programs, not 1"),
-            ("no engine", {"compute": 0}, CASES[0], "must have a compute engine to run K = 256, serial"),
-            ("no stand-in", {"stand_in": False}, Case(length=256, overlapped=False, macs=8),
+            ("no engine", {"compute": None}, CASES[0], "must have a compute engine to run K = 256, serial"),
+            ("no stand-in", {"stub": None}, Case(length=256, overlapped=False, macs=8),
              "must have the stand-in"),
-            ("little", {"weight_words": 128}, CASES[0], "must have room for 256 gradients and 256 weights"),
-            ("stateless", {"state_words": 128}, CASES[0], "must have room for 160 elements of state"),
-            ("short", {"activation_words": 64}, CASES[0], "cannot run K = 256, serial: ")):
-        target = Machine(name=name, node=dataclasses.replace(NODE, **options))
+            ("little", {"memories": {"weight": 128}}, CASES[0], "must have room for 256 gradients and 256 weights"),
+            ("stateless", {"memories": {"state": 128}}, CASES[0], "must have room for 160 elements of state"),
+            ("short", {"compute": {"activations": 64}}, CASES[0], "cannot run K = 256, serial: ")):
+        target = Machine(name=name, node=NODE.replace(**options))
         with pytest.raises(ValueError, match=rf"{name}.* {message}|^{name} {message}"):
             rates_of(FAST, target, [case])
-    plain = Machine(name="plain", node=dataclasses.replace(NODE, throttles=False))
+    plain = Machine(name="plain", node=NODE.replace(features=()))
     with pytest.raises(ValueError, match=r"^Nodes of plain must have throttles to estimate$"):
         Bench(running.Opened(plain, None))
     with pytest.raises(ValueError, match=r"^Cycles of a word must be an integer of at least 2, not 1$"):

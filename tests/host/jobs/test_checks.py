@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Int16Config, Memories, NodeConfig, SingleRing, Weights
 from host.jobs import simulate as module
 from host.jobs.checks import check_job, groups_of
 from host.jobs.simulate import LARGEST, node_for, simulate
@@ -19,10 +19,10 @@ CASES = {
                "Optimizers of a job must have the same number of state planes, not 0, 2: take a job for each"),
     "codebook": ({"weights": "centroid16"}, "Weight codec of a job must be one without a codebook, not centroid16"),
     "codec": ({"gradients": "mx10"}, "Gradients must be None or one of "),
-    "integers": ({"node": NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0), "nodes": 1},
+    "integers": ({"node": Int16Config(), "nodes": 1},
                  "Nodes of a job must have elements of fp32, not of int16"),
     "density": ({"density": 1.5}, "Density must be None or a finite number above 0 and at most 1, not 1.5"),
-    "feedback": ({"density": 0.5, "node": NodeConfig(error_feedback=False)},
+    "feedback": ({"density": 0.5, "node": NodeConfig(sparsify=False)},
                  "Nodes must have error feedback for a density, to keep the elements that they do not send"),
     "part": ({"part": 100}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 100"),
     "long part": ({"part": 16416}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 16416"),
@@ -48,17 +48,17 @@ def test_groups():
 @pytest.mark.parametrize(("length", "options", "expected"), [
     (10_000, {}, {}),
     (10_000, {"optimizer": Adam()}, {}),
-    (10_000, {"optimizer": SGD(0.1)}, {"state_planes": 0}),
-    (10_000, {"optimizer": SGD(0.1, momentum=0.9), "density": 0.1}, {"state_planes": 1, "weight_words": 32_768}),
-    (101_770, {"optimizer": Adam()}, {"gradient_words": LARGEST, "weight_words": LARGEST, "state_words": 32_768}),
-    (10 ** 7, {}, {"gradient_words": LARGEST, "weight_words": LARGEST}),
-    (100, {"gradients": "mx9", "weights": "bf16"}, {"gradient_codec": "mx9", "weight_codec": "bf16"}),
+    (10_000, {"optimizer": SGD(0.1)}, {"memories": Memories(planes=0)}),
+    (10_000, {"optimizer": SGD(0.1, momentum=0.9), "density": 0.1}, {"memories": Memories(weight=32_768, planes=1)}),
+    (101_770, {"optimizer": Adam()}, {"memories": Memories(gradient=LARGEST, weight=LARGEST, state=32_768)}),
+    (10 ** 7, {}, {"memories": Memories(gradient=LARGEST, weight=LARGEST)}),
+    (100, {"gradients": "mx9", "weights": "bf16"}, {"gradients": "mx9", "weights": Weights(codec="bf16")}),
 ])
 def test_nodes(length, options, expected):
-    expected = {"gradient_codec": "zero_value" if "density" in options else "raw", **expected}
+    expected = {"gradients": "zero_value" if "density" in options else "raw", **expected}
     assert node_for(length, nodes=4, **options) == NodeConfig(**expected)
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(1, 16), (16, 16), (17, 255), (255, 255)])
 def test_nodes_of_large_rings(nodes, most):
-    assert node_for(100, nodes=nodes) == NodeConfig(gradient_codec="raw", nodes_max=most)
+    assert node_for(100, nodes=nodes) == NodeConfig(topology=SingleRing(max_nodes=most), gradients="raw")

@@ -42,10 +42,10 @@ def test_pairs(name, run, tmp_path, monkeypatch):
 
 def test_default(run, tmp_path):
     """Gradients are raw, or without zeros where a density makes zeros; a codec that is named stays."""
-    assert node_for(100, nodes=4).gradient_codec == RAW
-    assert node_for(100, nodes=4, density=0.5).gradient_codec == ZERO_VALUE
+    assert node_for(100, nodes=4).gradients == RAW
+    assert node_for(100, nodes=4, density=0.5).gradients == ZERO_VALUE
     for name in GRADIENT_CODECS:
-        assert node_for(100, nodes=4, gradients=name).gradient_codec == name
+        assert node_for(100, nodes=4, gradients=name).gradients == name
     with pytest.raises(ValueError, match=r"^Codecs must be left out with a node, which has its own"), \
             simulate(length=100, node=node_for(100, nodes=4), gradients=RAW):
         pass

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Memories, NodeConfig
 from host.driver.memory import Allocation
 from host.jobs.slots import largest_part, parts_of
 
@@ -13,7 +13,7 @@ from host.jobs.slots import largest_part, parts_of
     (0, False, False), (1, False, True), (2, True, False)])
 def test_largest(nodes, planes, packed_state, errors):
     """There is room for the longest part, and none for 32 elements more."""
-    config = NodeConfig(gradient_words=1024, weight_words=960, state_words=192)
+    config = NodeConfig(memories=Memories(gradient=1024, weight=960, state=192))
     shape = {"planes": planes, "packed_state": packed_state, "errors": errors}
     found = largest_part(config, nodes=nodes, **shape)
     assert found % 32 == 0
@@ -24,7 +24,7 @@ def test_largest(nodes, planes, packed_state, errors):
 
 def test_no_room():
     with pytest.raises(ValueError, match=r"^Optimizer must need at most the 1 state planes of a node, not 2$"):
-        largest_part(NodeConfig(state_planes=1), nodes=2, planes=2, packed_state=False, errors=False)
+        largest_part(NodeConfig(memories=Memories(planes=1)), nodes=2, planes=2, packed_state=False, errors=False)
 
 
 def test_parts():

@@ -42,7 +42,7 @@ def test_a_whole_node():
             2, config=CONFIGS["default"], latency=40) as (target, there):
         for device in source.devices:
             for space, ((base, count),) in live.items():
-                device.write_memory(CONFIGS["default"].memories[space].number, base,
+                device.write_memory(CONFIGS["default"].memory_map[space].number, base,
                                     generator.integers(0, 1 << 32, count, dtype=np.uint32))
         source.collectives.quiesce()
         times = [here.cycle]

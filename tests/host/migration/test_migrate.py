@@ -73,8 +73,9 @@ def test_to_nodes_of_another_kind(tmp_path):
         migrate(here, there, ledger)
         here.open().collectives.broadcast(32, root=0)
         with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have a WEIGHT_VERSION that can be written, "
-                                                r"as nodes with restorable have, or one that is as far from that of "
-                                                r"the checkpoint as on other nodes, and at most 65,536 below it$"):
+                                                r"as nodes with SettableVersion have, or one that is as far from "
+                                                r"that of the checkpoint as on other nodes, and at most 65,536 "
+                                                r"below it$"):
             migrate(there, here, ledger)
         assert (here.running, there.running, ledger.read().owner) == (False, True, "server")
         assert list(result(there)[:3]) == list(expected[:3])

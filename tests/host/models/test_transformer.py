@@ -126,7 +126,7 @@ class TestPadding:
 
 class TestModel:
     def test_fits_into_a_node(self):
-        assert Transformer(TransformerConfig()).size <= NodeConfig().weight_words
+        assert Transformer(TransformerConfig()).size <= NodeConfig().memories.weight
 
     def test_size(self):
         embedding = 7 * 6 + 5 * 6

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Weights
 from host.predict import units, validation, walk
 from host.predict.costs import Costs, CountedCosts, Format, Zeros
 from host.predict.points import load
@@ -86,7 +86,7 @@ def test_zeros_of_short_blocks():
                                   Format(gradients="mx9", weights="mx9")])
 @pytest.mark.parametrize("nodes", [2, 3, 5])
 def test_a_skipped_period_changes_nothing(form, nodes, monkeypatch):
-    timing = timing_of(NodeConfig(gradient_codec=form.gradients, weight_codec=form.weights))
+    timing = timing_of(NodeConfig(weights=Weights(codec=form.weights), gradients=form.gradients))
 
     def all_kinds():
         return [walk.walk(kind, form, timing, length=nodes * 256 * 90 + 77, nodes=nodes, latency=latency)
@@ -158,7 +158,7 @@ def test_table_of_the_default_node(kind):
 @pytest.mark.parametrize(("name", "nodes", "latency"), [("default", 3, 1), ("default", 4, 90), ("mx9", 2, 16)])
 def test_simulated_ring(name, nodes, latency):
     config = CONFIGS[name]
-    form = Format(gradients=config.gradient_codec, weights=config.weight_codec)
+    form = Format(gradients=config.gradients, weights=config.weights.codec)
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=config, latency=latency, host_port=False) as (ring, _):
         for length in (60, 2000):
@@ -201,7 +201,8 @@ def test_refused_formats(options, message):
 
 @pytest.mark.parametrize(("config", "message"), [
     (CONFIGS["int16"], "Node must have collectives to be predicted, not be reduced"),
-    (NodeConfig(weight_codec="table32"), "Codec of weights must have no codebook to be predicted, not be table32"),
+    (NodeConfig(
+        weights=Weights(codec="table32")), "Codec of weights must have no codebook to be predicted, not be table32"),
 ])
 def test_refused_nodes(config, message):
     with pytest.raises(ValueError, match=message):

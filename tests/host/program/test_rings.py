@@ -98,7 +98,7 @@ def test_sent_command_by_command(name, nodes, kinds):
     words they depend on when a command begins, since credits come in messages of 30 cycles, of which the last counts
     when it is whole."""
     config = rings.CONFIGS[name]
-    slack = 60 if config.replay else 0
+    slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
         if config.queues > 1:
             ring.programs.run = lambda **options: ring.programs.send()

@@ -40,7 +40,7 @@ class Model:
     def __init__(self, closing, *, learning_rate=0.125):
         self.settings = Settings(rule=0, gradient_scale=123.0, learning_rate=learning_rate)
         self.rounds = RecordedRounds(nodes=NODES, length=LENGTH, weights=closing.weights)
-        self.codec = WEIGHT_CODECS[CONFIG.weight_codec]
+        self.codec = WEIGHT_CODECS[CONFIG.weights.codec]
         self.master = golden_ring.bits(np.zeros(LENGTH, np.float32))
         self.closed = []
         self.seen = []

@@ -56,8 +56,8 @@ class Steps:
         self.tags = {task.name: task.place for task in self.program.tasks}
         self.golden = Nodes(
             ring.nodes, gradient_words=2 * LENGTH, weights=golden_ring.bits(weights), planes=1,
-            segment=CONFIG.segment, weight_codec=WEIGHT_CODECS[CONFIG.weight_codec],
-            gradient_codec=GRADIENT_CODECS[CONFIG.gradient_codec])
+            segment=CONFIG.segment, weight_codec=WEIGHT_CODECS[CONFIG.weights.codec],
+            gradient_codec=GRADIENT_CODECS[CONFIG.gradients])
         self.golden.weights, self.golden.weight_stride = np.tile(self.golden.weights, 2), LENGTH
         ring.collectives.distribute(weights)
         ring.memory.clear_state(LENGTH)
@@ -180,21 +180,21 @@ class Engines:
     def __init__(self, ring, behind, weights):
         config, self.ring = self.CONFIG, ring
         self.lists = compile_lists(
-            self.LAYERS, array=Array(rows=config.compute, lanes=config.lanes, operands=config.operands),
-            examples=self.EXAMPLES, words=config.activation_words,
+            self.LAYERS, array=Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands),
+            examples=self.EXAMPLES, words=config.compute.activations,
             copies=Copies(layers=behind, distance=self.DISTANCE))
         self.program = build(
             Schedule(Kind.STALE, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
             commands=self.lists.commands, lengths=[self.EXAMPLES] * self.NODES, distance=self.DISTANCE,
-            depth=config.program_depth)
+            depth=config.programs.depth)
         self.computer = Computer(ring, self.lists, self.LENGTH)
-        centroids = codebook(config.weight_codec, weights)
+        centroids = codebook(config.weights.codec, weights)
         self.golden = golden = Nodes(
             self.NODES, gradient_words=self.LENGTH, weights=golden_ring.bits(weights), planes=1,
-            weight_codec=WEIGHT_CODECS[config.weight_codec].bind(centroids),
-            gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
-            engine=Engine(rows=config.compute, lanes=config.lanes, operands=config.operands),
-            activation_words=config.activation_words)
+            weight_codec=WEIGHT_CODECS[config.weights.codec].bind(centroids),
+            gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,
+            engine=Engine(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands),
+            activation_words=config.compute.activations)
         between = np.zeros((self.NODES, self.DISTANCE - self.LENGTH), np.uint32)
         golden.weights = np.hstack([golden.weights, between, golden.weights])
         golden.weight_stride = self.DISTANCE

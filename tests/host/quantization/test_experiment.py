@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hdl.config import Quantization
 from host import cli
 from host.commands import quantize as command
 from host.quantization import candidates as candidates_module
@@ -237,7 +238,7 @@ class TestCommand:
         assert result["accuracy_float"] > 0.96
         # 74 outputs of four beats, 16 products in each, and what it takes to begin.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
-        assert result["configuration"]["quantization"] is True
+        assert result["configuration"]["features"] == [{"kind": "quantization"}]
         assert set(result["stage_seconds"]) >= {"quantize"}
         assert (tmp_path / "new" / "report.png").stat().st_size > 10_000
         model = files.load(tmp_path / "new" / "model.npz")
@@ -247,7 +248,7 @@ class TestCommand:
     def test_trains_where_there_are_no_weights(self, run, few, monkeypatch, tmp_path):
         @contextlib.contextmanager
         def session(config, **options):
-            assert config.quantization
+            assert config.has(Quantization)
             yield SimpleNamespace(ring=GoldenRing(), build_seconds={})
 
         def train(ring, task, config, *, on_step):

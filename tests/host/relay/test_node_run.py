@@ -92,7 +92,7 @@ def test_parts_of_a_layer_and_words(data):
         assert [unit.words for unit in run.server.units] == [65 * 48, 65 * 48, 970]
         plan = run.reports[-1].structure.plan
         program = relay_program(compile_relay(plan, array=Array(rows=4, lanes=4)), lengths=[[MICROBATCH] * 2] * 2,
-                                depth=WORKER.program_depth)
+                                depth=WORKER.programs.depth)
         planned = sum(task.fields["length"] for task in program.tasks if task.operation.startswith("MOVE"))
         given = 2 * (plan.far("x", 0, 1).length + plan.far("labels", 0).length + plan.far("loss", 0).length)
         assert moved[:2] == [planned + given] * 2
@@ -131,7 +131,7 @@ def test_formats_and_counts(data):
         assert run.reports[-1].structure.formats == ("mx9", "mx4", "mx6", "mx4")
         assert run.same
         assert run.compare()
-        table = ring.devices[-1].config.memories["counts"]
+        table = ring.devices[-1].config.memory_map["counts"]
         found = ring.devices[-1].read_memory(table.number, 0, 16).view(np.uint32).reshape(4, 4).tolist()
         for layer, row in enumerate(found, start=1):
             fetched, pushed = run.reports[-1].fetched[layer], run.reports[-1].pushed[layer]
@@ -177,7 +177,7 @@ def test_fetch(seed):
     generator = np.random.default_rng(seed)
     with open_relay(host_port=False) as (ring, simulation):
         *workers, server = ring.devices
-        number = server.config.memories["counts"].number
+        number = server.config.memory_map["counts"].number
         table = np.zeros((64, 4), np.uint32)
         server.write_memory(number, 0, table.ravel())
         for step in range(4):
@@ -225,7 +225,7 @@ def test_fetch_refused():
             event = device.pop_event(1000)
             assert (event.status, event.detail) == (EventStatus.BAD_FORMAT, format)
         server = ring.devices[-1]
-        server.write_memory(server.config.memories["counts"].number, 0, np.full(8, 7, np.uint32))
+        server.write_memory(server.config.memory_map["counts"].number, 0, np.full(8, 7, np.uint32))
         server.write_memory(1, 0, np.zeros(4000, np.uint32))
         simulation.run(2000)
         events = fetches(ring, formats=(2, 3, 3), length=4000, entry=1)
@@ -234,18 +234,19 @@ def test_fetch_refused():
         assert events[0].low >> 4 & 0xFF == WEIGHT_CODECS["mx6"].code
         assert all(event.status != EventStatus.OK for event in events)
         zeros, saturations, *others = server.read_memory(
-            server.config.memories["counts"].number, 4, 4).view(np.uint32).tolist()
+            server.config.memory_map["counts"].number, 4, 4).view(np.uint32).tolist()
         assert zeros < 4000
         assert (saturations, others) == (0, [7, 7])
 
 
 def test_nodes_without_formats():
     """Formats that nodes lack are refused before anything runs; so are more units than entries."""
-    worker, server = (dataclasses.replace(config, fetch_formats=False) for config in (WORKER, SERVER))
+    worker, server = (config.replace(role={"broadcast_formats": False}) for config in (WORKER, SERVER))
     digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
                      np.zeros(1, np.int64), 10)
     ring = Ring([Device(None, config) for config in (worker, server)])
-    with pytest.raises(ValueError, match=r"^Format of layers on nodes without fetch_formats must be raw, not mx9$"):
+    with pytest.raises(ValueError, match=r"^Format of layers on nodes without broadcast_formats must be raw, "
+                                         r"not mx9$"):
         NodeRun(ring, digits, formatted(("mx9", "raw")), optimizer=SGD(0.01)).step()
     ring = Ring([Device(None, config) for config in (WORKER, SERVER)])
     many = Structure((64, *(4,) * 64, 10), ("raw",) * 65, 1, 0.1, MICROBATCH, dataclasses.replace(

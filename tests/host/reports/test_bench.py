@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Optimizer
 from hdl.quantization.engine import infer_cycles
 from host.driver.device import Device
 from host.driver.ring import Ring
@@ -85,7 +85,7 @@ class TestRing:
     @pytest.mark.parametrize(("interval", "lanes", "bound"), [(1, 1, 704), (2, 1, 1408), (4, 8, 352), (1, 8, 330)])
     def test_bound_of_an_update(self, interval, lanes, bound):
         """The optimizer's rate counts where it takes longer than links: 44 groups are 22 to a node."""
-        config = NodeConfig(lanes=8, update_interval=interval, update_lanes=lanes)
+        config = NodeConfig(lanes=8, optimizer=Optimizer(lanes=lanes, interval=interval))
         ring = Ring([Device(None, config)] * 2)
         assert bench.update_bound(ring, SimpleNamespace(bound=330), 1380) == bound
 

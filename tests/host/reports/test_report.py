@@ -18,11 +18,14 @@ FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles",
           "bound_cycles", "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second",
           "stage_seconds", "cycles_simulated", "host_port"}
 
+#: Configuration of nodes whose links repeat words.
+REPLAY = {"kind": "node", "lanes": 4, "link": {"kind": "replay"}}
+
 
 def simulation(**changes):
     return report.Simulation(**{
         "transport": "verilated", "threads": 2, "arithmetic": "gateware", "link_latency": 16,
-        "configuration": {"lanes": 4},
+        "configuration": {"kind": "node", "lanes": 4},
         "configuration_hash": 0x1234, "host_port": False, "elapsed": Elapsed(400_000, 600_000, 500_000),
         "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0}, "simulation_seconds": 4.0,
         **changes})
@@ -83,7 +86,7 @@ def build_faulty(**changes):
     faulty.steps = [dataclasses.replace(step, faults_injected=3, checks_failed=2, link_restarts=2, words_repeated=150)
                     if step.number % 2 else step for step in faulty.steps]
     return report.build_report(TrainingConfig(), faulty, simulation(
-        configuration={"lanes": 4, "replay": True}, faults=RandomFaults(rate=1e-4, seed=5)))
+        configuration=REPLAY, faults=RandomFaults(rate=1e-4, seed=5)))
 
 
 def change(step, requests, nodes, left=(), joined=(), shape="flat"):
@@ -104,7 +107,7 @@ def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
     course = Course(2, 2, [Request.parse("card1@2"), Request.parse("node1@2"), Request.parse("card1@3", enable=True),
                            Request.parse("node1@5", enable=True)])
     return report.build_report(config, found, simulation(
-        configuration={"lanes": 4, "replay": True}, faults=RandomFaults(rate=1e-4, seed=5), course=course))
+        configuration=REPLAY, faults=RandomFaults(rate=1e-4, seed=5), course=course))
 
 
 class TestBuild:
@@ -294,7 +297,7 @@ class TestTable:
             coded.steps[number] = dataclasses.replace(
                 step, weight_elements=3000, weight_words=1000, codebook_words=0 if number % 3 else 256)
         setup = simulation()
-        setup.configuration["weight_codec"] = "table32"
+        setup.configuration["weights"] = {"codec": "table32"}
         result = report.build_report(TrainingConfig(), coded, setup)
         assert (result["codebooks"], result["codebook_words"]) == (2, 512)
         assert (result["weight_elements"], result["weight_words"]) == (18000, 6000)

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config.forms import from_dict
 from host.sweep import cluster, execution, results
 from host.sweep.jobs import Job, JobKind, SweepError
 from tests.host.rings import CONFIGS, library
@@ -69,7 +69,7 @@ def test_a_worker_is_killed(started, tmp_path):
     """All rows are there, with the bits of a sweep by processes of one machine, and no result was made twice."""
     address, workers = started
     config = {"masking": True}
-    assert NodeConfig(**config) == CONFIGS["default"]
+    assert from_dict(config) == CONFIGS["default"]
     library(CONFIGS["default"])
     build = Job(kind=JobKind.BUILD, name="build", parameters={"configuration": config})
     runs = [run_of(nodes, seed, config) for nodes, seed in ((2, 0), (2, 1), (3, 0), (4, 0))]

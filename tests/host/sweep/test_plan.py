@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Sweeps: their configuration, their jobs, and the rows that their results become."""
 
-import dataclasses
 import io
 import json
 
@@ -10,7 +9,7 @@ from rich.console import Console
 
 from boards.units import UNITS
 from hdl.compression.registry import RAW, WEIGHT_CODECS
-from hdl.config import NodeConfig
+from hdl.config.forms import as_dict, from_dict
 from host.sweep import jobs as sweep_jobs
 from host.sweep import plan as sweep
 from host.sweep.jobs import JobKind
@@ -87,9 +86,9 @@ class TestPlan:
             assert plan.jobs.index(jobs[build]) < plan.jobs.index(run)
             assert run.parameters["nodes"] == point.nodes
             configuration = run.parameters["configuration"]
-            assert configuration["weight_codec"] == point.formats.weights
+            assert configuration["weights"]["codec"] == point.formats.weights
             assert configuration["masking"] is (point.workload is TEXT)
-            assert configuration["state_planes"] == (2 if point.workload is TEXT else 1)
+            assert configuration["memories"]["planes"] == (2 if point.workload is TEXT else 1)
             if point.formats == Formats("mx6", "zero_value"):
                 assert jobs[point.weights].parameters == {"unit": "compression.weight_codec.mx6", "seeds": 1}
             if point.formats.gradients == "zero_value":
@@ -111,8 +110,7 @@ class TestPlan:
 
     def test_every_node_can_be_configured(self):
         for job in sweep.plan(SweepConfig(full=True, synth=False)).jobs:
-            config = NodeConfig(**job.parameters["configuration"])
-            assert dataclasses.asdict(config) == job.parameters["configuration"]
+            assert as_dict(from_dict(job.parameters["configuration"])) == job.parameters["configuration"]
 
     def test_every_codec_of_weights_has_a_unit(self):
         for name in WEIGHT_CODECS:

@@ -9,7 +9,7 @@ from rich.console import Console
 from boards.units import UNITS
 from hdl.compute import operands
 from hdl.compute.operands import OPERANDS
-from hdl.config import NodeConfig
+from hdl.config.forms import from_dict
 from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.models.digits import digits
@@ -68,27 +68,28 @@ class TestPlan:
         for row in found.products:
             run = jobs[row.run]
             build, = run.needs
-            node = NodeConfig(**run.parameters["configuration"])
+            node = from_dict(run.parameters["configuration"])
             assert jobs[build].parameters == {"configuration": run.parameters["configuration"]}
-            assert (node.operands, node.compute * node.lanes, run.parameters["nodes"]) == (row.format, 16, row.nodes)
+            assert (node.compute.operands, node.compute.rows * node.lanes) == (row.format, 16)
+            assert run.parameters["nodes"] == row.nodes
             training = TrainingConfig(epochs=run.parameters["epochs"], **run.parameters["training"])
             assert (training.epochs, training.compute, training.compute_format, training.macs) == (
                 3, "node", row.format, 16)
             seeds = {} if row.format == "fp32" else {"seeds": 1}
             assert jobs[row.array].parameters == {"unit": f"compute.operands_{row.format}", **seeds}
-        assert len({job.parameters["configuration"]["operands"] for job in found.jobs
+        assert len({job.parameters["configuration"]["compute"]["operands"] for job in found.jobs
                     if job.name.startswith("build-products")}) == len(OPERANDS)
 
     def test_nodes_have_room(self):
         """Layers, lists and the largest share, of two nodes, fit into the activation memory, however products are
         cut."""
         job = plan(nodes=(2,), compute_formats=("mx9",)).jobs[-2]
-        node, training = NodeConfig(**job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
+        node, training = from_dict(job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
         task = Classifier(digits(), training.hidden, align=training.align)
-        array = Array(rows=node.compute, lanes=node.lanes, operands=node.operands)
+        array = Array(rows=node.compute.rows, lanes=node.lanes, operands=node.compute.operands)
         factors = {"tile": 2, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
         compile_lists(layers_of(task.widths), array=array, examples=-(-training.largest(task.examples) // 2),
-                      words=node.activation_words, factors=lambda *sizes, **options: factors)
+                      words=node.compute.activations, factors=lambda *sizes, **options: factors)
         training.allocation(task.parameters.size).check(node, nodes=2)
 
     def test_others_are_as_without(self):

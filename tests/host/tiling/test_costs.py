@@ -1,6 +1,5 @@
 """Costs of plans: cycles that a node counts against the model, and results that no plan changes."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from sim.golden import operands
 from tests.host.rings import CONFIGS, open_nodes
 
 CONFIG = CONFIGS["centroid"]
-ARRAY = Array(rows=CONFIG.compute, lanes=CONFIG.lanes, operands=CONFIG.operands)
+ARRAY = Array(rows=CONFIG.compute.rows, lanes=CONFIG.lanes, operands=CONFIG.compute.operands)
 
 
 def drawn(nest, count, seed):
@@ -41,7 +40,7 @@ def test_gateware():
                 a = ring.memory.read_activations(0, 256)[0].view(np.float32).reshape(16, 16)
                 b = ring.memory.read_weights(256)[0].view(np.float32).reshape(16, 16)
                 c = ring.memory.read_gradients(256)[0].view(np.float32).reshape(16, 16)
-                assert (c == operands.product(a, b, operands=CONFIG.operands)).all()
+                assert (c == operands.product(a, b, operands=CONFIG.compute.operands)).all()
                 # Another result is noticed.
                 cost.digest = "0" * 64
                 cost._known.clear()
@@ -60,6 +59,6 @@ def test_node():
     """Memories have room for the operands and a list, in powers of two."""
     job = product((64, 64, 64), Array(rows=4, lanes=4), starts=True)
     node = node_of(job, Array(rows=4, lanes=4), products=63)
-    assert (node.gradient_words, node.weight_words, node.activation_words) == (4096, 8192, 8192)
+    assert (node.memories.gradient, node.memories.weight, node.compute.activations) == (4096, 8192, 8192)
     assert job.b.place == job.start.place == Place.WEIGHTS
-    assert dataclasses.replace(node, lanes=4) == node
+    assert node.replace(lanes=4) == node

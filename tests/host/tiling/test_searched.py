@@ -14,7 +14,7 @@ from sim.verilated.native import Arithmetic
 from tests.host.rings import CONFIGS
 
 NODE = CONFIGS["centroid"]
-ARRAY = Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands)
+ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_lists(short, tmp_path, monkeypatch):
     """The lists of a network with searched factors: what was found is kept, and is not searched again; worse default
     factors are replaced."""
     path = tmp_path / "tiling" / "factors.json"
-    options = {"array": ARRAY, "examples": 6, "words": NODE.activation_words}
+    options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))
     with short(path) as factors:
         first = lists.compile_lists(layers, **options, factors=factors)

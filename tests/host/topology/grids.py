@@ -2,7 +2,7 @@
 
 import contextlib
 
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, Grid, Memories, NodeConfig, Optimizer, Programs, Replay
 from host.driver.device import Device
 from host.topology.grid import Topology
 from host.topology.switching import GridNodes
@@ -13,9 +13,10 @@ from tests.host.rings import CONFIGS, TIMEOUT, library
 CONFIG = CONFIGS["engines"]
 
 #: Little nodes with two ports whose links repeat words, with programs and rounds.
-ROUNDS = NodeConfig(lanes=1, segment=32, gradient_words=4096, weight_words=1024, state_words=1024, state_planes=1,
-                    ingress_segments=2, multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True,
-                    queues=2, program_depth=32, replay=True, ring_ports=2, rounds=True)
+ROUNDS = NodeConfig(
+    lanes=1, segment=32, topology=Grid(), memories=Memories(gradient=4096, weight=1024, state=1024, planes=1),
+    optimizer=Optimizer(dsps=1), masking=False, sparsify=False, link=Replay(ingress=2), programs=Programs(depth=32),
+    stub=ComputeStub(quorum=True))
 
 
 @contextlib.contextmanager

@@ -28,13 +28,13 @@ class Model:
     """Golden model of the nodes that are there: rows by node of the grid."""
 
     def __init__(self, config, plan, weights):
-        self.codecs = {"weight_codec": CODECS[config.weight_codec], "gradient_codec": CODECS[config.gradient_codec]}
+        self.codecs = {"weight_codec": CODECS[config.weights.codec], "gradient_codec": CODECS[config.gradients]}
         self.segment = config.segment
         self.plan = plan
         self.master = golden.bits(weights)
         self.weights = golden.distribute(self.master, len(plan.active), weight_codec=self.codecs["weight_codec"],
                                          segment=config.segment)
-        self.state = [np.zeros(LENGTH, np.uint32) for _ in range(config.state_planes)]
+        self.state = [np.zeros(LENGTH, np.uint32) for _ in range(config.memories.planes)]
         self.residuals, self.errors = ({node: np.zeros(LENGTH, np.uint32) for node in plan.active} for _ in range(2))
 
     def sparsify(self, gradients, threshold):
@@ -88,7 +88,7 @@ def test_training_through_changes(name, packed, errors):
     grid = Topology(2, 4)
     plans = [grid.disable(*map(Part.parse, change.split())).plan(Shape.FLAT) for change in CHANGES]
     assert [len(plan.active) for plan in plans] == [8, 4, 8, 7, 3]
-    optimizer = Adam(learning_rate=0.01) if config.state_planes > 1 else SGD(learning_rate=0.01, momentum=0.9)
+    optimizer = Adam(learning_rate=0.01) if config.memories.planes > 1 else SGD(learning_rate=0.01, momentum=0.9)
     model = Model(config, plans[0], weights)
     accounts = []
     with contextlib.ExitStack() as stack:
@@ -99,7 +99,7 @@ def test_training_through_changes(name, packed, errors):
             rings[0].memory.clear_errors(LENGTH)
         for number, (ring, plan) in enumerate(zip(rings, plans, strict=True)):
             if number:
-                vector = Allocation(length=LENGTH, planes=config.state_planes, packed_state=packed, errors=errors)
+                vector = Allocation(length=LENGTH, planes=config.memories.planes, packed_state=packed, errors=errors)
                 accounts.append(carry_over(rings[number - 1], ring, vector, old=model.plan, new=plan))
                 model.change(plan)
             model.compare(ring, packed_state=packed, errors=errors)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Grid, NodeConfig, Weights
 from host.topology.course import Course, Request, grid_size
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.switching import check_weights
@@ -112,11 +112,11 @@ def test_both_at_once():
 
 def test_weights_that_change_when_they_are_coded_twice():
     """They are refused for rings in two dimensions, before anything is built, and not for a flat one."""
-    node = NodeConfig(weight_codec="nvfp4", ring_ports=2)
+    node = NodeConfig(topology=Grid(), weights=Weights(codec="nvfp4"))
     grid = course_of("").stages[0].plan
     assert grid.shape is Shape.GRID
     with pytest.raises(ValueError, match=r"^Weights of rings in two dimensions must be in a format that changes no "
                                          r"number twice, not nvfp4: take --shape flat$"):
         check_weights(grid, node)
     check_weights(course_of("", shape=Shape.FLAT).stages[0].plan, node)
-    check_weights(grid, NodeConfig(weight_codec="mx9", ring_ports=2))
+    check_weights(grid, NodeConfig(topology=Grid(), weights=Weights(codec="mx9")))

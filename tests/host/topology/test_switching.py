@@ -20,7 +20,7 @@ from tests import mx5
 from tests.host.rings import CONFIGS, TIMEOUT, random
 from tests.host.topology.grids import CONFIG, open_grid
 
-CODEC = GRADIENT_CODECS[CONFIG.gradient_codec]
+CODEC = GRADIENT_CODECS[CONFIG.gradients]
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # from weights of zero
 
 

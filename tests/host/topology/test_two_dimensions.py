@@ -24,9 +24,9 @@ def test_updates(name, rows, columns, length):
     ``zero_value``, ``raw`` and ``mx9``, weights as ``raw``, ``centroid16`` and ``mx9``."""
     config = CONFIGS[name]
     generator = np.random.default_rng(rows * 16 + columns)
-    codec, gradient_codec = WEIGHT_CODECS[config.weight_codec], GRADIENT_CODECS[config.gradient_codec]
+    codec, gradient_codec = WEIGHT_CODECS[config.weights.codec], GRADIENT_CODECS[config.gradients]
     master = golden.bits(random(generator, length))
-    state = [np.zeros(length, np.uint32) for _ in range(min(config.state_planes, 1))]
+    state = [np.zeros(length, np.uint32) for _ in range(min(config.memories.planes, 1))]
     residuals = np.zeros((rows, columns, length), np.uint32)
     numbers = golden.settings(Rule.MOMENTUM, clip=np.inf, **MOMENTUM)
     with open_grid(rows, columns, config=config) as (grid, _):
@@ -34,10 +34,11 @@ def test_updates(name, rows, columns, length):
         grid.switch(plan)
         rings = grid.rings(plan)
         if config.codebook_words:
-            centroids = codebook(config.weight_codec, golden.floats(master))
+            centroids = codebook(config.weights.codec, golden.floats(master))
             rings.memory.write_codebook(centroids)
             codec = codec.bind(centroids)
-        (rings.memory.write_master if config.has_master else rings.memory.write_weights)(golden.floats(master))
+        write = rings.memory.write_master if config.weights.has_master else rings.memory.write_weights
+        write(golden.floats(master))
         rings.memory.clear_state(length)
         if config.has_residual:
             rings.memory.clear_residual(length)
@@ -55,7 +56,7 @@ def test_updates(name, rows, columns, length):
             gradients_left = rings.memory.read_gradients(length).view(np.uint32)
             assert (gradients_left == update.gradients.reshape(-1, length)).all(), step
             assert (rings.memory.read_state(length).view(np.uint32) == state[0]).all(), step
-            if config.has_master:
+            if config.weights.has_master:
                 assert (rings.memory.read_master(length).view(np.uint32) == master).all(), step
             if config.has_residual:
                 residual = rings.memory.read_residual(length).view(np.uint32)
@@ -85,7 +86,7 @@ def test_exact_sums(name, rows, columns):
             for number in (first, 1 - first):
                 rings.collectives.all_reduce(length, ring=number)
             assert (rings.memory.read_gradients(length) == total).all(), first
-        if not config.has_master:  # from weights of zero, with steps of one
+        if not config.weights.has_master:  # from weights of zero, with steps of one
             rings.memory.write_weights(np.zeros(length, np.float32))
             rings.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=-1))
             rings.memory.write_gradients(list(values))

@@ -1,11 +1,10 @@
 """A ring of golden models that compute: tests of training on nodes need no gateware."""
 
-import dataclasses
 
 import numpy as np
 
 from hdl.compute.layer_list import MULTIPLIED_BIT, Place
-from hdl.config import NodeConfig
+from hdl.config import Compute, NodeConfig, Programs
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.results import ListsOutcome, Outcome, Passes
 from host.driver.trace import TraceRecord
@@ -25,8 +24,8 @@ class EngineRing(GoldenRing):
     def __init__(self, nodes, *, words=8192, broken=lambda ring: None, centroids=0, sequences=False,
                  **options):
         super().__init__(nodes, **options)
-        self.config = NodeConfig(compute=4, queues=2, activation_words=words, centroids=centroids,
-                                 scale_mask=sequences, sequences=sequences)
+        self.config = NodeConfig(programs=Programs(), compute=Compute(
+            rows=4, activations=words, codebook=centroids, scale_mask=sequences, sequences=sequences))
         self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
         self.owners = [RowOwners(words // self.lanes) for _ in range(nodes)]
         self.engine = Engine(rows=4, lanes=self.lanes, centroids=centroids, scale_mask=sequences,
@@ -115,7 +114,7 @@ class FarRing(EngineRing):
 
     def __init__(self, nodes, *, words=8192, far_words=8192, seed=0, **options):
         super().__init__(nodes, words=words, sequences=True, **options)
-        self.config = dataclasses.replace(self.config, queues=3, far_words=far_words)
+        self.config = self.config.replace(programs=Programs(move_queue=True), compute={"far": far_words})
         self.far = np.full((nodes, far_words), 0x7FC0_0003, np.uint32)
         self.generator = np.random.default_rng(seed)
         self.moved = self.runs = 0

@@ -99,7 +99,7 @@ def optimizers(seeds):
 def int16(seeds):
     """Accuracy of an int16 node."""
     print_heading("hidden layer", "elements", "mean accuracy", "least", "compressed words, of raw ones")
-    room = {"gradient_words": 8192, "weight_words": 16384}
+    room = {"gradient": 8192, "weight": 16384}
     for hidden in ((), (64,)):
         for elements, ring, density in (
                 ("binary32", lambda: GoldenRing(1), None), ("int16", lambda: golden_ring(**room), None),

@@ -39,8 +39,8 @@ def test_nodes_that_compute(data):
     """The same bits where nodes compute, with 16 multiplications for each output, and those that only fill up."""
     configs = [TrainingConfig(epochs=1, compute=NODE), dataclasses.replace(_tables(0, 1), compute=NODE)]
     node = nodes_for(*configs, centroids=16, nodes=4)
-    assert (node.compute, node.centroids) == (4, 16)
-    row = compare(EngineRing(4, words=node.activation_words, centroids=16), data, *configs)
+    assert (node.compute.rows, node.compute.codebook) == (4, 16)
+    row = compare(EngineRing(4, words=node.compute.activations, centroids=16), data, *configs)
     host = compare(GoldenRing(4), data, *(dataclasses.replace(one, compute=HOST) for one in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Weights
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.codebooks import codebook, codebook_words
 from host.driver.command import Command
@@ -145,7 +145,7 @@ class TestLoading:
             assert (words[count:] == centroids).all()
             assert (words[:count - 1] == WEIGHT_CODECS[name].bind(centroids).table.bounds(centroids)).all()
             for device in ring.devices:
-                space = Space.STATE + CONFIGS[name].state_planes + 1  # behind the masters
+                space = Space.STATE + CONFIGS[name].memories.planes + 1  # behind the masters
                 assert (device.read_memory(space, 0, 2 * count) == words).all()
 
     @both
@@ -189,7 +189,7 @@ class TestLoading:
             update(ring, reference, generator)
 
     def test_codebooks_of_wrong_kinds(self):
-        ring = Ring([Device(None, NodeConfig(weight_codec="mx9"))])
+        ring = Ring([Device(None, NodeConfig(weights=Weights(codec="mx9")))])
         assert not ring.formats.has_codebook
         with pytest.raises(ValueError, match=r"^Nodes must have a weight codec with a codebook, not mx9$"):
             ring.memory.write_codebook(np.zeros(32, np.uint32))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, NodeConfig, Weights
 from hdl.group import GROUP
 from host.driver.diagnosis import RingError
 from host.models import layers
@@ -206,9 +206,9 @@ class TestNodes:
         task = Classifier(data, (64,), align=GROUP)
         config = TrainingConfig(compute="node")
         found = engine_node(NodeConfig(), task, config, nodes=4)
-        assert (found.compute, found.queues, found.activation_words, found.stand_in) == (4, 2, 8192, False)
+        assert (found.compute, found.queues, found.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
         found = engine_node(NodeConfig(), task, dataclasses.replace(config, macs=4), nodes=2)
-        assert (found.compute, found.activation_words) == (1, 16384)
+        assert found.compute == Compute(rows=1, activations=16384, buffer_tags=True)
         node = programmed(found, task.parameters.size, 2)
         assert node == found
         check_run(node, task, dataclasses.replace(config, macs=4), nodes=2)
@@ -222,7 +222,8 @@ class TestNodes:
                            r"batches$"),
         ({"density": 0.1, "check": False}, {}, r"^Run of nodes that compute must be checked with a density or a "
                                                r"codebook, which are chosen by the golden model's values$"),
-        ({"check": False}, {"weight_codec": "table32"}, r"^Run of nodes that compute must be checked with a density"),
+        ({"check": False}, {"weights": Weights(codec="table32")},
+         r"^Run of nodes that compute must be checked with a density"),
         ({"density": 0.1, "overlap": "none"}, {}, r"^Density must not be given with a schedule, whose programs send "
                                                   r"everything$"),
         ({"overlap": "stale:1"}, {}, r"^Nodes must count updates of weights and have masters for passes that "
@@ -244,7 +245,7 @@ class TestNodes:
                                              r"compute, 4,832 in all, not 4,810$"):
             check_run(node, Classifier(data, (64,)), config, nodes=4)
         # To nodes with one queue the driver sends the commands of a program.
-        check_run(dataclasses.replace(node, queues=1), task, dataclasses.replace(config, overlap="none"), nodes=4)
+        check_run(node.replace(programs=None), task, dataclasses.replace(config, overlap="none"), nodes=4)
 
     def test_unknown_choice(self):
         with pytest.raises(ValueError, match=r"^Compute must be host or node, not 'fpga'$"):

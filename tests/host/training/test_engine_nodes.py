@@ -159,7 +159,7 @@ def test_refused_list(task):
             run.begin()
             second = computer.lists.places.lists + 16
             for device in ring.devices[1:2]:
-                number = NODE.memories["activations"].number
+                number = NODE.memory_map["activations"].number
                 device.write_memory(number, second, np.array([9], np.uint32))
             with pytest.raises(RingError, match=r"node 1.*: instruction 1 of the list is wrong"):
                 run.advance()
@@ -181,7 +181,8 @@ def test_dead_read(task):
             layout = operand_layout()
             assert from_int(layout, operand)["owner"] == list(lists.places.rooms).index("output 1") + 1
             wrong = to_int(layout, from_int(layout, operand) | {"owner": 200})
-            ring.devices[1].write_memory(NODE.memories["activations"].number, start + 4, np.array([wrong], np.uint32))
+            space = NODE.memory_map["activations"].number
+            ring.devices[1].write_memory(space, start + 4, np.array([wrong], np.uint32))
             row = lists.places.output(1).base // NODE.lanes
             with pytest.raises(RingError, match=rf"node 1.*: instruction 0 of the list read row {row} of the activ"):
                 run.advance()
@@ -191,7 +192,7 @@ def test_dead_read(task):
 def test_another_plan(task, monkeypatch):
     """Lists that are not the program of their memory plan are refused, as are others than those which were written
     with it, and no word is sent to a node."""
-    units = Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands)
+    units = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         computer = computer_of(ring, task, CONFIG)
         computer.prepare()
@@ -199,13 +200,13 @@ def test_another_plan(task, monkeypatch):
         for device, transport in zip(ring.devices, counted, strict=True):
             monkeypatch.setattr(device, "_transport", transport)
         layers, base = layers_of((64, 12, 10)), computer.lists.places.lists
-        other = compile_lists(layers, array=units, examples=8, words=NODE.activation_words)
+        other = compile_lists(layers, array=units, examples=8, words=NODE.compute.activations)
         for wrong in (dataclasses.replace(other, plan=computer.lists.plan),
                       dataclasses.replace(computer.lists, plan=other.plan)):
             with pytest.raises(PlanError, match=r"plan its memory again$"):
                 Computer(ring, wrong, task.parameters.size).prepare()
         program = computer.lists.programs[0]
-        late = dataclasses.replace(program, words=np.resize(program.words, NODE.activation_words))
+        late = dataclasses.replace(program, words=np.resize(program.words, NODE.compute.activations))
         with pytest.raises(PlanError, match=r"^Memory plan and lists must end within the [\d,]+ words of a node's "
                                             r"activation memory, not at [\d,]+$"):
             ring.compute.write_lists([late], computer.lists.plan)
@@ -230,14 +231,14 @@ def test_activations_and_gradients(task):
             weights = ring.memory.read_weights(length).view(np.uint32)
             batch = run._batches.take()
             run._step(run._batches.number, batch)
-            found = [ring.memory.read_gradients(length), ring.memory.read_activations(0, NODE.activation_words)]
+            found = [ring.memory.read_gradients(length), ring.memory.read_activations(0, NODE.compute.activations)]
             for rank, share in enumerate(np.array_split(batch.examples, NODES)):
                 x, labels = task.examples_of(share)
                 memories = {Place.GRADIENTS: np.zeros(length, np.uint32), Place.WEIGHTS: weights[rank],
-                            Place.ACTIVATIONS: np.full(NODE.activation_words, POISON)}
+                            Place.ACTIVATIONS: np.full(NODE.compute.activations, POISON)}
                 memories[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
                 give(memories, lists, x, labels)
-                array = Array(rows=NODE.compute, lanes=NODE.lanes, operands=NODE.operands)
+                array = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
                 run_lists(memories, lists, array, len(share))
                 gradients, activations = (memory[rank].view(np.uint32) for memory in found)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, NodeConfig, Programs
 from host.memory.policy_search import KINDS
 from host.models.digits import digits
 from host.models.text import Text, topics
@@ -67,18 +67,19 @@ def test_same_bits(text, expected, kind):
 class TestNodes:
     def test_room(self, text):
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
-        assert (node.compute, node.queues, node.scale_mask, node.sequences, node.masking, node.row_owners) == (
-            4, 3, True, True, False, True)
-        assert (node.activation_words, node.far_words) == (8192, 8192)
+        assert node == NodeConfig(masking=False, programs=Programs(move_queue=True), compute=Compute(
+            rows=4, activations=8192, scale_mask=True, sequences=True, buffer_tags=True, far=8192))
         check_run(node, CharacterModel(text), CONFIG, nodes=4)
 
     @pytest.mark.parametrize(("options", "node", "message"), [
-        ({}, {"sequences": False}, r"^Nodes must scale and mask, and have functions of sequences, to compute text$"),
-        ({}, {"queues": 2}, r"^Nodes must have three queues and a far memory for saved maps to be moved$"),
-        ({}, {"far_words": 0}, r"^Nodes must have three queues and a far memory for saved maps to be moved$"),
-        ({}, {"far_words": 1024}, r"^Maps that are swapped must fit into the 1,024 words of the far memory, not take "
-                                  r"2,560$"),
-        ({}, {"activation_words": 4096}, r"^3 sequences of nodes that compute need [\d,]+ elements of the "),
+        ({}, {"compute": {"sequences": False}},
+         r"^Nodes must scale and mask, and have functions of sequences, to compute text$"),
+        ({}, {"programs": {"move_queue": False}},
+         r"^Nodes must have three queues and a far memory for saved maps to be moved$"),
+        ({}, {"compute": {"far": 0}}, r"^Nodes must have three queues and a far memory for saved maps to be moved$"),
+        ({}, {"compute": {"far": 1024}},
+         r"^Maps that are swapped must fit into the 1,024 words of the far memory, not take 2,560$"),
+        ({}, {"compute": {"activations": 4096}}, r"^3 sequences of nodes that compute need [\d,]+ elements of the "),
         ({"far": FarMemory(activations=6144, kind="keep")}, {},
          r"^Activations must be at least 7,776 words for a plan of kind keep, not 6,144$"),
         ({"far": FarMemory(activations=4672)}, {},
@@ -86,7 +87,7 @@ class TestNodes:
     def test_errors(self, text, options, node, message):
         made = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=3)
         with pytest.raises(ValueError, match=message):
-            check_run(dataclasses.replace(made, **node), CharacterModel(text), dataclasses.replace(CONFIG, **options),
+            check_run(made.replace(**node), CharacterModel(text), dataclasses.replace(CONFIG, **options),
                       nodes=3)
 
     def test_perceptron(self):

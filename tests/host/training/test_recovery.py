@@ -134,7 +134,7 @@ class Faults:
 def digest(ring, config, length):
     """Digest of all that nodes keep from one step to the next."""
     vectors = [ring.memory.read_weights(length)]
-    if ring.devices[0].config.has_master:
+    if ring.devices[0].config.weights.has_master:
         vectors.append(ring.memory.read_master(length))
     vectors += [ring.memory.read_state(length, plane, packed_state=config.packed_state)
                 for plane in range(config.optimizer.planes)]

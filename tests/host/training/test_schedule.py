@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import ComputeStub, Memories, NodeConfig, Programs
 from hdl.control.command_queue import CommandQueue
 from hdl.group import GROUP
 from host.models.digits import Dataset
@@ -48,7 +48,7 @@ def train(ring, task, overlap, **options):
 def contents(ring, length):
     """Weights, masters and momenta of all nodes, as bits."""
     found = [ring.memory.read_weights(length), ring.memory.read_state(length)]
-    if ring.devices[0].config.has_master:
+    if ring.devices[0].config.weights.has_master:
         found.append(ring.memory.read_master(length))
     return [vector.view(np.uint32) for vector in found]
 
@@ -212,6 +212,6 @@ def test_refusals(data, task):
 
 def test_nodes():
     node = programmed(NodeConfig(), 10_880, 10)
-    assert (node.queues, node.stand_in, node.gradient_words, node.program_depth) == (2, True, 32768, 64)
+    assert node == NodeConfig(memories=Memories(gradient=32768), programs=Programs(), stub=ComputeStub())
     node = programmed(NodeConfig(), 4_864, 40)
-    assert (node.gradient_words, node.program_depth) == (16384, 128)
+    assert (node.memories.gradient, node.programs.depth) == (16384, 128)

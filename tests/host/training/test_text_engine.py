@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Compute, NodeConfig, Programs
 from host.driver.diagnosis import RingError
 from host.models import transformer
 from host.models.text import Text, topics
@@ -144,20 +144,21 @@ class TestNodes:
         """Nodes have all that the lists need, and room for two sequences together; with less they run them one by
         one."""
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
-        assert (node.compute, node.queues, node.scale_mask, node.sequences, node.masking) == (4, 2, True, True, False)
-        assert node.activation_words == 2 * WORDS
+        assert node == NodeConfig(masking=False, programs=Programs(), compute=Compute(
+            rows=4, activations=2 * WORDS, scale_mask=True, sequences=True, buffer_tags=True))
         for words, together in ((2 * WORDS, 2), (WORDS, 1)):
-            given = dataclasses.replace(node, activation_words=words)
+            given = node.replace(compute={"activations": words})
             check_run(given, CharacterModel(text), CONFIG, nodes=4)
             assert text_lists(CharacterModel(text), CONFIG, given, 4, words).together == together
 
     @pytest.mark.parametrize(("options", "node", "message"), [
         ({"batch": 2}, {}, r"^Batches must have an example for each of the 3 nodes that compute, not 2: take larger "
                            r"batches$"),
-        ({}, {"compute": 0}, r"^Nodes must have a compute engine to compute$"),
-        ({}, {"sequences": False}, r"^Nodes must scale and mask, and have functions of sequences, to compute text$"),
-        ({}, {"scale_mask": False}, r"^Nodes must scale and mask, and have functions"),
-        ({}, {"activation_words": 8192}, r"^3 sequences of nodes that compute need [\d,]+ elements of the "),
+        ({}, {"compute": None}, r"^Nodes must have a compute engine to compute$"),
+        ({}, {"compute": {"sequences": False}},
+         r"^Nodes must scale and mask, and have functions of sequences, to compute text$"),
+        ({}, {"compute": {"scale_mask": False}}, r"^Nodes must scale and mask, and have functions"),
+        ({}, {"compute": {"activations": 8192}}, r"^3 sequences of nodes that compute need [\d,]+ elements of the "),
         ({"tiling": "searched"}, {}, r"^Tiling must be default for workload text, not 'searched'$"),
         ({"overlap": "none"}, {}, r"^Workload of a schedule must be digits, not text$"),
     ], ids=str)
@@ -165,4 +166,4 @@ class TestNodes:
         config = dataclasses.replace(CONFIG, **options)
         made = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=3)
         with pytest.raises(ValueError, match=message):
-            check_run(dataclasses.replace(made, **node), CharacterModel(text), config, nodes=3)
+            check_run(made.replace(**node), CharacterModel(text), config, nodes=3)

@@ -64,13 +64,13 @@ def test_activations_and_gradients(text, node, nodes, together, most):
     """After two sequences on a node, a short one too, its memories have every activation and gradient of the golden
     engine, and its losses: of both together where the largest share is six, and one by one where it is three."""
     task = CharacterModel(text)
-    lists = text_lists(task, CONFIG, node, nodes, node.activation_words)
+    lists = text_lists(task, CONFIG, node, nodes, node.compute.activations)
     assert lists.together == together
     sequences = [text.train[0], min(text.train, key=len)]
     task.initialize(1)
     memories = memories_of(task.model, lists, sequences)
-    losses = run_lists(memories, lists, Array(rows=node.compute, lanes=node.lanes), len(sequences))
-    before = np.full(node.activation_words, NAN, np.uint32)
+    losses = run_lists(memories, lists, Array(rows=node.compute.rows, lanes=node.lanes), len(sequences))
+    before = np.full(node.compute.activations, NAN, np.uint32)
     with rings.open_nodes(nodes, config=node, host_port=False, timeout=TIMEOUT) as (ring, _):
         ring.memory.write_weights(task.parameters)
         ring.memory.write_activations([before] * nodes, 0)

@@ -45,7 +45,8 @@ def test_every_space(config):
         time = PortTime(lambda: simulation.cycle)
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
-        spaces = [space for space in config.memories if space.name != "trace"]  # which can only be read, by the port
+        # The trace can only be read, by the port.
+        spaces = [space for space in config.memory_map if space.name != "trace"]
         assert simulation.spaces == (len(spaces),) * simulation.nodes
         for space, capacity in ((space.number, space.words) for space in spaces):
             content = generator.integers(0, 1 << 15, capacity, dtype=np.uint32)
@@ -54,7 +55,7 @@ def test_every_space(config):
                 count = int(generator.integers(1, min(capacity, 40)))
                 address = int(generator.integers(0, capacity - count + 1))
                 words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
-                expected = words if not config.reduced else words.astype(np.int16).astype(np.int32).view(np.uint32)
+                expected = words if not config.is_int16 else words.astype(np.int16).astype(np.int32).view(np.uint32)
                 cycles = []
                 for writer, reader in ((port, direct), (direct, port)):
                     begun = time.now
@@ -71,14 +72,14 @@ def test_what_a_node_refuses():
     """The node itself refuses, and no word is written."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
         device, before = ring.devices[0], time.cycles
-        spaces = len(MASTERS.memories.words)
+        spaces = len(MASTERS.memory_map.words)
         for space, address, count in ((Space.GRADIENT, 16384 - 4, 5), (Space.WEIGHT, 16384, 1), (spaces, 0, 1),
                                       (15, 0, 1)):
             with pytest.raises(BadAddressError):
                 device.read_memory(space, address, count)
             with pytest.raises(BadAddressError):
                 device.write_memory(space, address, np.ones(count, np.uint32))
-        trace = MASTERS.memories["trace"].number
+        trace = MASTERS.memory_map["trace"].number
         with pytest.raises(ReadOnlyError):
             device.write_memory(trace, 0, np.ones(2, np.uint32))
         assert time.cycles == before
@@ -106,7 +107,7 @@ def test_answers_in_order():
 
 def test_long_transfers():
     """Several packets, one behind the other, take as long as they do through the port."""
-    assert MASTERS.gradient_words == PACKET_WORDS
+    assert MASTERS.memories.gradient == PACKET_WORDS
     figures = []
     for host_port in (True, False):
         with open_nodes(MASTERS, 2, host_port=host_port) as (ring, _, time):

@@ -207,7 +207,7 @@ def test_training(run, monkeypatch, tmp_path):
     assert (code, err) == (0, "")
     result = json.loads((tmp_path / "report.json").read_text())
     assert (result["links"], result["transport"], result["bit_exact"]) == ("slots", "messages", True)
-    assert result["configuration"]["messages"]
+    assert result["configuration"]["link"]["messages"]
 
 
 def test_session():

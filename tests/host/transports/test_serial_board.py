@@ -100,7 +100,7 @@ def test_goes_on_when_the_cable_is_back():
 def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
     with open_link() as (board, link):
         devices = devices_of(link)
-        payload = random_words(CONFIG.gradient_words)
+        payload = random_words(CONFIG.memories.gradient)
         devices[0].write_memory(Space.GRADIENT, 0, payload)
         pending = [device.submit_read_memory(Space.GRADIENT, 0, payload.size) for device in devices]
         threading.Timer(0.05, board.unplug).start()
@@ -129,7 +129,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
 
 
 def test_a_new_link_takes_over_in_the_middle_of_anything():
-    payload = random_words(CONFIG.gradient_words)
+    payload = random_words(CONFIG.memories.gradient)
     with open_link() as (board, link):
         devices = devices_of(link)
         devices[1].submit_pop_event(3_000)
@@ -170,7 +170,7 @@ def test_rate():
     with open_link(nodes=1, delay=delay) as (board, link):
         device = devices_of(link)[0]
         device.connect()
-        payload, count = random_words(CONFIG.gradient_words), 6
+        payload, count = random_words(CONFIG.memories.gradient), 6
         rates = []
         for submit in (lambda: device.submit_write_memory(Space.GRADIENT, 0, payload),
                        lambda: device.submit_read_memory(Space.GRADIENT, 0, payload.size)):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, SingleRing
 from host.transports.verilated import VerilatedTransport, open_ring
 from sim.verilated.build import build_ring
 from sim.verilated.ring import VerilatedRing
@@ -42,4 +42,4 @@ def test_timeout_says_who_waits_for_whom(ring):
 @pytest.mark.parametrize("nodes", [0, 5])
 def test_ring_size_is_checked_before_anything_is_built(nodes):
     with pytest.raises(ValueError, match=rf"^Ring must have between 1 and 4 nodes, not {nodes}$"):
-        open_ring(NodeConfig(nodes_max=4), nodes=nodes)
+        open_ring(NodeConfig(topology=SingleRing(max_nodes=4)), nodes=nodes)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hdl.config import NodeConfig
+from hdl.config import Int16Config, NodeConfig
 from sim.golden.host_port import PortModel
 
 FULL = NodeConfig()
-REDUCED = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0)
+REDUCED = Int16Config()
 
 
 @pytest.mark.parametrize(("config", "address", "read", "write"), [

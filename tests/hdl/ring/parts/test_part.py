@@ -15,7 +15,7 @@ from hdl.ring.setup import setup_layout
 from hdl.ring.walks import EGRESS
 from tests.host.rings import CONFIGS, known_formats
 
-FULL = {name: config for name, config in CONFIGS.items() if not config.reduced}
+FULL = {name: config for name, config in CONFIGS.items() if not config.is_int16}
 NAMES = {
     "default": ["landing", "update", "sums", "weights"],
     "mx9": ["landing", "update", "sums", "residual", "masters", "weights", "weight_codec"],
@@ -44,7 +44,7 @@ def test_ports(name):
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))
-        memories = set(config.memories.names) - {"trace", "activations", "scales"}
+        memories = set(config.memory_map.names) - {"trace", "activations", "scales"}
         expected = {f"{memory}_{kind}" for memory in memories for kind in ("read", "write")}
         assert ports.keys() == expected - {"codebook_write", "counts_read"}
         assert ports.keys() <= Datapath(config=config).signature.members.keys()

@@ -7,7 +7,7 @@ from amaranth.hdl import Cat, Const, Module, ResetInserter, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import NodeConfig
+from hdl.config import NodeConfig, Programs, Slots
 from hdl.ring.link import Ingress
 from hdl.ring.replay.control_hub import ControlHub
 from hdl.ring.replay.control_word import ControlType
@@ -172,4 +172,4 @@ def test_apart(unit, job, forward, back, drifts):
 
 def test_parameters():
     with pytest.raises(ValueError, match=r"^Node with ends of links for jobs must have 2 jobs, not 1$"):
-        JobLink(config=NodeConfig(slots=True, replay=True, queues=2))
+        JobLink(config=NodeConfig(link=Slots(), programs=Programs()))

@@ -1,0 +1,296 @@
+"""Configurations of nodes: of a node with any role but a server's, of a server, and of an int16 node."""
+
+import dataclasses
+import hashlib
+from typing import Any, ClassVar
+
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS, ZERO_VALUE
+from hdl.config.couplings import check_couplings
+from hdl.config.ring import (
+    Credits,
+    Grid,
+    JobSlots,
+    Link,
+    Peer,
+    Replay,
+    Role,
+    RootReduce,
+    Server,
+    SingleRing,
+    Slots,
+    Topology,
+    Worker,
+)
+from hdl.config.sections import (
+    Compute,
+    ComputeStub,
+    GradientCodec,
+    Int16Memories,
+    Memories,
+    Optimizer,
+    Programs,
+    ServerMemories,
+    Weights,
+)
+from hdl.memory_map import memory_map
+from hdl.node_features import Quantization, SettableVersion, Tenants, Throttles
+from hdl.ring.header import LONGEST_SEGMENT
+from hdl.ring.topology import MOST_NODES
+from hdl.section import Flag, OneOf, Part, Parts, Section, option
+
+__all__ = ["FP32", "INT16", "Configuration", "Int16Config", "NodeConfig", "ServerConfig", "max_nodes_for"]
+
+#: Formats of elements in memories.
+FP32, INT16 = "fp32", "int16"
+
+#: Elements in a segment: the powers of two that the length of a packet can hold.
+_SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
+
+
+class Configuration(Section):
+    """Base of the configurations of nodes: their common properties, with the values of a node without an option.
+
+    Members
+    -------
+    is_int16, is_server : bool
+        Whether elements are 16-bit integers: docs/int16_node.md; and whether weights and state are in a far memory.
+    """
+
+    is_int16: ClassVar[bool] = False
+    is_server: ClassVar[bool] = False
+    lanes: Any
+    segment: Any
+    memories: Any
+    topology: Any = SingleRing()
+    link: Any = Credits()
+    role: Any = Peer()
+    weights: Any = Weights()
+    gradients: Any = ZERO_VALUE
+    masking: Any = False
+    sparsify: Any = False
+    programs: Any = None
+    compute: Any = None
+    stub: Any = None
+    features: Any = ()
+
+    def has(self, feature: type) -> bool:
+        """Whether there is a feature of a type of :mod:`hdl.node_features`."""
+        return any(isinstance(part, feature) for part in self.features)
+
+    def check_ring(self, nodes: int) -> None:
+        """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
+        most = self.topology.max_nodes
+        if not isinstance(nodes, int) or not 1 <= nodes <= most:
+            possible = f"between 1 and {most} nodes" if most > 1 else "1 node"
+            raise ValueError(f"Ring must have {possible}, not {nodes!r}")
+
+    @property
+    def element(self) -> str:
+        """Format of elements in memories: :data:`FP32` or :data:`INT16`."""
+        return INT16 if self.is_int16 else FP32
+
+    @property
+    def queues(self) -> int:
+        """Queues of commands: 1, or 2 for one that computes and one that communicates, or 3 with one that moves."""
+        return 1 if self.programs is None else 2 + self.programs.move_queue
+
+    @property
+    def far_words(self) -> int:
+        """Capacity in elements of the far memory, 0 in a node without."""
+        return 0 if self.compute is None else self.compute.far
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether a sum may go along a chain of nodes to its end, as one block."""
+        return self.role.streams or self.role.root_reduce
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether updates can be those of a quorum."""
+        return self.stub is not None and self.stub.quorum
+
+    @property
+    def serves_formats(self) -> bool:
+        """Whether weights have a format in BROADCAST, and are counted."""
+        return self.is_server and self.role.broadcast_formats
+
+    @property
+    def far_bases(self) -> dict[str, int]:
+        """First words of the memory spaces that are in the far memory, by name, in order: none but in a server."""
+        bases, first = {}, 0
+        if self.is_server:
+            for space in self.memory_map:
+                if space.name == "weights" or space.region == "state":
+                    bases[space.name] = first
+                    first += space.words
+        return bases
+
+    @property
+    def has_signals(self) -> bool:
+        """Whether the node has control words, by which nodes share which commands are done, and that they compute.
+
+        With three queues both pairs of waits of a command are about queues of its own node.
+        """
+        return self.link.replay and self.queues == 2
+
+    @property
+    def has_banks(self) -> bool:
+        """Whether the node has a second bank of programs."""
+        return self.programs is not None and self.programs.banks > 1
+
+    @property
+    def codebook_words(self) -> int:
+        """Words of the memory that the weight codec's centroids are loaded from: 0 if it has none."""
+        return WEIGHT_CODECS[self.weights.codec].codebook_words
+
+    @property
+    def adds_compressed(self) -> bool:
+        """Whether gradients are added in the form of zero-value compression."""
+        return GRADIENT_CODECS[self.gradients].sums_coded
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether the gradient codec is not exact, so that the node keeps its residual."""
+        return not GRADIENT_CODECS[self.gradients].exact
+
+    @property
+    def memory_map(self):
+        """Names, numbers and sizes of the node's memories: a :class:`~hdl.memory_map.MemoryMap`."""
+        return memory_map(self)
+
+    @property
+    def hash(self) -> int:
+        """32-bit digest of the text of all sections, which the driver compares with its own."""
+        return int.from_bytes(hashlib.sha256(repr(self).encode()).digest()[:4], "little")
+
+
+class _Coupled(Configuration):
+    """Base of the configurations with sections that do not all go together."""
+
+    def check(self) -> None:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        possible = next(field.metadata["domain"].types for field in dataclasses.fields(self)  # type: ignore[arg-type]
+                        if field.name == "features")
+        features = {cls.__name__: next((part for part in self.features if type(part) is cls), None)
+                    for cls in possible}
+        check_couplings(fields | features)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeConfig(_Coupled):
+    """Parameters of one accelerator node.
+
+    Sections that go only with some values of others are in :data:`hdl.config.couplings.COUPLINGS`.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in one memory row, and per cycle out of a memory: 1, 2, 4 or 8.
+    segment : int
+        Elements in one ring segment and in one optimizer burst: 32 times a power of two, at most 512.
+    topology : SingleRing or Grid
+    memories : Memories
+    optimizer : Optimizer
+    weights : Weights
+    gradients : str
+        Codec of gradients and their sums: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
+        ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
+        every hop, and the node has one more memory, of ``memories.gradient`` elements, for the loss of this, which is
+        added to the next gradients.
+    masking : bool
+        Whether the node has the operation MASK: docs/masking/engine.md.
+    sparsify : bool
+        Whether the node has the operation SPARSIFY: docs/masking/magnitude.md.
+    link : Credits, Replay, Slots or JobSlots
+    role : Peer, RootReduce or Worker
+    programs : Programs, optional
+        Two queues of commands or more; without, there is one queue, and no program.
+    compute : Compute, optional
+    stub : ComputeStub, optional
+    features : tuple
+        Any of :class:`Quantization`, :class:`SettableVersion`, :class:`Tenants` and :class:`Throttles`.
+    """
+
+    lanes: int = option(4, OneOf(1, 2, 4, 8))
+    segment: int = option(256, OneOf(*_SEGMENTS))
+    topology: Topology = option(SingleRing(), Part(SingleRing, Grid))
+    memories: Memories = option(Memories(), Part(Memories))
+    optimizer: Optimizer = option(Optimizer(), Part(Optimizer))
+    weights: Weights = option(Weights(), Part(Weights))
+    gradients: str = option(ZERO_VALUE, GradientCodec())
+    masking: bool = option(True, Flag())
+    sparsify: bool = option(True, Flag())
+    link: Link = option(Credits(), Part(Credits, Replay, Slots, JobSlots))
+    role: Role = option(Peer(), Part(Peer, RootReduce, Worker))
+    programs: Programs | None = option(None, Part(Programs, optional=True), off=None)
+    compute: Compute | None = option(None, Part(Compute, optional=True), off=None)
+    stub: ComputeStub | None = option(None, Part(ComputeStub, optional=True), off=None)
+    features: tuple[Section, ...] = option(
+        (), Parts(Quantization, SettableVersion, Tenants, Throttles), off=())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig(_Coupled):
+    """Parameters of a server of layers, which has weights and state in a far memory, and does not compute, mask or
+    infer: docs/relay.md.
+
+    Parameters
+    ----------
+    lanes, segment : int
+        As of :class:`NodeConfig`.
+    topology : SingleRing or Grid
+    memories : ServerMemories
+    optimizer : Optimizer
+    link : Credits or Replay
+    role : Server
+    programs : Programs, optional
+    stub : ComputeStub, optional
+    features : tuple
+        Any of :class:`SettableVersion`, :class:`Tenants` and :class:`Throttles`.
+    """
+
+    is_server: ClassVar[bool] = True
+
+    lanes: int = option(4, OneOf(1, 2, 4, 8))
+    segment: int = option(256, OneOf(*_SEGMENTS))
+    topology: Topology = option(SingleRing(), Part(SingleRing, Grid))
+    memories: ServerMemories = option(ServerMemories(), Part(ServerMemories))
+    optimizer: Optimizer = option(Optimizer(), Part(Optimizer))
+    link: Link = option(Credits(), Part(Credits, Replay))
+    role: Server = option(Server(), Part(Server))
+    programs: Programs | None = option(None, Part(Programs, optional=True), off=None)
+    stub: ComputeStub | None = option(None, Part(ComputeStub, optional=True), off=None)
+    features: tuple[Section, ...] = option((), Parts(SettableVersion, Tenants, Throttles), off=())
+
+    @property
+    def far_words(self) -> int:
+        """Capacity in elements of the far memory."""
+        return self.memories.far
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Int16Config(Configuration):
+    """Parameters of the int16 node, which has 16-bit integers, one lane and no neighbours: docs/int16_node.md.
+
+    Parameters
+    ----------
+    memories : Int16Memories
+    masking : bool
+        Whether the node has the operation MASK.
+    sparsify : bool
+        Whether the node has the operation SPARSIFY.
+    """
+
+    is_int16: ClassVar[bool] = True
+    lanes: ClassVar[int] = 1
+    segment: ClassVar[int] = 32
+    topology: ClassVar[SingleRing] = SingleRing(max_nodes=1)
+
+    memories: Int16Memories = option(Int16Memories(), Part(Int16Memories))
+    masking: bool = option(True, Flag())
+    sparsify: bool = option(True, Flag())
+
+
+def max_nodes_for(nodes: int) -> int:
+    """``max_nodes`` of nodes for a ring of this size: the default, or the most that there is where it is too few."""
+    return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MOST_NODES

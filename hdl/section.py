@@ -1,0 +1,196 @@
+"""Sections of a configuration: frozen dataclasses that check their fields and have one text each.
+
+A section is a frozen dataclass with keyword-only fields, each declared by :func:`option` with a domain, which checks
+its value when a section is made. Its ``repr`` has every field in order, but for those that are off: so a field that
+comes later leaves the text of a section without it as it was.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from hdl.choices import choice_error
+
+__all__ = ["Domain", "Flag", "Integer", "Name", "OneOf", "Part", "Parts", "Section", "Words", "option"]
+
+_NEVER = object()
+
+
+def option(default: Any, domain: "Domain", *, off: Any = _NEVER) -> Any:
+    """Field of a section.
+
+    Parameters
+    ----------
+    default : object
+        Value of a section that does not give it.
+    domain : Domain
+        Values that it can have.
+    off : object
+        Value at which the field is left out of the section's text.
+    """
+    return dataclasses.field(default=default, metadata={"domain": domain, "off": off})
+
+
+class Section:
+    """Base of all sections."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Section.__repr__  # type: ignore[method-assign]  # a dataclass leaves it
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = field.metadata["domain"].checked(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError if values of several fields do not go together."""
+
+    def said(self) -> Iterator[tuple[str, Any]]:
+        """Names and values of the fields that are not off, in order."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value != field.metadata["off"]:
+                yield field.name, value
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.said())})"
+
+    def replace(self, **changes: Any) -> Self:
+        """Copy with other values; a mapping changes fields of a section, or makes one that is not there.
+
+        For example ``node.replace(lanes=8, memories={"gradient": 1024}, programs={})``.
+        """
+        values = {name: self._changed(name, change) if isinstance(change, Mapping) else change
+                  for name, change in changes.items()}
+        return dataclasses.replace(self, **values)  # type: ignore[type-var]
+
+    def _changed(self, name: str, change: Mapping[str, Any]) -> Any:
+        part = getattr(self, name)
+        if part is not None:
+            return part.replace(**change)
+        field = next(field for field in dataclasses.fields(self) if field.name == name)  # type: ignore[arg-type]
+        return field.metadata["domain"].types[0](**change)
+
+
+class Domain:
+    """Base of the domains: the values that a field can have.
+
+    Members
+    -------
+    text : str
+        What a value must be.
+    """
+
+    text: str
+
+    def __contains__(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def checked(self, label: str, value: Any) -> Any:
+        """Value in its canonical form; ``label`` names the field in errors.
+
+        Raises
+        ------
+        ValueError
+            The value is not in the domain.
+        """
+        if value not in self:
+            raise ValueError(f"{label} must be {self.text}, not {value!r}")
+        return value
+
+
+def _either(names: Iterable[Any]) -> str:
+    """Names in a sentence: ``1, 2 or 4``."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+class OneOf(Domain):
+    """Domain of a few integers."""
+
+    def __init__(self, *values: int) -> None:
+        self._values, self.text = values, _either(values)
+
+    def __contains__(self, value: Any) -> bool:
+        return type(value) is int and value in self._values
+
+
+class Integer(Domain):
+    """Domain of the integers from ``low`` to ``high``, or without an end."""
+
+    def __init__(self, low: int, high: int | None = None) -> None:
+        self._low, self._high = low, high
+        self.text = f"at least {low}" if high is None else f"between {low} and {high}"
+
+    def __contains__(self, value: Any) -> bool:
+        return type(value) is int and self._low <= value and (self._high is None or value <= self._high)
+
+
+class Words(Domain):
+    """Domain of capacities of a memory: multiples of 32, from 32, or from 0 with ``optional``."""
+
+    def __init__(self, *, optional: bool = False, high: int = 1 << 24) -> None:
+        self._low, self._high = 0 if optional else 32, high
+        self.text = f"0, or a multiple of 32 up to {high}" if optional else f"a multiple of 32 between 32 and {high}"
+
+    def __contains__(self, value: Any) -> bool:
+        return type(value) is int and value % 32 == 0 and self._low <= value <= self._high
+
+
+class Flag(Domain):
+    """Domain of True and False."""
+
+    text = "True or False"
+
+    def __contains__(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+
+class Name(Domain):
+    """Domain of the names in a collection, which may get more of them later."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return f"one of {', '.join(self._names)}"
+
+    def __contains__(self, value: Any) -> bool:
+        return isinstance(value, str) and value in self._names
+
+    def checked(self, label: str, value: Any) -> str:
+        if value not in self:
+            raise ValueError(choice_error(label, self._names, str(value)))
+        return str.__str__(value)
+
+
+class Part(Domain):
+    """Domain of sections of some types, or None with ``optional``."""
+
+    def __init__(self, *types: type, optional: bool = False) -> None:
+        self.types, self.optional = types, optional
+        self.text = _either([*(["None"] if optional else []), *(f"{cls.__name__}()" for cls in types)])
+
+    def __contains__(self, value: Any) -> bool:
+        return type(value) in self.types or (self.optional and value is None)
+
+
+class Parts(Domain):
+    """Domain of tuples of sections of different types, which are brought into the order of their names."""
+
+    def __init__(self, *types: type) -> None:
+        self.types = types
+        self.text = f"a tuple of some of {', '.join(f'{cls.__name__}()' for cls in types)}"
+
+    def __contains__(self, value: Any) -> bool:
+        return isinstance(value, tuple) and all(type(part) in self.types for part in value)
+
+    def checked(self, label: str, value: Any) -> tuple[Any, ...]:
+        parts = super().checked(label, value)
+        kinds = [type(part) for part in parts]
+        for kind in kinds:
+            if kinds.count(kind) > 1:
+                raise ValueError(f"{label} must have {kind.__name__}() once, not {value!r}")
+        return tuple(sorted(parts, key=lambda part: type(part).__name__))

@@ -1,0 +1,43 @@
+# amaranth: UnusedElaboratable=no
+"""``python -m tests.couplings``: pairs of sections of a node that no context allows, and nodes of equal circuits."""
+
+import random
+from typing import Annotated
+
+import typer
+
+from hdl.config.couplings import COUPLINGS
+from tests.couplings.draw import circuit, neighbours, refused, small
+
+
+def main(
+    circuits: Annotated[int, typer.Option(
+        min=0, help="Nodes that are drawn, each of which is compared with two that differ in a section.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of these.")] = 0,
+) -> None:
+    """Print all pairs of values that no context allows, and compare hashes of nodes with their circuits."""
+    found: dict[frozenset[str], int] = {}
+    for kind, values in refused():
+        found[frozenset(values)] = found.get(frozenset(values), 0) + 1
+        print(f"{kind}: " + " and ".join(f"{name}={value!r}" for name, value in values.items()))
+    print(f"{sum(found.values())} pairs of values in {len(found)} pairs of sections: "
+          + ", ".join(sorted(" and ".join(sorted(pair)) for pair in found)))
+    listed = {frozenset(coupling.sections) for coupling in COUPLINGS if len(coupling.sections) == 2}
+    wrong = len(found.keys() ^ listed)
+    for pair in found.keys() ^ listed:
+        print(f"{' and '.join(sorted(pair))}: {'only' if pair in listed else 'not'} in hdl/config/couplings.py")
+    generator = random.Random(seed)
+    for number in range(circuits):
+        config = small(generator)
+        hashes = {config.hash: circuit(config)}
+        for other in neighbours(config, generator, 2):
+            same, alike = other.hash == config.hash, circuit(other) == hashes[config.hash]
+            wrong += same != alike
+            print(f"{number}: {other}: hash {'equal' if same else 'other'}, circuit {'equal' if alike else 'other'}"
+                  f"{'' if same == alike else ': WRONG'}", flush=True)
+    if wrong:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,172 @@
+"""Draws of sections of a node: pairs of values that no context allows, and circuits of nodes that are alike.
+
+The search knows nothing of the table of couplings: a pair of values is refused if it is in all contexts that are
+tried.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from amaranth.back import rtlil
+
+from hdl.board import node_of
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Configuration,
+    Credits,
+    Grid,
+    Int16Config,
+    Int16Memories,
+    JobSlots,
+    Memories,
+    NodeConfig,
+    Optimizer,
+    Peer,
+    Programs,
+    Quantization,
+    Replay,
+    RootReduce,
+    Server,
+    ServerConfig,
+    ServerMemories,
+    SettableVersion,
+    SingleRing,
+    Slots,
+    Tenants,
+    Throttles,
+    Weights,
+    Worker,
+)
+
+__all__ = ["FEATURES", "INT16", "NODE", "SERVER", "circuit", "made", "neighbours", "refused", "small"]
+
+#: Features, which are sections by the names of their types.
+FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
+
+_FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
+_RING: dict[str, tuple[Any, ...]] = {
+    "lanes": (1, 2, 4, 8), "segment": (32, 64, 128, 256, 512),
+    "topology": (SingleRing(), *(SingleRing(max_nodes=nodes) for nodes in (1, 2, 17, 255)), Grid(),
+                 Grid(max_nodes=1)),
+    "optimizer": tuple(Optimizer(lanes=lanes, interval=interval, dsps=dsps)
+                       for lanes, interval, dsps in itertools.product((1, 2, 4, 8), (1, 8), (1, 4))),
+    "programs": (None, Programs(), Programs(depth=1), Programs(banks=2), Programs(versions=True),
+                 Programs(move_queue=True), Programs(depth=1024, banks=2, versions=True, move_queue=True)),
+    "stub": (None, ComputeStub(), ComputeStub(quorum=True)),
+}
+_CREDITS: tuple[Any, ...] = (Credits(), Credits(ingress=2), Credits(ingress=100), Replay(), Replay(ingress=2))
+
+#: Values of every section of a node, of a server and of an int16 node: each kind, and the ends of ranges.
+NODE: dict[str, tuple[Any, ...]] = {
+    **_RING, **_FEATURE_VALUES,
+    "memories": (Memories(gradient=64, weight=64, state=32), *(Memories(planes=planes) for planes in (0, 1)),
+                 Memories(gradient=1 << 20), Memories(weight=1 << 24), Memories(gradient=1 << 24, planes=0),
+                 Memories(state=1 << 24)),
+    "weights": (Weights(), Weights(master=True), Weights(codec="mx9"), Weights(codec="table32")),
+    "gradients": ("zero_value", "raw", "mx9"), "masking": (True, False), "sparsify": (True, False),
+    "link": (*_CREDITS, Slots(), Slots(ingress=2), Slots(messages=True), JobSlots(), JobSlots(ingress=2)),
+    "role": (Peer(), Peer(interleaved=True), RootReduce(), Worker(), Worker(broadcast_formats=True)),
+    "compute": (None, *(Compute(rows=rows, operands=operands) for rows, operands in itertools.product(
+        (1, 2, 4), ("fp32", "bf16", "mx9", "nvfp4"))), Compute(rows=1, codebook=16), Compute(rows=1, scale_mask=True),
+        Compute(rows=1, sequences=True), Compute(rows=1, buffer_tags=True), Compute(rows=1, far=1 << 24)),
+}
+SERVER: dict[str, tuple[Any, ...]] = {
+    **_RING, **{name: values for name, values in _FEATURE_VALUES.items() if name != "Quantization"},
+    "memories": (ServerMemories(), ServerMemories(gradient=64, weight=64, state=32, far=128),
+                 ServerMemories(planes=0, far=1 << 24), ServerMemories(weight=1 << 24, planes=0, far=1 << 24),
+                 ServerMemories(gradient=1 << 24)),
+    "link": _CREDITS, "role": (Server(), Server(broadcast_formats=True)),
+}
+INT16: dict[str, tuple[Any, ...]] = {
+    "memories": (Int16Memories(), Int16Memories(gradient=32), Int16Memories(weight=64)),
+    "masking": (True, False), "sparsify": (True, False),
+}
+_KINDS = ((NodeConfig, NODE), (ServerConfig, SERVER), (Int16Config, INT16))
+
+#: Values of the sections that others ask for, in the order in which they are tried; all further ones are as small and
+#: plain as they can be.
+_CONTEXTS: dict[str, tuple[Any, ...]] = {
+    "link": (Replay(), Credits(), Slots()), "programs": (Programs(), None, Programs(move_queue=True)),
+    "lanes": (4, 8, 2, 1), "topology": (SingleRing(), SingleRing(max_nodes=1), SingleRing(max_nodes=255)),
+    "stub": (None, ComputeStub()), "segment": (512,),
+}
+_PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify": False}
+
+
+def made(kind: type, values: dict[str, Any]) -> Any:
+    """A configuration from values of sections, features among them; a ValueError if it is refused."""
+    features = tuple(values[name] for name in FEATURES if values.get(name) is not None)
+    fields = {name: value for name, value in values.items() if name not in FEATURES}
+    return kind(**fields, features=features)
+
+
+def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any]) -> bool:
+    """Whether any context allows some values."""
+    names = [name for name in _CONTEXTS if name in table and name not in fixed]
+    plain = {name: value for name, value in _PLAIN.items() if name in table}
+    for chosen in itertools.product(*(_CONTEXTS[name] for name in names)):
+        try:
+            made(kind, {**plain, **dict(zip(names, chosen, strict=True)), **fixed})
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+def refused() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Pairs of values of sections that no context allows, with the type of configuration."""
+    for kind, table in _KINDS:
+        if kind is Int16Config:
+            for memories, masking, sparsify in itertools.product(*table.values()):
+                Int16Config(memories=memories, masking=masking, sparsify=sparsify)
+            continue
+        for one, other in itertools.combinations(table, 2):
+            for pair in itertools.product(table[one], table[other]):
+                fixed = dict(zip((one, other), pair, strict=True))
+                if not _allowed(kind, table, fixed):
+                    yield kind.__name__, fixed
+
+
+def small(generator: random.Random) -> Configuration:
+    """A legal node with little memory and some other values."""
+    while True:
+        values: dict[str, Any] = {
+            "lanes": 1, "segment": 32, "memories": Memories(gradient=64, weight=64, state=32, planes=0),
+            "masking": False, "sparsify": False}
+        for name in generator.sample(sorted(NODE), 3):
+            if name not in ("memories", "segment"):
+                values[name] = generator.choice(NODE[name])
+        try:
+            config: Configuration = made(NodeConfig, values)
+        except ValueError:
+            continue
+        return config
+
+
+def neighbours(config: Configuration, generator: random.Random, count: int) -> Iterator[Configuration]:
+    """Legal nodes that differ from one in a section, or only in how they are written."""
+    while count:
+        name = generator.choice(sorted(NODE))
+        value = generator.choice(NODE[name])
+        kept = {**{part: getattr(config, part) for part in NODE if part not in FEATURES},
+                **{part: kind() if config.has(kind) else None for part, kind in FEATURES.items()}}
+        if name in ("memories", "compute") and value is not None and max(
+                getattr(value, "gradient", 0), getattr(value, "weight", 0), getattr(value, "far", 0)) > 1 << 16:
+            continue
+        try:
+            yield made(NodeConfig, kept | {name: value})
+        except ValueError:
+            continue
+        count -= 1
+
+
+def circuit(config: Configuration) -> str:
+    """Digest of a node's RTLIL but for the hash of its configuration."""
+    with mock.patch.object(Configuration, "hash", 0):
+        text = rtlil.convert(node_of(config), name="node", emit_src=False)
+    return hashlib.sha256(text.encode()).hexdigest()

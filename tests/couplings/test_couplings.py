@@ -1,0 +1,140 @@
+# amaranth: UnusedElaboratable=no
+"""Couplings of a node's sections: hdl/config/couplings.py, and the draws of this folder."""
+
+import re
+
+import pytest
+
+from hdl.config import (
+    Compute,
+    ComputeStub,
+    Grid,
+    Int16Config,
+    JobSlots,
+    Memories,
+    NodeConfig,
+    Optimizer,
+    Peer,
+    Programs,
+    Quantization,
+    Replay,
+    RootReduce,
+    Server,
+    ServerConfig,
+    SettableVersion,
+    SingleRing,
+    Slots,
+    Tenants,
+    Throttles,
+    Weights,
+    Worker,
+)
+from hdl.config.couplings import COUPLINGS
+from tests.couplings.__main__ import main
+from tests.couplings.draw import INT16, circuit, refused
+
+_QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
+_CONTROL = {"link": Replay(), "programs": _PROGRAMS}
+#: A node that each coupling refuses, in order, and how its advice mends it.
+EXAMPLES = [
+    ({"compute": Compute(operands="mx9"), "optimizer": Optimizer(lanes=8), "lanes": 8}, {"compute": {"rows": 2}}),
+    ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
+    ({"compute": Compute(rows=1), "lanes": 1}, {"lanes": 2}),
+    ({"compute": Compute(rows=4), "lanes": 2}, {"compute": {"rows": 2}}),
+    ({"compute": Compute(operands="mx9"), "lanes": 8}, {"compute": {"operands": "bf16"}}),
+    ({"role": Worker(broadcast_formats=True), "lanes": 1}, {"role": Worker()}),
+    ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
+    ({"role": Worker(), "weights": Weights(master=True)}, {"weights": Weights()}),
+    ({"role": RootReduce(), "gradients": "raw"}, {"gradients": "zero_value"}),
+    ({"role": Worker(), "link": Slots(), "programs": _PROGRAMS}, {"link": Replay()}),
+    ({"role": Peer(interleaved=True), "link": Replay(ingress=2)}, {"link": {"ingress": 3}}),
+    ({"role": RootReduce(), "stub": _QUORUM, **_CONTROL}, {"role": Peer()}),
+    ({"stub": _QUORUM, "link": Replay(), "programs": Programs(move_queue=True)}, {"programs": {"move_queue": False}}),
+    ({"stub": _QUORUM, "programs": _PROGRAMS}, {"link": Replay()}),
+    ({"stub": _QUORUM, "link": JobSlots(), "programs": _PROGRAMS}, {"link": Slots()}),
+    ({"stub": _QUORUM, "gradients": "mx9", **_CONTROL}, {"gradients": "raw"}),
+    ({"stub": _QUORUM, "topology": SingleRing(max_nodes=17), **_CONTROL}, {"topology": Grid()}),
+    ({"link": Slots(), "topology": Grid(), "programs": _PROGRAMS}, {"topology": SingleRing()}),
+    ({"link": JobSlots(), "topology": SingleRing(max_nodes=17), "programs": _PROGRAMS}, {"topology": SingleRing()}),
+    ({"link": Slots()}, {"programs": _PROGRAMS}),
+    ({"link": Slots(), "programs": _PROGRAMS, "features": (Tenants(),)}, {"features": ()}),
+    ({"link": Slots(), "programs": _PROGRAMS, "features": (Throttles(),)}, {"link": Replay()}),
+    ({"memories": Memories(weight=1 << 21), "segment": 512}, {"topology": SingleRing(max_nodes=1)}),
+    ({"memories": Memories(gradient=1 << 20)}, {"segment": 512}),
+    ({"topology": SingleRing(max_nodes=17), **_CONTROL}, {"programs": None}),
+]
+
+
+def pairs():
+    return [frozenset(coupling.sections) for coupling in COUPLINGS if len(coupling.sections) == 2]
+
+
+@pytest.mark.parametrize(("coupling", "example"), list(zip(COUPLINGS, EXAMPLES, strict=True)),
+                         ids=[" and ".join(coupling.sections) for coupling in COUPLINGS])
+def test_message(coupling, example):
+    """Each coupling refuses a node, with a message that names its sections and what to do; and that is enough."""
+    values, change = example
+    message = f"{coupling.rule}, since {coupling.reason}: {coupling.advice}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        NodeConfig(**values)
+    mended = {name: values[name].replace(**value) if isinstance(value, dict) else value
+              for name, value in change.items()}
+    NodeConfig(**{**values, **mended})
+    for name in coupling.sections:
+        assert re.search(rf"\b(?:{name}|role|links?|lanes|roles)\b", message), name
+
+
+def test_texts():
+    """Two messages as they are read."""
+    with pytest.raises(ValueError, match=r"^links Slots and JobSlots need topology SingleRing, since their TIME is "
+                                         r"of one ring: leave topology out, or take link Credits or Replay$"):
+        NodeConfig(link=Slots(), programs=Programs(), topology=Grid())
+    with pytest.raises(ValueError, match=r"^optimizer\.lanes must be at most lanes, since a step of the optimizer "
+                                         r"takes elements of one memory row: lower optimizer\.lanes or raise lanes$"):
+        NodeConfig(optimizer=Optimizer(lanes=8))
+
+
+def test_servers_have_the_same_couplings():
+    ServerConfig(programs=Programs(), link=Replay())
+    for options in ({"role": Server(broadcast_formats=True), "lanes": 1}, {"optimizer": Optimizer(lanes=8)},
+                    {"stub": ComputeStub(quorum=True)},
+                    {"topology": SingleRing(max_nodes=255), "link": Replay(), "programs": Programs()}):
+        with pytest.raises(ValueError, match="since"):
+            ServerConfig(**options)
+
+
+def test_no_other_pair_is_refused(capsys):
+    """The pairs of sections with values that no context allows are those of the table."""
+    found = {frozenset(values) for _, values in refused()}
+    assert found == set(pairs())
+    assert len(found) <= 17
+    assert len(COUPLINGS) - len(pairs()) == 2
+    main(circuits=0)
+    out = capsys.readouterr().out
+    assert re.search(r"^\d+ pairs of values in 17 pairs of sections: Tenants and link, ", out, re.MULTILINE)
+    assert "couplings.py" not in out
+
+
+def test_draws_find_what_the_table_lacks(monkeypatch, capsys):
+    import hdl.config.couplings as module
+    from tests.couplings import __main__ as program
+
+    lacking = tuple(coupling for coupling in COUPLINGS if "Tenants" not in coupling.sections)
+    monkeypatch.setattr(program, "COUPLINGS", lacking)
+    with pytest.raises(program.typer.Exit):
+        program.main(circuits=0)
+    assert "Tenants and link: not in hdl/config/couplings.py" in capsys.readouterr().out
+    monkeypatch.setattr(module, "COUPLINGS", lacking)
+    assert frozenset({"Tenants", "link"}) not in {frozenset(values) for _, values in refused()}
+
+
+def test_equal_hashes_are_equal_circuits():
+    """Of int16 nodes, with every value of each field; and of a full node with another field."""
+    nodes = [Int16Config(memories=memories) for memories in INT16["memories"]]
+    nodes += [Int16Config(masking=False), Int16Config(sparsify=False)]
+    assert len({circuit(node) for node in nodes}) == len({node.hash for node in nodes}) == len(nodes)
+    plain = NodeConfig(lanes=1, segment=32, memories=Memories(gradient=64, weight=64, state=32, planes=0),
+                       masking=False, sparsify=False)
+    same = plain.replace(features=(SettableVersion(), Quantization())).replace(features=(), programs=None)
+    assert same.hash == plain.hash
+    assert circuit(same) != circuit(plain.replace(weights=Weights(master=True)))
