@@ -151,7 +151,8 @@ def printed(tree):
 
 
 #: Modules of commands without a line, table or stage of their own.
-SILENT = {"__init__", "far_options", "process_options", "registry", "run_files", "slot_links", "stage_times", "usage"}
+SILENT = {"__init__", "far_options", "nodes", "process_options", "registry", "run_files", "slot_links", "stage_times",
+          "usage"}
 
 
 def test_all_commands():
