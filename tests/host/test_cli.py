@@ -196,9 +196,9 @@ class TestTrain:
         assert gateware == native
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        (["--gradients", "mx7"], f"error: Gradient codec must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'"
+        (["--gradients", "mx7"], f"error: NodeConfig.gradients must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'"
                                  f": did you mean mx9 or mx6 or mx4?\n"),
-        (["--weights", "mx7"], f"error: Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
+        (["--weights", "mx7"], f"error: Weights.codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
                                f": did you mean mx9 or mx6 or mx4?\n"),
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
@@ -304,13 +304,18 @@ class TestInfo:
 
 
 class Recorder:
-    """A ring on which everything goes well."""
+    """A ring on which everything goes well, or one of its parts or methods."""
 
-    def __init__(self):
-        self.calls = []
+    def __init__(self, name="ring", calls=None):
+        self._name = name
+        self.calls = [] if calls is None else calls
 
     def __getattr__(self, name):
-        return lambda *arguments, **options: self.calls.append(name) or Outcome(cycles=678)
+        return Recorder(f"{self._name}.{name}", self.calls)
+
+    def __call__(self, *arguments, **options):
+        self.calls.append(self._name)
+        return Outcome(cycles=678)
 
 
 class TestWave:
@@ -330,7 +335,7 @@ class TestWave:
         assert code == 0
         assert "12,345 cycles, of which the last 678 are a fused update" in " ".join(out.split())
         assert f"gtkwave {tmp_path}" in out.replace("\n", "")
-        assert Session.ring.calls[-1] == "fused_update"
+        assert Session.ring.calls[-1] == "ring.collectives.fused_update"
         assert (tmp_path / "new").is_dir()
 
 

@@ -179,7 +179,7 @@ def test_step_that_one_rank_skips(tmp_path, case, text):
     (("--density", 2, __file__), "Density must be above 0 and at most 1, not 2.0"),
     (("-n", 17, __file__), "Ring must have between 1 and 16 nodes, not 17"),
     (("--timeout", 5, __file__), "Slow ranks must be named after more than 0 seconds and before the timeout of"),
-    (("--gradients", "mx10", __file__), "Gradient codec must be one of "),
+    (("--gradients", "mx10", __file__), "NodeConfig.gradients must be one of "),
 ])
 def test_bad_input(run, tmp_path, arguments, text):
     code, _, errors = run("launch", "--output", tmp_path, *arguments)

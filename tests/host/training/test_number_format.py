@@ -101,7 +101,8 @@ class TestOptimizer:
         assert elements_of(golden_ring(), PLAIN, 120) == FixedPoint(gradient_fraction=8)
 
         class Full:
-            reduced = False
+            class formats:  # noqa: N801  # a part of a ring
+                int16 = False
 
         assert isinstance(elements_of(Full(), Adam(), 120), Float32)
 
