@@ -175,7 +175,7 @@ def test_similar_names(call, command, option):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ("relay-nodes --hidden 64x70", "Units must be at most 64, the entries of the server's table of counts, not 71"),
-    ("migrate --interval 3", "Update interval must be 1, 2, 4 or 8, not 3"),
+    ("migrate --interval 3", "Optimizer.interval must be 1, 2, 4 or 8, not 3"),
     ("launch --link-latency 0 script.py", "Link latency must be between 1 and 1,000,000, not 0"),
 ])
 def test_messages(call, arguments, message):

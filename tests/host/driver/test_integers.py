@@ -399,8 +399,10 @@ class TestCommandLine:
         (["--optimizer", "adam"], "Optimizer of int16 nodes must be sgd, not adam"),
         (["--weight-decay", 0.1], "Optimizer of int16 nodes must have no weight decay and no clipping, not 0.1 and "
                                   "None"),
-        (["--weights", "mx9"], "Weight codec of an int16 node must be raw, not 'mx9'"),
-        (["--gradients", "mx9"], "Gradient codec of an int16 node must be zero_value, not 'mx9'"),
+        (["--weights", "mx9"], "Nodes of 16-bit integers must have weights raw and gradients zero_value, not mx9 and "
+                               "zero_value: leave --weights and --gradients out"),
+        (["--gradients", "mx9"], "Nodes of 16-bit integers must have weights raw and gradients zero_value, not raw "
+                                 "and mx9: leave --weights and --gradients out"),
         (["--nodes", 2], "Ring must have 1 node, not 2"),
         (["--hidden", "300"], "Vector must have at most the 16,384 elements of a node's memories, not 22,510: take a "
          "smaller model, or nodes with larger memories"),

@@ -251,5 +251,6 @@ def test_arguments(shared):
         host.grant(1, {"weights": (64, 32)})
     host.withdraw(2)
     other = Device(device.transport, NodeConfig())
-    with pytest.raises(ValueError, match=r"^Nodes must have 2 tenants, not 1$"):
+    message = r"^Nodes must have two tenants: take a configuration with feature Tenants\(\)$"
+    with pytest.raises(ValueError, match=message):
         TenantHost([other])

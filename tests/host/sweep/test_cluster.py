@@ -110,7 +110,7 @@ def test_failures(started, tmp_path, monkeypatch):
     assert engine.cores == 2
     failures = execution.execute([odd, run], tmp_path, engine=engine)
     assert {failure.job.name: failure.message for failure in failures} == {
-        "build-odd": "Lane count must be 1, 2, 4 or 8, not 3", "run-odd": "build-odd has failed"}
+        "build-odd": "NodeConfig.lanes must be 1, 2, 4 or 8, not 3", "run-odd": "build-odd has failed"}
     assert list(tmp_path.glob("*.json")) == []
 
 

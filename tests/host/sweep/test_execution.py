@@ -59,7 +59,7 @@ class TestExecute:
         messages = {failure.job.name: failure.message for failure in failures}
         assert list(messages) == [name for name, error in told if error is not None]
         assert messages.keys() == {"build-odd", "run-odd", "place-0", "run-wrong"}
-        assert messages["build-odd"] == "Lane count must be 1, 2, 4 or 8, not 3"
+        assert messages["build-odd"] == "NodeConfig.lanes must be 1, 2, 4 or 8, not 3"
         assert messages["run-odd"] == "build-odd has failed"
         assert re.fullmatch(r"Unit must be one of .*, not 'nothing\.0'", messages["place-0"])
         assert messages["run-wrong"] == "KeyError: 'configuration'"
@@ -119,11 +119,12 @@ def test_estimate(tmp_path):
 #: be interrupted even where the tests cannot, as those that a shell has started in the background.
 PROGRAM = """
 import signal
+from hdl.config import NodeConfig
 from host import cli
 from host.sweep import plan as sweep
 from host.training.workloads import WorkloadName
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sweep.NODE[WorkloadName.DIGITS] = {}
+sweep.NODE[WorkloadName.DIGITS] = NodeConfig()
 sweep.GRADIENT_CODECS = ("zero_value",)
 cli.main()
 """
