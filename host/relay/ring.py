@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config.forms import name_of
 from hdl.control.protocol import Operation
 from host.driver.command import Command, Event
 from host.driver.optimizer_settings import Settings
@@ -121,7 +122,7 @@ class RelayRing:
     """
 
     def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):
-        roles = [device.config.role for device in ring.devices]
+        roles = [name_of(type(device.config.role)) for device in ring.devices]
         if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
             raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
         self._ring, self._lists, self._plan = ring, lists, lists.plan

@@ -84,6 +84,12 @@ class SearchedFactors:
             self._kept = json_files.read_sealed(path)
         self.found: dict[str, Tiling] = {}
 
+    def _words(self, memory: str) -> int:
+        """Words of a memory of the nodes."""
+        assert self._node.compute is not None
+        words: int = getattr(self._node.compute if memory == "activations" else self._node.memories, memory)
+        return words
+
     def __enter__(self) -> Self:
         return self
 
@@ -98,7 +104,7 @@ class SearchedFactors:
                          *sorted(name for name, given in options.items() if given)])
         if name not in self.found:
             if name not in self._kept:
-                if any(getattr(self._node, memory) < words for memory, words in room(job, array.lanes).items()):
+                if any(self._words(memory) < words for memory, words in room(job, array.lanes).items()):
                     return default
                 self._kept[name] = dataclasses.asdict(self._search(array, job, default))
                 self._path.parent.mkdir(parents=True, exist_ok=True)

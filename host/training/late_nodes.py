@@ -18,9 +18,10 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
     With two ``ports`` its memories are large enough for the blocks of a ring of two, the smallest that switching out
     may leave of ``nodes``.
     """
-    base = (NodeConfig() if node is None else node).replace(
+    base = NodeConfig() if node is None else node
+    base = base.replace(
         programs={}, link=Replay(), stub=ComputeStub(quorum=True), masking=False, sparsify=False,
-        topology=SingleRing() if ports == 1 else Grid())
+        topology=(SingleRing if ports == 1 else Grid)(max_nodes=base.topology.max_nodes))
     words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
     base = base.replace(memories={"gradient": max(base.memories.gradient, 1 << (words - 1).bit_length())})
     return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)

@@ -91,7 +91,7 @@ def compare(lanes, unit, cycles, where, windows=None):
                 inputs[f"{name}__keep"] = column([one.keep if one else 0 for one in asked])
                 inputs[f"{name}__elements"] = column([one.elements if one else 0 for one in asked])
     for name, (base, size) in (windows or {}).items():
-        bits = window_layout(configuration(lanes).memories[name].words).const({"base": base, "size": size})
+        bits = window_layout(configuration(lanes).memory_map[name].words).const({"base": base, "size": size})
         inputs[f"{name}_window"] = bits.as_value().value
     unit.reset()
     trace = unit.run(inputs)

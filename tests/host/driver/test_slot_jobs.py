@@ -74,7 +74,7 @@ def test_small():
 
 @pytest.mark.parametrize(("jobs", "nodes"), [(1, 4), (2, 5), (2, 2)])
 def test_places(jobs, nodes):
-    devices = [SimpleNamespace(config=SimpleNamespace(jobs=jobs))] * nodes
+    devices = [SimpleNamespace(config=SimpleNamespace(link=SimpleNamespace(jobs=jobs)))] * nodes
     message = (f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and {nodes} "
                f"nodes")
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -116,7 +116,8 @@ def test_refused():
                                          r"not 272$"):
         check_delay(FAST, far)
     for name, options, case, message in (
-            ("one queue", {"queues": 1, "throttles": False}, CASES[0], "must have two queues to run programs, not 1"),
+            ("one queue", {"programs": None, "features": ()}, CASES[0],
+             "must have two queues to run programs, not 1"),
             ("no engine", {"compute": None}, CASES[0], "must have a compute engine to run K = 256, serial"),
             ("no stand-in", {"stub": None}, Case(length=256, overlapped=False, macs=8),
              "must have the stand-in"),

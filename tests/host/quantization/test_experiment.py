@@ -238,7 +238,7 @@ class TestCommand:
         assert result["accuracy_float"] > 0.96
         # 74 outputs of four beats, 16 products in each, and what it takes to begin.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
-        assert result["configuration"]["features"] == [{"kind": "quantization"}]
+        assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}
         assert (tmp_path / "new" / "report.png").stat().st_size > 10_000
         model = files.load(tmp_path / "new" / "model.npz")

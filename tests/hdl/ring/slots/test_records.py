@@ -99,7 +99,7 @@ def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, 
     for cycle in range(cycles):
         sent = []
         for rank, node in enumerate(ring):
-            queue, model, slots = wires[rank], node.model, node.link.slots
+            queue, model, slots = wires[rank], node.model, node.slots
             word = queue[0][1] if queue and queue[0][0] <= cycle else None
             way = (rank or len(ring)) * (wire + 1)
             time = cycle + (moved(cycle) if moved and rank == 1 else 0)
