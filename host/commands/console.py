@@ -19,6 +19,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from host.commands import stage_times
+from host.options import Option
 from host.plain_text import PlainColumn, PlainConsole
 from host.printable import printable
 from host.training.record import Training
@@ -29,17 +30,16 @@ from sim.verilated.native import Arithmetic
 __all__ = ["ArithmeticOption", "HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration",
            "given_options", "make_console", "new_table", "shown", "thread_count"]
 
-Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
-Threads = Annotated[int | None, typer.Option(
-    help="Threads of the simulation; they change its speed alone. [default: 2, where there are as many cores]",
-    show_default=False)]
-ArithmeticOption = Annotated[Arithmetic, typer.Option(
-    help="Simulate nodes' floating-point units as gateware, or as native instructions of the same bits and cycles.")]
-HostPort = Annotated[bool, typer.Option(
-    "--host-port", help="Simulate the nodes' host ports word by word; else memories are read and "
-                        "written directly, and the ports' time is computed.")]
-Link = Annotated[int, typer.Option(help="Cycles from one node to the next.")]
-TransportOption = Annotated[TransportName, typer.Option(help="Transport to the nodes.")]
+Nodes = Annotated[int, Option("Nodes in the ring, 1 to 16.")]
+Threads = Annotated[int | None, Option("Threads of the simulation; they change its speed alone.",
+                                       shown_default="2, where there are as many cores")]
+ArithmeticOption = Annotated[Arithmetic, Option(
+    "Simulate nodes' floating-point units as gateware, or as native instructions of the same bits and cycles.")]
+HostPort = Annotated[bool, Option(
+    "Simulate the nodes' host ports word by word; else memories are read and written directly, and the ports' time "
+    "is computed.", ("--host-port",))]
+Link = Annotated[int, Option("Cycles from one node to the next.")]
+TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 
 
 class Progress:

@@ -7,7 +7,7 @@ import typer
 
 from hdl.choices import choice_error
 from host.commands.console import Progress, make_console, shown
-from host.commands.run_options import check_range
+from host.options import check_range
 from host.output import claim, write_json
 from sim.verilated import toolchain
 

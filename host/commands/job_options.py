@@ -13,7 +13,6 @@ from hdl.config.forms import as_dict
 from hdl.ring.slots.job_table import JOBS, JobFrame
 from host.commands.console import Progress, make_console, shown, thread_count
 from host.commands.run_files import FILES
-from host.commands.run_options import COUNT, check_range
 from host.commands.slot_links import SLOTS, with_links
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT
@@ -22,6 +21,7 @@ from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
 from host.models.digits import digits
 from host.models.widths import widths
+from host.options import COUNT, check_range
 from host.output import claim, write_json
 from host.reports import report
 from host.signals import Signals, handle_signals

@@ -11,9 +11,9 @@ from hdl.config import NodeConfig, Weights
 from hdl.config.forms import as_dict
 from host.commands.console import Progress, make_console, shown, thread_count
 from host.commands.run_files import FILES
-from host.commands.run_options import COUNT, SEEDS, check_range
 from host.models.digits import digits
 from host.models.widths import widths
+from host.options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_json
 from host.reports import late_run as report
 from host.signals import GRACE, Interrupted, handle_signals

@@ -20,8 +20,8 @@ from host.commands.console import (
     shown,
     thread_count,
 )
-from host.commands.run_options import COUNT, check_range
 from host.jobs.checks import gradient_codec
+from host.options import COUNT, check_range, command
 from host.output import claim
 from host.pytorch.jobs import Options
 from host.pytorch.launch import LaunchError, launch
@@ -40,6 +40,7 @@ class Backend(enum.StrEnum):
     GLOO = "gloo"
 
 
+@command
 def launch_command(
     script: Annotated[list[str], typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGUMENTS]...",
                                                 show_default=False)],

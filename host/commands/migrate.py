@@ -14,7 +14,7 @@ from hdl.choices import choice_error, suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Optimizer, SettableVersion, Weights
 from host.commands.console import Progress, make_console, new_table, shown, thread_count
-from host.commands.run_options import SEEDS, check_range
+from host.options import SEEDS, check_range
 from host.output import claim, prepare, write_json
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName, open_session
 from sim.verilated import toolchain

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from host.commands.console import Link, Progress, make_console, shown
-from host.commands.run_options import COUNT, check_range
+from host.options import COUNT, check_range, command
 from host.output import claim, prepare, write_json
 from host.reports.chakra import CLOCK
 from host.transports.session import LATENCY
@@ -22,6 +22,7 @@ _FORMATS = "dense,10%,mx9"
 _CLOCK = CLOCK / 1e6
 
 
+@command
 def predict_command(
     nodes: Annotated[int, typer.Option(help="Nodes of the largest ring; the picture has smaller ones too.")] = 1000,
     link_latency: Link = LATENCY,

@@ -20,6 +20,7 @@ from host.commands.console import (
     thread_count,
 )
 from host.models.digits import digits
+from host.options import command
 from host.output import claim, prepare
 from host.training import weight_files as weights_files
 from host.training.record import TrainingConfig
@@ -33,6 +34,7 @@ __all__ = ["quantize_command"]
 _FILES = ("report.json", "report.png", "model.npz", "model.onnx", "weights.npz")
 
 
+@command
 def quantize_command(
     context: typer.Context,
     weights: Annotated[Path | None, typer.Option(

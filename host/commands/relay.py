@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from host.commands.console import Progress, make_console, new_table, shown
-from host.commands.run_options import check_range
+from host.options import check_range
 from host.output import claim, write_json
 from sim.verilated import toolchain
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from host.commands.console import Progress, make_console, shown, thread_count
-from host.commands.run_options import COUNT, SEEDS, check_range
+from host.options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_json
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic

@@ -1,7 +1,6 @@
 """Options before work begins: which apply to a run, which are in range, and what a run is compared with."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Annotated
 
@@ -14,25 +13,13 @@ from host.training.record import HOST, NODE, TrainingConfig
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-__all__ = ["COUNT", "SEEDS", "ComputeFormat", "check_range", "compared", "refuse_unused", "show_moments_note"]
+__all__ = ["ComputeFormat", "compared", "refuse_unused", "show_moments_note"]
 
 ComputeFormat = Annotated[str, typer.Option(
     help=f"Format that factors of matrix products are rounded to, on the host or on nodes: {', '.join(OPERANDS)}.")]
 
-#: Largest of numbers that count steps, epochs, examples and the like.
-COUNT = 1_000_000_000
-#: Largest seed.
-SEEDS = (1 << 63) - 1
-
 _SERIAL, _BOARD = TransportName.SERIAL, TransportName.BOARD
 _STATELESS = (OptimizerName.SGD,)
-
-
-def check_range(what: str, value: float | None, least: float, most: float) -> None:
-    """Raise ``ValueError`` if a number is not from ``least`` to ``most``; None is none that was given."""
-    if value is None or (math.isfinite(value) and least <= value <= most):
-        return
-    raise ValueError(f"{what} must be between {least:,} and {most:,}, not {value!r}")
 
 
 def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn
 from rich.progress import Progress as Bars
 
 from host.commands.console import duration, make_console, shown
-from host.commands.run_options import COUNT, check_range
+from host.options import COUNT, check_range
 from host.output import claim, prepare
 from host.plain_text import PlainColumn
 from host.sweep import cluster, execution, page

@@ -8,7 +8,7 @@ import typer
 
 from hdl.choices import choice_error
 from host.commands.console import ArithmeticOption, Progress, make_console, shown
-from host.commands.run_options import check_range
+from host.options import check_range, command
 from host.output import claim, write_json
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
@@ -21,6 +21,7 @@ _GATEWARE = 20
 _PRODUCTS, _SAMPLE = 240, 12
 
 
+@command
 def tiling_command(
     methods: Annotated[str | None, typer.Option(
         help="Searches to compare, with commas between them. [default: all]", show_default=False)] = None,

@@ -29,7 +29,7 @@ from host.commands.console import (
 from host.commands.nodes import with_formats, with_ring
 from host.commands.process_options import ProcessesOption, check_alone, other_processes, serves, threads_of
 from host.commands.run_files import FILES, advice, identity_of, space
-from host.commands.run_options import COUNT, ComputeFormat, check_range, compared, refuse_unused, show_moments_note
+from host.commands.run_options import ComputeFormat, compared, refuse_unused, show_moments_note
 from host.commands.topology_options import (
     DisableOption,
     EnableOption,
@@ -48,6 +48,7 @@ from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
+from host.options import COUNT, check_range, command
 from host.output import claim, prepare, write_json
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
@@ -85,6 +86,7 @@ def _rates(rates: dict[OptimizerName, float]) -> str:
     return ", ".join(f"{name.value} {rate}" for name, rate in rates.items())
 
 
+@command
 def train_command(
     context: typer.Context,
     workload: Annotated[WorkloadName, typer.Option(

@@ -10,6 +10,7 @@ from hdl.config import Memories, NodeConfig
 from hdl.node import Node
 from host.commands.console import Nodes, Progress, make_console, shown
 from host.driver.memory import Allocation
+from host.options import command
 from host.output import prepare
 from host.training.optimizers import SGD
 from host.transports.session import open_session
@@ -30,6 +31,7 @@ def name_values(config: NodeConfig, wave: Path, *, nodes: int) -> Path:
     return save
 
 
+@command
 def wave_command(
     nodes: Nodes = 2,
     length: Annotated[int, typer.Option(help="Elements to reduce.")] = 1024,

@@ -1,0 +1,168 @@
+"""Options of commands, as fields of sections that check themselves.
+
+Example
+-------
+::
+
+    Nodes = Annotated[int, Option("Nodes in the ring, 1 to 16.")]
+
+    @dataclasses.dataclass(frozen=True)
+    class Links(Section):
+        latency: int = option(16, help="Cycles of a link.", label="Link latency", minimum=1, maximum=1000)
+
+    @command
+    def run(links: Links, nodes: Nodes = 4) -> None:
+        "Run it."
+
+``typer.Typer().command()(run)`` has the options ``--latency`` and ``--nodes``.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+import typing
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar
+
+from hdl.choices import choice_error
+from host.arguments import label as label_of
+
+__all__ = ["COUNT", "SEEDS", "Option", "Section", "check_range", "command", "option"]
+
+#: Maximum of numbers of steps, epochs, examples and the like.
+COUNT = 1_000_000_000
+#: Largest seed.
+SEEDS = (1 << 63) - 1
+
+
+def check_range(what: str, value: float | None, minimum: float, maximum: float) -> None:
+    """Raise ``ValueError`` for a number that is not from ``minimum`` to ``maximum``; None passes."""
+    if value is None or (math.isfinite(value) and minimum <= value <= maximum):
+        return
+    raise ValueError(f"{what} must be between {minimum:,} and {maximum:,}, not {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """Description of an option: in the metadata of a field, or in an ``Annotated`` type that commands share.
+
+    Members
+    -------
+    help : str
+        Sentences of the help.
+    flags : tuple of str
+        Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; made from the field's
+        name by default.
+    label : str, optional
+        Noun in messages; the field's name by default.
+    minimum, maximum : float, optional
+        Range of the value, both or neither.
+    choices : collection of str, optional
+        Possible values.
+    metavar : str, optional
+        Shape of the value in the help.
+    shown_default : str, optional
+        Text that the help shows in place of the field's default.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    label: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: Collection[str] | None = None
+    metavar: str | None = None
+    shown_default: str | None = None
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ``ValueError`` for a value that the option of field ``name`` cannot have; None passes."""
+        what = label_of(name) if self.label is None else self.label
+        if self.minimum is not None and self.maximum is not None:
+            check_range(what, value, self.minimum, self.maximum)
+        if self.choices is not None and value is not None and value not in self.choices:
+            raise ValueError(choice_error(what, self.choices, value))
+
+    def parameter(self, name: str, kind: Any, default: Any, *, panel: str | None = None) -> inspect.Parameter:
+        """The option as a parameter of a function that Typer reads."""
+        import typer
+
+        shown = "" if self.shown_default is None else f" [default: {self.shown_default}]"
+        option = typer.Option(*self.flags, help=self.help + shown, metavar=self.metavar, rich_help_panel=panel,
+                              show_default=not shown and default is not None)
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                                 annotation=typing.Annotated[kind, option])
+
+
+def option(default: Any, *flags: str, help: str, **description: Any) -> Any:
+    """Make a field of a :class:`Section` with a default, and with a description by the members of :class:`Option`."""
+    return dataclasses.field(default=default, metadata={"option": Option(help, flags, **description)})
+
+
+def _shared(hint: Any) -> Option | None:
+    """Description in an ``Annotated`` type."""
+    return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """Options of one subject, which are checked where a section is made: the base of all sections.
+
+    A field made by :func:`option`, or of an ``Annotated`` type with an :class:`Option`, is an option. A subclass with
+    checks of its own overrides ``__post_init__``, and calls the base's first.
+    """
+
+    #: Heading of the options in the help of a command.
+    panel: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        for name, described in self.options().items():
+            described.check(name, getattr(self, name))
+
+    @classmethod
+    @functools.cache
+    def options(cls) -> dict[str, Option]:
+        """Descriptions of options by the names of fields."""
+        hints = typing.get_type_hints(cls, include_extras=True)
+        described = {field.name: field.metadata.get("option") or _shared(hints[field.name])
+                     for field in dataclasses.fields(cls)}
+        return {name: option for name, option in described.items() if option is not None}
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """The options as parameters of a function that Typer reads."""
+        hints, defaults = typing.get_type_hints(cls), {field.name: field.default for field in dataclasses.fields(cls)}
+        return [option.parameter(name, hints[name], defaults[name], panel=cls.panel)
+                for name, option in cls.options().items()]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorate the function of a command: each parameter of the type of a :class:`Section` becomes its options.
+
+    Sections are made, and so checked, in the order of the parameters, before the function is called. A parameter of
+    an ``Annotated`` type with an :class:`Option` becomes that option. Other parameters remain, such as a
+    ``typer.Context`` or an argument. Two options of one name raise ``ValueError``.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    sections = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Section)}
+    shared = {name: described for name, hint in hints.items() if (described := _shared(hint)) is not None}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in sections:
+            parameters += sections[name].parameters()
+        elif name in shared:
+            parameters.append(shared[name].parameter(name, hints[name].__origin__, parameter.default))
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(function)
+    def call(**values: Any) -> None:
+        for name, described in shared.items():
+            described.check(name, values[name])
+        made = {name: section(**{field: values.pop(field) for field in section.options()})
+                for name, section in sections.items()}
+        function(**values, **made)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
