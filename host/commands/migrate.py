@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,176 +11,242 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdl.board import BOARDS, BoardConfig
-from hdl.choices import choice_error, suggestion
+from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Optimizer, SettableVersion, Weights
 from host.commands.console import Progress, make_console, new_table, shown, thread_count
-from host.options import SEEDS, check_range
+from host.options import SEEDS, Option, Section, check_range, command, option
 from host.output import claim, prepare, write_json
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName, open_session
 from sim.verilated import toolchain
 
 if TYPE_CHECKING:
-    from host.migration.site import Fabric, Site
+    from host.migration.ledger import Ledger
+    from host.migration.migrate import Downtime
+    from host.migration.site import Fabric, Keys, Site
+    from host.training.record import TrainingConfig
 
 __all__ = ["migrate_command"]
 
 _FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkpoint.tar")
-#: Boards whose nodes train in binary32.
+_OPTIMIZERS, _TRANSPORTS = ("momentum", "adam"), ("verilated", "board", "serial")
+#: Boards with nodes that train in binary32.
 _JOBS = [name for name, board in BOARDS.items() if not board.node.is_int16]
 
 
-def node_of_job(*, interval: int, weights: str, gradients: str) -> NodeConfig:
-    """Node of a site, with an optimizer that takes ``interval`` cycles for an element, and codecs."""
-    return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=weights), gradients=gradients,
-                      masking=False, sparsify=False, features=(SettableVersion(),))
+@dataclasses.dataclass(frozen=True)
+class JobOptions(Section):
+    """The job that is moved."""
+
+    steps: int = option(24, help="Steps of the run.", minimum=1, maximum=100_000)
+    after: int = option(11, help="Steps after which the job is moved.")
+    optimizer: str = option("momentum", help="momentum or adam.")
+    hidden: str = option("none", help="Hidden layers: 64,32; or none.")
+    weights: str = option(RAW, help="Codec of weights.", label="Codec of weights", choices=WEIGHT_CODECS)
+    gradients: str = option(ZERO_VALUE, help="Codec of gradients.", label="Codec of gradients",
+                            choices=GRADIENT_CODECS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("Steps before the move", self.after, 0, self.steps)
+        if self.optimizer not in _OPTIMIZERS:
+            raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {self.optimizer!r}"
+                             f"{suggestion(_OPTIMIZERS, self.optimizer)}")
+        if WEIGHT_CODECS[self.weights].codebook_words:
+            raise ValueError(f"Codec of weights must have no codebook here, not be {self.weights!r}")
+
+    def config(self, seed: int) -> "TrainingConfig":
+        """Training of the job."""
+        from host.models.widths import widths
+        from host.training.optimizers import OptimizerName, create
+        from host.training.record import TrainingConfig
+
+        return TrainingConfig(max_steps=self.steps, interval=self.steps, hidden=widths(self.hidden), seed=seed,
+                              optimizer=create(OptimizerName(self.optimizer)))
+
+    def node(self, interval: int) -> NodeConfig:
+        """Node of a site, with an optimizer that takes ``interval`` cycles for an element."""
+        return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=self.weights),
+                          gradients=self.gradients, masking=False, sparsify=False, features=(SettableVersion(),))
 
 
+@dataclasses.dataclass(frozen=True)
+class TargetOptions(Section):
+    """The ring of the target."""
+
+    latency: int = option(40, help="Cycles of the target's links.", label="Latency of the target's links", minimum=1,
+                          maximum=MAX_LATENCY)
+    interval: int = option(2, help="Cycles of the target's optimizer for an element.")
+    threads: int = option(2, help="Threads of the target's simulation.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteOptions(Section):
+    """What the nodes of the sites are."""
+
+    transport: str = option("verilated",
+                            help="Target: verilated, board for a simulated one, or serial for the one at --device.")
+    source_transport: str = option("verilated", "--source", help="Source: verilated, board, or serial.")
+    board: str | None = option(None, help=f"Board whose build a site has: configuration of the nodes, their number, "
+                                          f"clock and baud rate: {', '.join(BOARDS)}.",
+                               shown_default="a simulated one with nodes that fit")
+    device: str | None = option(None, help="Serial port of the board, as /dev/ttyUSB0.")
+
+    def __post_init__(self) -> None:
+        for name, value in (("Target", self.transport), ("Source", self.source_transport)):
+            if value not in _TRANSPORTS:
+                raise ValueError(f"{name} must be verilated, board or serial, not {value!r}"
+                                 f"{suggestion(_TRANSPORTS, value)}")
+        transports = [self.transport, self.source_transport]
+        if self.board is not None and (self.board not in _JOBS or transports == ["verilated"] * 2):
+            raise ValueError(f"Board must be one of {', '.join(_JOBS)}, for a source or a target that is a board, "
+                             f"not {self.board!r}{suggestion(_JOBS, self.board)}")
+        if transports.count("serial") != (self.device is not None) or (self.device is not None and not self.board):
+            raise ValueError("Serial port and board must be given for a source or a target that is serial, and for "
+                             "no other")
+
+    @property
+    def built(self) -> BoardConfig | None:
+        """The board, if there is one."""
+        return None if self.board is None else BOARDS[self.board]
+
+    def count(self, nodes: int | None) -> int:
+        """Nodes of both rings."""
+        default = 4 if self.built is None else self.built.nodes
+        if self.built is not None and nodes not in (None, default):
+            raise ValueError(f"Nodes must be the {default} of {self.board}, not {nodes}")
+        check_range("Nodes", nodes, 1, 16)
+        return default if nodes is None else nodes
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyOptions(Section):
+    """Files of keys."""
+
+    key: Path | None = option(None, help="File of the key of manifests.", shown_default="the user's key")
+    owner_key: Path | None = option(None, help="File of the key of the model's owner.",
+                                    shown_default="owner.key in the output folder")
+
+    def keys(self, output: Path) -> "Keys":
+        """Keys of a migration, once its output folder has been prepared; a key that is missing is made."""
+        from host.checkpoints.keys import key_of, read_key, user_key
+        from host.migration.site import Keys
+
+        manifest = user_key() if self.key is None else read_key(self.key)
+        owner = None if self.owner_key is None else read_key(self.owner_key)
+        prepare(output, files=_FILES[:2])
+        return Keys(manifest, key_of(output / "owner.key") if owner is None else owner)
+
+
+@command
 def migrate_command(
-    nodes: Annotated[int | None, typer.Option(
-        "--nodes", "-n", help="Nodes of both rings. [default: 4, or those of --board]", show_default=False)] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 24,
-    after: Annotated[int, typer.Option(help="Steps after which the job is moved.")] = 11,
-    optimizer: Annotated[str, typer.Option(help="momentum or adam.")] = "momentum",
-    hidden: Annotated[str, typer.Option(help="Hidden layers: 64,32; or none.")] = "none",
-    weights: Annotated[str, typer.Option(help="Codec of weights.")] = RAW,
-    gradients: Annotated[str, typer.Option(help="Codec of gradients.")] = ZERO_VALUE,
-    latency: Annotated[int, typer.Option(help="Cycles of the target's links.")] = 40,
-    interval: Annotated[int, typer.Option(help="Cycles of the target's optimizer for an element.")] = 2,
-    threads: Annotated[int, typer.Option(help="Threads of the target's simulation.")] = 2,
-    transport: Annotated[str, typer.Option(
-        help="Target: verilated, board for a simulated one, or serial for the one at --device.")] = "verilated",
-    source_transport: Annotated[str, typer.Option(
-        "--source", help="Source: verilated, board, or serial.")] = "verilated",
-    board: Annotated[str | None, typer.Option(
-        help=f"Board whose build a site has: configuration of the nodes, their number, clock and baud rate: "
-             f"{', '.join(BOARDS)}. [default: a simulated one with nodes that fit]", show_default=False)] = None,
-    device: Annotated[str | None, typer.Option(
-        help="Serial port of the board, as /dev/ttyUSB0.", show_default=False)] = None,
-    key: Annotated[Path | None, typer.Option(
-        help="File of the key of manifests. [default: the user's key]", show_default=False)] = None,
-    owner_key: Annotated[Path | None, typer.Option(
-        help="File of the key of the model's owner. [default: owner.key in the output folder]",
-        show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder of migrate.json, the ledger and checkpoints. [default: "
-                                              "build/migrate]", show_default=False)] = toolchain.BUILD / "migrate",
+    *,
+    nodes: Annotated[int | None, Option("Nodes of both rings.", ("--nodes", "-n"),
+                                        shown_default="4, or those of --board")] = None,
+    job: JobOptions, target: TargetOptions, ends: SiteOptions, keys: KeyOptions,
+    seed: Annotated[int, Option("Seed.", minimum=0, maximum=SEEDS)] = 0,
+    output: Annotated[Path, Option("Folder of migrate.json, the ledger and checkpoints.",
+                                   shown_default="build/migrate")] = toolchain.BUILD / "migrate",
 ) -> None:
     """Move a training job from a ring to another one while it runs, and compare it with a run that stays."""
-    from host.checkpoints.keys import key_of, read_key, user_key
-    from host.driver.memory import fitted
     from host.migration.ledger import Entry, Ledger
-    from host.migration.migrate import migrate
-    from host.migration.site import WORD_BITS, Keys, Site
-    from host.models.digits import digits
-    from host.models.widths import widths
-    from host.training.optimizers import OptimizerName, create
-    from host.training.record import TrainingConfig
-    from host.training.workloads import Classifier
 
-    built = _built(board, device, transport, source_transport)
-    if nodes is None:
-        nodes = 4 if built is None else built.nodes
-    if built is not None and nodes != built.nodes:
-        raise ValueError(f"Nodes must be the {built.nodes} of {board}, not {nodes}")
-    check_range("Nodes", nodes, 1, 16)
-    check_range("Steps", steps, 1, 100_000)
-    check_range("Steps before the move", after, 0, steps)
-    check_range("Latency of the target's links", latency, 1, MAX_LATENCY)
-    check_range("Seed", seed, 0, SEEDS)
-    threads = thread_count(threads, nodes)
-    if optimizer not in ("momentum", "adam"):
-        raise ValueError(f"Optimizer of a job to be moved must be momentum or adam, not {optimizer!r}"
-                         f"{suggestion(('momentum', 'adam'), optimizer)}")
-    for name, codecs, given in (("weights", WEIGHT_CODECS, weights), ("gradients", GRADIENT_CODECS, gradients)):
-        if given not in codecs:
-            raise ValueError(choice_error(f"Codec of {name}", codecs, given))
-        if name == "weights" and WEIGHT_CODECS[given].codebook_words:
-            raise ValueError(f"Codec of weights must have no codebook here, not be {given!r}")
-    node_of_job(interval=interval, weights=weights, gradients=gradients)
-    config = TrainingConfig(max_steps=steps, interval=steps, hidden=widths(hidden), seed=seed,
-                            optimizer=create(OptimizerName(optimizer)))
-    manifests = user_key() if key is None else read_key(key)
-    owner = None if owner_key is None else read_key(owner_key)
-    prepare(output, files=_FILES[:2])
-    keys = Keys(manifests, key_of(output / "owner.key") if owner is None else owner)
-    data, console = digits(), make_console()
-
-    def workload() -> Classifier:
-        return Classifier(data, config.hidden)
-
-    def node(interval: int) -> NodeConfig:
-        made = node_of_job(interval=interval, weights=weights, gradients=gradients)
-        return fitted(made, [config.allocation(workload().parameters.size)], nodes=nodes)
-
-    def site(name: str, fabric: Callable[[], contextlib.AbstractContextManager["Fabric"]]) -> Site:
-        return Site(name, output / name, fabric=fabric, workload=workload, config=config, keys=keys)
-
-    if built is not None and fitted(built.node, [config.allocation(workload().parameters.size)],
-                                    nodes=nodes, planes=built.node.memories.planes) != built.node:
-        raise ValueError(f"Model must have room in the memories of {board}, not {workload().parameters.size:,} "
-                         f"parameters")
+    count, config = ends.count(nodes), job.config(seed)
+    target = dataclasses.replace(target, threads=thread_count(target.threads, count))
+    job.node(target.interval)
+    sites = _sites(job, target, ends, nodes=count, config=config, keys=keys.keys(output), output=output)
     claim(output, files=_FILES)
-    sites = [site("source", _fabric(node(1), nodes=nodes, transport=TransportName(source_transport), board=built,
-                                    device=device)),
-             site("target", _fabric(node(interval), nodes=nodes, latency=latency, threads=threads,
-                                    transport=TransportName(transport), board=built, device=device))]
-    stays = site("stays", _fabric(node(1), nodes=nodes))
-    source, target = sites
     ledger = Ledger(output / "ledger.json")
-    ledger.commit(Entry(source.name, 0))
-    try:
-        with Progress(console) as progress:
-            progress.stage("run that stays", steps)
-            stays.begin()
-            expected = _finish(stays, progress)
-            progress.stage("run that moves", steps)
-            source.begin()
-            assert source.run is not None
-            for _ in range(after):
-                source.run.advance()
-            progress.say(f"moved after step {after}")
-            downtime = migrate(source, target, ledger)
-            lines = {one.name: one.pass_cycles(downtime.live_words) for one in sites}
-            same = _finish(target, progress) == expected
-    finally:
-        for one in (*sites, stays):
-            one.close()
-    columns = ("read", "load", "read back", "start", "in all", "bound")
-    table = new_table("cycles in which the job stood still", columns)
+    ledger.commit(Entry("source", 0))
+    console = make_console()
+    with Progress(console) as progress:
+        downtime, lines, same = _compare(sites, ledger, after=job.after, steps=job.steps, progress=progress)
+    parts = ("read", "load", "read back", "start", "in all", "bound")
+    table = new_table("cycles in which the job stood still", parts)
     table.add_row(*(f"{value:,}" for value in (downtime.read, downtime.load, downtime.read_back, downtime.start,
                                                downtime.cycles, int(downtime.bound))))
     console.print(table)
-    for name, wire in lines.items():
-        if wire:
-            console.print(f"{name}: the words of a pass take {wire:,} cycles on the board's line, {nodes} nodes * "
-                          f"{downtime.live_words:,} words * {WORD_BITS} * clock / baud", soft_wrap=True)
-    console.print(f"{downtime.live_words:,} live words a node · moved after step {after} of {steps} · final weights, "
-                  f"state and losses {'have' if same else 'have NOT'} the bits of the run that stayed",
+    for line in _lines(downtime, lines, nodes=count):
+        console.print(line, soft_wrap=True)
+    console.print(f"{downtime.live_words:,} live words a node · moved after step {job.after} of {job.steps} · final "
+                  f"weights, state and losses {'have' if same else 'have NOT'} the bits of the run that stayed",
                   soft_wrap=True)
     write_json(output / _FILES[0], {
-        **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": nodes,
-        "steps": steps, "after": after, "optimizer": optimizer, "weights": weights, "gradients": gradients,
-        "transport": transport, "source": source_transport, "board": board, "line": lines, "same": same})
+        **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": count,
+        "steps": job.steps, "after": job.after, "optimizer": job.optimizer, "weights": job.weights,
+        "gradients": job.gradients, "transport": ends.transport, "source": ends.source_transport,
+        "board": ends.board, "line": lines, "same": same})
     console.print(shown(output / _FILES[0]), soft_wrap=True)
     if not same:
         raise typer.Exit(1)
 
 
-def _built(board: str | None, device: str | None, transport: str, source: str) -> BoardConfig | None:
-    """The board whose build a site has, if one is named; a ``ValueError`` for what cannot be a source or a target."""
-    for name, given in (("Target", transport), ("Source", source)):
-        if given not in ("verilated", "board", "serial"):
-            raise ValueError(f"{name} must be verilated, board or serial, not {given!r}"
-                             f"{suggestion(('verilated', 'board', 'serial'), given)}")
-    names = [transport, source]
-    if board is not None and (board not in _JOBS or names == ["verilated"] * 2):
-        raise ValueError(f"Board must be one of {', '.join(_JOBS)}, for a source or a target that is a board, not "
-                         f"{board!r}{suggestion(_JOBS, board)}")
-    if names.count("serial") != (device is not None) or (device is not None and board is None):
-        raise ValueError("Serial port and board must be given for a source or a target that is serial, and for no "
-                         "other")
-    return None if board is None else BOARDS[board]
+def _lines(downtime: "Downtime", lines: dict[str, int], *, nodes: int) -> Iterator[str]:
+    """Lines about the sites with boards."""
+    from host.migration.site import WORD_BITS
+
+    for name, wire in lines.items():
+        if wire:
+            yield (f"{name}: the words of a pass take {wire:,} cycles on the board's line, {nodes} nodes * "
+                   f"{downtime.live_words:,} words * {WORD_BITS} * clock / baud")
+
+
+def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: "TrainingConfig",
+           keys: "Keys", output: Path) -> list["Site"]:
+    """The source, the target, and the site of the run that stays; ``ValueError`` if a board has no room."""
+    from host.driver.memory import fitted
+    from host.migration.site import Site
+    from host.models.digits import digits
+    from host.training.workloads import Classifier
+
+    data, built = digits(), ends.built
+    length = Classifier(data, config.hidden).parameters.size
+    need = [config.allocation(length)]
+    if built is not None and fitted(built.node, need, nodes=nodes, planes=built.node.memories.planes) != built.node:
+        raise ValueError(f"Model must have room in the memories of {ends.board}, not {length:,} parameters")
+    node, slower = (fitted(job.node(interval), need, nodes=nodes) for interval in (1, target.interval))
+    opened = functools.partial(_fabric, nodes=nodes, board=built, device=ends.device)
+    return [Site(name, output / name, fabric=fabric, workload=lambda: Classifier(data, config.hidden), config=config,
+                 keys=keys)
+            for name, fabric in (
+                ("source", opened(node, transport=TransportName(ends.source_transport))),
+                ("target", opened(slower, latency=target.latency, threads=target.threads,
+                                  transport=TransportName(ends.transport))),
+                ("stays", _fabric(node, nodes=nodes)))]
+
+
+def _compare(sites: list["Site"], ledger: "Ledger", *, after: int, steps: int, progress: Progress) -> (
+        tuple["Downtime", dict[str, int], bool]):
+    """Do the run that stays and the one that moves.
+
+    Returns
+    -------
+    Downtime
+        Time in which the job stood still.
+    dict
+        Cycles of a pass on the line of each site.
+    bool
+        Whether both runs end with the same bits.
+    """
+    from host.migration.migrate import migrate
+
+    source, target, stays = sites
+    try:
+        progress.stage("run that stays", steps)
+        stays.begin()
+        expected = _finish(stays, progress)
+        progress.stage("run that moves", steps)
+        source.begin()
+        assert source.run is not None
+        for _ in range(after):
+            source.run.advance()
+        progress.say(f"moved after step {after}")
+        downtime = migrate(source, target, ledger)
+        lines = {site.name: site.pass_cycles(downtime.live_words) for site in (source, target)}
+        return downtime, lines, _finish(target, progress) == expected
+    finally:
+        for site in sites:
+            site.close()
 
 
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,

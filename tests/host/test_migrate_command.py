@@ -18,7 +18,7 @@ def test_run(run, monkeypatch, tmp_path):
         asked.append(transport.value)
         return open_session(config, **options)
 
-    monkeypatch.setattr(command, "node_of_job", lambda **options: rings.CONFIGS["mx9"])
+    monkeypatch.setattr(command.JobOptions, "node", lambda *arguments: rings.CONFIGS["mx9"])
     monkeypatch.setattr(command, "open_session", opened)
     key = tmp_path / "key"
     key.write_bytes(b"secret of the operator, 32 bytes")
