@@ -1,8 +1,10 @@
 """The command `gradring launch`."""
 
+import dataclasses
 import enum
 import importlib.util
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +23,7 @@ from host.commands.console import (
     thread_count,
 )
 from host.jobs.checks import gradient_codec
-from host.options import COUNT, check_range, command
+from host.options import Option, Section, check_range, command, option
 from host.output import claim
 from host.pytorch.jobs import Options
 from host.pytorch.launch import LaunchError, launch
@@ -40,72 +42,103 @@ class Backend(enum.StrEnum):
     GLOO = "gloo"
 
 
+@dataclasses.dataclass(frozen=True)
+class RankOptions(Section):
+    """Ranks, and what they run."""
+
+    nodes: int = option(4, "--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")
+    module: bool = option(False, "--module", "-m", help="SCRIPT is the name of a module.")
+
+    def command(self, script: Sequence[str]) -> list[str]:
+        """Arguments of Python for a script and its arguments."""
+        if not self.module and not Path(script[0]).is_file():
+            raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
+        return [*(["-m"] if self.module else []), *script]
+
+
+@dataclasses.dataclass(frozen=True)
+class FormatOptions(Section):
+    """Formats of words on the ring."""
+
+    gradients: str | None = option(
+        None, help=f"Codec of gradients and their sums; its loss is added to the next ones: "
+                   f"{', '.join(GRADIENT_CODECS)}.", shown_default=f"{RAW}; {ZERO_VALUE} with a density")
+    weights: str = option(Weights.codec, help=f"Codec of new weights, with optimizers on the nodes: "
+                                                        f"{', '.join(WEIGHT_CODECS)}.")
+    density: float | None = option(
+        None, help="Part of the elements of gradients that nodes send, on average: the largest ones; the others "
+                   "wait.", shown_default="all that are not zero")
+    bf16_moments: bool = option(
+        False, "--bf16-moments", help="Nodes store momentum and moments as bfloat16. A second moment does not decay "
+                                      "then with a b2 above 0.996, such as PyTorch's 0.999.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.density is not None and not 0 < self.density <= 1:
+            raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
+        if self.density is not None:
+            check_zeros(self.codec)
+
+    @property
+    def codec(self) -> str:
+        """Codec of gradients."""
+        return gradient_codec(self.gradients, self.density)
+
+
+@dataclasses.dataclass(frozen=True)
+class BackendOptions(Section):
+    """Backend of the script."""
+
+    replace: Backend | None = option(
+        None, help="Backend that means the ring where a script, or a framework, has its name: gloo.")
+    require_ring: bool = option(False, "--require-ring", help="End with exit code 1 if nothing went over the ring.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationOptions(Section):
+    """Simulation of the ring."""
+
+    threads: Threads = None
+    arithmetic: ArithmeticOption = Arithmetic.GATEWARE
+    host_port: HostPort = False
+    link_latency: Link = LATENCY
+    check: bool = option(True, help="Compare all nodes with the golden model after every operation.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("Link latency", self.link_latency, 1, MAX_LATENCY)
+
+
 @command
 def launch_command(
+    *,
     script: Annotated[list[str], typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGUMENTS]...",
                                                 show_default=False)],
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")] = 4,
-    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is the name of a module.")] = False,
-    gradients: Annotated[str | None, typer.Option(
-        help=f"Codec of gradients and their sums; its loss is added to the next ones: "
-             f"{', '.join(GRADIENT_CODECS)}. [default: {RAW}; {ZERO_VALUE} with a density]", show_default=False)
-    ] = None,
-    weights: Annotated[str, typer.Option(
-        help=f"Codec of new weights, with optimizers on the nodes: {', '.join(WEIGHT_CODECS)}.")
-    ] = Weights.codec,
-    density: Annotated[float | None, typer.Option(
-        help="Part of the elements of gradients that nodes send, on average: the largest ones; the others wait. "
-             "[default: all that are not zero]", show_default=False)] = None,
-    bf16_moments: Annotated[bool, typer.Option(
-        "--bf16-moments", help="Nodes store momentum and moments as bfloat16. A second moment does not decay then "
-                                  "with a b2 above 0.996, such as PyTorch's 0.999.")] = False,
-    timeout: Annotated[float, typer.Option(
-        help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.")
-    ] = Patience.timeout,
-    slow: Annotated[float, typer.Option(
-        help="Seconds after which the ranks that the others wait for are named.")] = Patience.slow,
-    replace: Annotated[Backend | None, typer.Option(
-        help="Backend that means the ring where a script, or a framework, has its name: gloo.", show_default=False)
-    ] = None,
-    require_ring: Annotated[bool, typer.Option(
-        "--require-ring", help="End with exit code 1 if nothing went over the ring.")] = False,
-    threads: Threads = None,
-    arithmetic: ArithmeticOption = Arithmetic.GATEWARE,
-    host_port: HostPort = False,
-    link_latency: Link = LATENCY,
-    check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every operation.")
-                     ] = True,
-    output: Annotated[Path, typer.Option(help=f"Folder of {', '.join(FILES)}. [default: build/launch]",
-                                         show_default=False)] = toolchain.BUILD / "launch",
+    ranks: RankOptions, formats: FormatOptions, patience: Patience, backend: BackendOptions,
+    simulation: SimulationOptions,
+    output: Annotated[Path, Option(f"Folder of {', '.join(FILES)}.", shown_default="build/launch")] =
+        toolchain.BUILD / "launch",
 ) -> None:
     """Run a PyTorch script, one process for each node, with its sums over a simulated ring."""
     console = make_console()
     if importlib.util.find_spec("torch") is None:
         raise ValueError("PyTorch must be installed for launch: pip install torch, or make .venv/.torch in a clone")
-    if not module and not Path(script[0]).is_file():
-        raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
-    codec = gradient_codec(gradients, density)
-    NodeConfig(gradients=codec, weights=Weights(codec=weights)).check_ring(nodes)
-    if density is not None and not 0 < density <= 1:
-        raise ValueError(f"Density must be above 0 and at most 1, not {density!r}")
-    if density is not None:
-        check_zeros(codec)
-    options = Options(nodes=nodes, gradients=codec, weights=weights, density=density, packed_state=bf16_moments,
-                      check=check, threads=thread_count(threads, nodes), arithmetic=arithmetic, host_port=host_port,
-                      link_latency=link_latency)
-    check_range("Link latency", link_latency, 1, MAX_LATENCY)
-    check_range("Timeout", timeout, 0, COUNT)
-    patience = Patience(slow=slow, timeout=timeout)
+    words = ranks.command(script)
+    NodeConfig(gradients=formats.codec, weights=Weights(codec=formats.weights)).check_ring(ranks.nodes)
+    options = Options(nodes=ranks.nodes, gradients=formats.codec, weights=formats.weights, density=formats.density,
+                      packed_state=formats.bf16_moments, check=simulation.check,
+                      threads=thread_count(simulation.threads, ranks.nodes), arithmetic=simulation.arithmetic,
+                      host_port=simulation.host_port, link_latency=simulation.link_latency)
     claim(output, files=FILES)
     begun = time.monotonic()
     with Progress(console) as progress:
-        done = launch([*(["-m"] if module else []), *script], options, patience=patience, replace=replace is not None,
-                      announce=progress.stage, say=progress.say)
+        done = launch(words, options, patience=patience, replace=backend.replace is not None, announce=progress.stage,
+                      say=progress.say)
     report = build_report(options, done.jobs, gloo=done.server.gloo, backends=done.server.backends.values(),
                           slow=done.server.slow, seconds=time.monotonic() - begun)
     paths = write_report(report, output)
     console.print(table(report))
-    if require_ring and not report["operations"]:
+    if backend.require_ring and not report["operations"]:
         raise LaunchError(verdict(report).rstrip("."))
     console.print(verdict(report), soft_wrap=True)
     console.print(" · ".join(map(shown, paths)), soft_wrap=True)

@@ -15,6 +15,7 @@ from typing import Any
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
+from host.options import COUNT, Section, option
 from host.printable import printable
 from host.pytorch.jobs import Jobs
 from host.pytorch.messages import MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
@@ -44,21 +45,16 @@ _LATER = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Patience:
-    """Time for which ranks that ask wait for others that do not.
+class Patience(Section):
+    """Time for which ranks that ask wait for others that do not."""
 
-    Parameters
-    ----------
-    slow : float
-        Seconds after which the ranks that are missing are named.
-    timeout : float
-        Seconds after which the operation has failed; more than ``slow``.
-    """
-
-    slow: float = 10.0
-    timeout: float = 600.0
+    timeout: float = option(
+        600.0, help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.",
+        minimum=0, maximum=COUNT)
+    slow: float = option(10.0, help="Seconds after which the ranks that the others wait for are named.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.slow < self.timeout:
             raise ValueError(f"Slow ranks must be named after more than 0 seconds and before the timeout of "
                              f"{self.timeout:g}, not after {self.slow!r}")
