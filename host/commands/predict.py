@@ -1,54 +1,62 @@
 """The command `gradring predict`."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from host.commands.console import Link, Progress, make_console, shown
-from host.options import COUNT, check_range, command
+from host.options import COUNT, Option, Section, check_range, command, option
 from host.output import claim, prepare, write_json
+from host.predict import report
+from host.predict.model import Step, format_of, model_of, predict, sizes
 from host.reports.chakra import CLOCK
 from host.transports.session import LATENCY
 from sim.verilated import toolchain
 
 __all__ = ["predict_command"]
 
-#: Formats that are compared, and cycles per second, unless others are asked for.
-_FORMATS = "dense,10%,mx9"
-_CLOCK = CLOCK / 1e6
+@dataclasses.dataclass(frozen=True)
+class ComparedOptions(Section):
+    """Model and formats."""
+
+    model: str = option("digits", help="digits, widths of layers as 784,128,10, or a number of parameters, whose "
+                                       "computation is not predicted, as 25M.")
+    formats: str = option(
+        "dense,10%,mx9", help="Formats to compare, with commas between them: dense, densities as 10% or 10%-apart, "
+                              "codecs as mx9, or those of weights and of gradients as mx9/zero_value.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model_of(self.model)
+        for name in self.names:
+            format_of(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Formats."""
+        return [name.strip() for name in self.formats.split(",")]
 
 
 @command
 def predict_command(
-    nodes: Annotated[int, typer.Option(help="Nodes of the largest ring; the picture has smaller ones too.")] = 1000,
-    link_latency: Link = LATENCY,
-    model: Annotated[str, typer.Option(
-        help="digits, widths of layers as 784,128,10, or a number of parameters, whose computation is not predicted, "
-             "as 25M.")] = "digits",
-    formats: Annotated[str, typer.Option(
-        help="Formats to compare, with commas between them: dense, densities as 10% or 10%-apart, codecs as mx9, or "
-             "those of weights and of gradients as mx9/zero_value.")] = _FORMATS,
-    examples: Annotated[int, typer.Option(help="Examples of each node in a step.")] = 32,
-    macs: Annotated[int, typer.Option(
-        help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 to communicate alone.")] = 16,
-    overlap: Annotated[str, typer.Option(help="Schedule: none, strict, layers or chunks:n.")] = "none",
-    clock: Annotated[float, typer.Option(help="Cycles of the nodes per second, in MHz.")] = _CLOCK,
-    validate: Annotated[bool, typer.Option(
-        "--validate", help="Predict what was measured on simulated rings, and print the errors.")] = False,
-    chakra: Annotated[Path | None, typer.Option(
-        help="Beginning of the names of execution traces for ASTRA-sim, a file per format and node of the largest "
-             "ring. Needs gradring[chakra].", show_default=False)] = None,
-    output: Annotated[Path, typer.Option(help="Folder of predict.json and predict.png. [default: build/predict]",
-                                          show_default=False)] = toolchain.BUILD / "predict",
+    *,
+    nodes: Annotated[int, Option("Nodes of the largest ring; the picture has smaller ones too.", minimum=2,
+                                 maximum=100_000)] = 1000,
+    link_latency: Link = LATENCY, compared: ComparedOptions, step: Step,
+    clock: Annotated[float, Option("Cycles of the nodes per second, in MHz.")] = CLOCK / 1e6,
+    validate: Annotated[bool, Option("Predict what was measured on simulated rings, and print the errors.",
+                                     ("--validate",))] = False,
+    chakra: Annotated[Path | None, Option(
+        "Beginning of the names of execution traces for ASTRA-sim, a file per format and node of the largest ring. "
+        "Needs gradring[chakra].")] = None,
+    output: Annotated[Path, Option("Folder of predict.json and predict.png.", shown_default="build/predict")] =
+        toolchain.BUILD / "predict",
 ) -> None:
     """Predict cycles and words of a training step on rings that nobody simulates."""
-    from host.predict import model as predicted
-    from host.predict import report
-    from host.program.schedules import Schedule
     from host.reports import chakra as traces
 
     console = make_console()
@@ -57,41 +65,35 @@ def predict_command(
         return
     if chakra is not None:
         traces.needed()
-    check_range("Nodes", nodes, 2, 100_000)
     check_range("Link latency", link_latency, 1, COUNT)
-    check_range("Examples", examples, 1, 4095)
-    predicted.check_macs(macs)
     if not 0 < clock <= 10_000:
         raise ValueError(f"Clock must be above 0 and at most 10000 MHz, not {clock!r}")
-    chosen, schedule = predicted.model_of(model), Schedule.parse(overlap)
-    forms = [name.strip() for name in formats.split(",")]
-    for name in forms:
-        predicted.format_of(name)
     if chakra is not None:
         prepare(chakra.parent)
-    claim(output, files=("predict.json", "predict.png"))
+    written = [output / "predict.json", output / "predict.png"]
+    claim(output, files=[path.name for path in written])
+    model = model_of(compared.model)
+    compute = f"{step.macs} multiply-adds per cycle" if model.widths and step.macs else "not predicted"
+    note = (f"modelled; links of {link_latency:,} cycles, {clock:g} MHz, schedule {step.schedule}, {step.examples:,} "
+            f"examples per node, compute: {compute}")
     with Progress(console) as progress:
         progress.stage("predict")
-        found = [predicted.predict(chosen, form, nodes=count, latency=link_latency, clock=clock * 1e6,
-                                   examples=examples, macs=macs, schedule=schedule)
-                 for form in forms for count in predicted.sizes(nodes)]
+        predictions = [predict(model, form, step, nodes=count, latency=link_latency, clock=clock * 1e6)
+                       for form in compared.names for count in sizes(nodes)]
         progress.stage("picture")
-        compute = f"{macs} multiply-adds per cycle" if chosen.widths and macs else "not predicted"
-        note = (f"modelled; links of {link_latency:,} cycles, {clock:g} MHz, schedule {schedule}, {examples:,} "
-                f"examples per node, compute: {compute}")
-        write_json(output / "predict.json", report.describe(
-            found, model=model, parameters=chosen.parameters, link_latency=link_latency, clock=clock * 1e6,
-            examples=examples, macs=macs, schedule=str(schedule)))
-        report.draw(found, output / "predict.png", note=note,
-                        title=f"a step of {model}: {chosen.parameters:,} parameters")
-    console.print(report.table([one for one in found if one.nodes == nodes],
-                                   f"a step of {model}, {chosen.parameters:,} parameters, on {nodes:,} nodes"))
+        write_json(written[0], report.describe(
+            predictions, model=model.name, parameters=model.parameters, link_latency=link_latency, clock=clock * 1e6,
+            examples=step.examples, macs=step.macs, schedule=str(step.schedule)))
+        report.draw(predictions, written[1], note=note,
+                    title=f"a step of {model.name}: {model.parameters:,} parameters")
+    largest = [prediction for prediction in predictions if prediction.nodes == nodes]
+    console.print(report.table(
+        largest, f"a step of {model.name}, {model.parameters:,} parameters, on {nodes:,} nodes"))
     console.print(note, soft_wrap=True)
-    written = [output / "predict.json", output / "predict.png"]
     if chakra is not None:
-        written += [traces.write([one.commands] * nodes, chakra.with_name(f"{chakra.name}-{_file_name(one.form)}"),
-                                 clock=clock * 1e6, note=f"gradring predict: {note}")
-                    for one in found if one.nodes == nodes]
+        written += [traces.write([prediction.commands] * nodes,
+                                 chakra.with_name(f"{chakra.name}-{_file_name(prediction.form)}"),
+                                 clock=clock * 1e6, note=f"gradring predict: {note}") for prediction in largest]
     console.print(" · ".join(map(shown, written)), soft_wrap=True)
 
 

@@ -11,6 +11,7 @@ from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
 from host.compute.factors import Array, best_factors
+from host.options import Section, option
 from host.predict.costs import Format, Zeros
 from host.predict.timing import Timing, timing_of
 from host.predict.walk import Walked, walk
@@ -24,7 +25,7 @@ from sim.golden.gemm_estimate import estimate
 from sim.golden.gemm_factors import training_step
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["Model", "Prediction", "check_macs", "format_of", "model_of", "predict", "sizes"]
+__all__ = ["Model", "Prediction", "Step", "format_of", "model_of", "predict", "sizes"]
 
 #: Rows of an array of so many multiply-adds per cycle, and its lanes.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
@@ -33,8 +34,6 @@ _DIGITS = (64, *TrainingConfig.hidden, 10)
 #: Collectives of execution traces: a fused update is an all-reduce with the optimizer in its middle.
 _KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
           "ALL_GATHER": chakra.Kind.ALL_GATHER}
-#: Compute first, then communicate.
-_SERIAL = Schedule(Kind.NONE)
 _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 
@@ -184,14 +183,31 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
             for work in modelled(layers, staged=staged)]
 
 
-def check_macs(macs: int) -> None:
-    """Raise ``ValueError`` unless multiply-adds per cycle are 0 or the number of a known array."""
-    if macs and macs not in _ARRAYS:
-        raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {macs!r}")
+@dataclasses.dataclass(frozen=True)
+class Step(Section):
+    """What nodes do in a step, and what of it overlaps: a model without layers has only ``none``."""
+
+    examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
+    macs: int = option(
+        16, help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 to communicate alone.")
+    overlap: str = option("none", help="Schedule: none, strict, layers or chunks:n.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.macs and self.macs not in _ARRAYS:
+            raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {self.macs!r}")
+        if self.schedule.kind not in (Kind.NONE, Kind.STRICT, Kind.LAYERS, Kind.CHUNKS):
+            raise ValueError(f"Schedule that is predicted must be none, strict, layers or chunks:n, not "
+                             f"{self.schedule}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        return Schedule.parse(self.overlap)
 
 
-def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, examples: int = 32, macs: int = 16,
-            schedule: Schedule = _SERIAL, node: NodeConfig | None = None) -> Prediction:
+def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, clock: float,
+            node: NodeConfig | None = None) -> Prediction:
     """Predict a training step.
 
     Parameters
@@ -199,34 +215,24 @@ def predict(model: Model, form: str, *, nodes: int, latency: int, clock: float, 
     model : Model
     form : str
         See :func:`format_of`.
+    step : Step
     nodes, latency : int
         Nodes of the ring, two or more, and cycles of a link.
     clock : float
         Cycles per second.
-    examples : int
-        Examples of each node in a step.
-    macs : int
-        Multiply-adds per cycle of a node's array, or 0 for a step that communicates alone.
-    schedule : Schedule
-        What overlaps; a model without layers has only ``none``.
     node : NodeConfig, optional
         Configuration of the nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
     """
-    check_macs(macs)
-    if schedule.kind not in (Kind.NONE, Kind.STRICT, Kind.LAYERS, Kind.CHUNKS):
-        raise ValueError(f"Schedule that is predicted must be none, strict, layers or chunks:n, not {schedule}")
-    if not model.widths and schedule.kind is not Kind.NONE:
-        raise ValueError(f"Schedule of a model without layers must be none, not {schedule}")
-    if examples < 1:
-        raise ValueError(f"Examples must be at least 1, not {examples!r}")
+    if not model.widths and step.schedule.kind is not Kind.NONE:
+        raise ValueError(f"Schedule of a model without layers must be none, not {step.schedule}")
     chosen = format_of(form)
     config = (NodeConfig() if node is None else node).replace(
         gradients=chosen.gradients, weights=Weights(codec=chosen.weights))
-    costs = _Predicted(examples=examples, form=chosen, timing=timing_of(config), latency=latency)
-    commands = _commands(model, examples=examples, macs=macs)
+    costs = _Predicted(examples=step.examples, form=chosen, timing=timing_of(config), latency=latency)
+    commands = _commands(model, examples=step.examples, macs=step.macs)
     layers = model.layers
     depth = len(commands) + len(layers) + 3
-    compiled = build(schedule, layers, nodes=nodes, costs=costs, commands=commands, depth=depth)
+    compiled = build(step.schedule, layers, nodes=nodes, costs=costs, commands=commands, depth=depth)
     spans = [span for span in timeline(compiled.timed()) if span.end > span.start]
     cycles = makespan(spans)
     times = [sum(span.end - span.start for span in spans if span.queue == queue) for queue in (0, 1)]

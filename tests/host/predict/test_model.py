@@ -9,11 +9,10 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.predict.costs import Format, Zeros
-from host.predict.model import format_of, model_of, predict, sizes
+from host.predict.model import Step, format_of, model_of, predict, sizes
 from host.predict.timing import timing_of
 from host.predict.walk import walk
 from host.program.estimate import Collective, Costs
-from host.program.schedules import Schedule
 from sim.golden.program import GAP
 
 
@@ -50,7 +49,7 @@ def test_no_formats(text):
 
 
 def test_a_vector_is_one_update():
-    found = predict(model_of("5000"), "dense", nodes=3, latency=20, clock=1e6)
+    found = predict(model_of("5000"), "dense", Step(), nodes=3, latency=20, clock=1e6)
     one = walk(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()), length=5024, nodes=3, latency=20)
     assert (found.communicate, found.words, found.compute) == (Costs.latch + one.cycles, one.words, 0)
     assert found.seconds == found.cycles / 1e6
@@ -59,8 +58,7 @@ def test_a_vector_is_one_update():
 
 @pytest.mark.parametrize(("schedule", "updates"), [("none", 1), ("layers", 3), ("chunks:2", 2), ("strict", 5)])
 def test_schedules(schedule, updates):
-    found = predict(model_of("32,32,16,10"), "mx9", nodes=20, latency=16, clock=1e6,
-                    schedule=Schedule.parse(schedule))
+    found = predict(model_of("32,32,16,10"), "mx9", Step(overlap=schedule), nodes=20, latency=16, clock=1e6)
     assert len([span for span in found.spans if span.queue == 1 and span.name != "latch"]) == updates
     longest = max(found.compute, found.communicate)
     assert longest <= found.cycles <= found.compute + found.communicate + 100
@@ -68,7 +66,8 @@ def test_schedules(schedule, updates):
 
 
 def test_products_are_the_array_s():
-    slow, fast = (predict(model_of("digits"), "dense", nodes=2, latency=16, clock=1e6, macs=macs) for macs in (4, 16))
+    slow, fast = (predict(model_of("digits"), "dense", Step(macs=macs), nodes=2, latency=16, clock=1e6)
+                  for macs in (4, 16))
     terms = 32 * (64 * 64 * 2 + 64 * 10 * 3)
     assert terms / 4 < slow.compute < 1.4 * terms / 4
     assert terms / 16 < fast.compute < 1.4 * terms / 16
@@ -76,13 +75,13 @@ def test_products_are_the_array_s():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"macs": 5}, "Multiply-adds per cycle must be 0, 4, 8, 16, 32, not 5"),
-    ({"schedule": Schedule.parse("stale:1")}, "Schedule that is predicted must be none, strict, layers or chunks:n"),
-    ({"schedule": Schedule.parse("layers")}, "Schedule of a model without layers must be none, not layers"),
-    ({"examples": 0}, "Examples must be at least 1, not 0"),
+    ({"overlap": "stale:1"}, "Schedule that is predicted must be none, strict, layers or chunks:n"),
+    ({"overlap": "layers"}, "Schedule of a model without layers must be none, not layers"),
+    ({"examples": 0}, "Examples must be between 1 and 4,095, not 0"),
 ])
 def test_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        predict(model_of("100"), "dense", nodes=2, latency=1, clock=1e6, **options)
+        predict(model_of("100"), "dense", Step(**options), nodes=2, latency=1, clock=1e6)
 
 
 def test_sizes():

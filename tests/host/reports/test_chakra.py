@@ -2,8 +2,8 @@
 
 import pytest
 
-from host.predict.model import model_of, predict
-from host.program.schedules import Schedule, layers_of
+from host.predict.model import Step, model_of, predict
+from host.program.schedules import layers_of
 from host.reports import chakra, measured_trace
 from host.reports.chakra import Command, Kind
 
@@ -40,7 +40,7 @@ def test_lengths(number, text):
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict"])
 def test_predictions_are_read_back(tmp_path, schedule):
-    found = predict(model_of("32,16,10"), "mx9", nodes=3, latency=16, clock=1e6, schedule=Schedule.parse(schedule))
+    found = predict(model_of("32,16,10"), "mx9", Step(overlap=schedule), nodes=3, latency=16, clock=1e6)
     chakra.write([found.commands] * 3, tmp_path / "trace", clock=1e6, note="a prediction")
     paths = sorted(tmp_path.iterdir())
     assert [path.name for path in paths] == [f"trace.{rank}.et" for rank in range(3)]
