@@ -1,5 +1,6 @@
 """The command `gradring sweep`."""
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn
 from rich.progress import Progress as Bars
 
 from host.commands.console import duration, make_console, shown
-from host.options import COUNT, check_range
+from host.options import COUNT, Option, Section, command, option
 from host.output import claim, prepare
 from host.plain_text import PlainColumn
 from host.sweep import cluster, execution, page
@@ -68,77 +69,82 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"Ring sizes must be numbers with commas between them, not {text!r}") from None
+@dataclasses.dataclass(frozen=True)
+class PointOptions(Section):
+    """Points of a sweep: formats, rings and workloads."""
+
+    formats: str | None = option(
+        None, help="Formats to compare with raw weights and zero-value gradients, with commas between them.",
+        shown_default="all, and on text the main ones")
+    nodes: str | None = option(None, help="Ring sizes, with commas between them.",
+                               shown_default="digits 2,4,8, text 4")
+    workload: WorkloadName | None = option(None, help="The only workload.", shown_default="both")
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Ring sizes."""
+        try:
+            return None if self.nodes is None else tuple(int(part) for part in self.nodes.split(","))
+        except ValueError:
+            raise ValueError(f"Ring sizes must be numbers with commas between them, not {self.nodes!r}") from None
+
+    @property
+    def workloads(self) -> tuple[WorkloadName, ...]:
+        """Workloads."""
+        return tuple(WorkloadName) if self.workload is None else (self.workload,)
+
+    def refuse(self, name: str, value: object, workload: WorkloadName) -> None:
+        """Raise ``ValueError`` for an option that is given, and is not for this workload."""
+        if value is not None and workload not in self.workloads:
+            raise ValueError(f"Option --{name} is for workload {workload.value}, not {self.workloads[0].value}: "
+                             f"leave it out")
 
 
+@dataclasses.dataclass(frozen=True)
+class LengthOptions(Section):
+    """Length of each run."""
+
+    full: bool = option(False, "--full", help="Train for as long as train does, and on text with all formats.")
+    epochs: int | None = option(None, help="Epochs of digits.", minimum=1, maximum=COUNT,
+                                shown_default=f"{sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}")
+    steps: int | None = option(None, help="Steps of text.", minimum=1, maximum=COUNT,
+                               shown_default=f"{sweep.STEPS[0]}, full {sweep.STEPS[1]}")
+
+
+@command
 def sweep_command(
-    formats: Annotated[str | None, typer.Option(
-        help="Formats to compare with raw weights and zero-value gradients, with commas between them. [default: all, "
-             "and on text the main ones]", show_default=False)] = None,
-    nodes: Annotated[str | None, typer.Option(
-        help="Ring sizes, with commas between them. [default: digits 2,4,8, text 4]", show_default=False)] = None,
-    workload: Annotated[WorkloadName | None, typer.Option(
-        help="The only workload. [default: both]", show_default=False)] = None,
-    jobs: Annotated[int | None, typer.Option(
-        help="Jobs at a time. [default: one per core]", show_default=False)] = None,
-    full: Annotated[bool, typer.Option(
-        "--full", help="Train for as long as train does, and on text with all formats.")] = False,
-    epochs: Annotated[int | None, typer.Option(
-        help=f"Epochs of digits. [default: {sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}]", show_default=False)] = None,
-    steps: Annotated[int | None, typer.Option(
-        help=f"Steps of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
-    compute_formats: Annotated[str | None, typer.Option(
-        help="Formats of products to compare on nodes that compute, on digits, with commas between them. [default: "
-             "all, and none if --formats is given]", show_default=False)] = None,
-    scheduler: Annotated[str | None, typer.Option(
-        help="Scheduler of a Dask cluster whose workers do the jobs, as tcp://host:8786. Needs gradring[cluster]. "
-             "[default: processes of this machine]", show_default=False)] = None,
-    synth: Annotated[bool, typer.Option(help="Place codecs and arrays, for their area and speed.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png, sweep.html and jobs. [default: "
-                                               "build/sweep]",
-                                          show_default=False)
-                      ] = toolchain.BUILD / "sweep",
+    *,
+    points: PointOptions,
+    jobs: Annotated[int | None, Option("Jobs at a time.", label="Jobs at a time", minimum=1, maximum=1024,
+                                       shown_default="one per core")] = None,
+    length: LengthOptions,
+    compute_formats: Annotated[str | None, Option(
+        "Formats of products to compare on nodes that compute, on digits, with commas between them.",
+        shown_default="all, and none if --formats is given")] = None,
+    scheduler: Annotated[str | None, Option(
+        "Scheduler of a Dask cluster whose workers do the jobs, as tcp://host:8786. Needs gradring[cluster].",
+        shown_default="processes of this machine")] = None,
+    synth: Annotated[bool, Option("Place codecs and arrays, for their area and speed.")] = True,
+    output: Annotated[Path, Option("Folder of sweep.json, sweep.png, sweep.html and jobs.",
+                                   shown_default="build/sweep")] = toolchain.BUILD / "sweep",
 ) -> None:
     """Compare formats by loss, traffic, cycles, LUTs and Fmax."""
-    check_range("Jobs at a time", jobs, 1, 1024)
-    check_range("Epochs", epochs, 1, COUNT)
-    check_range("Steps", steps, 1, COUNT)
-    if epochs is not None and workload is WorkloadName.TEXT:
-        raise ValueError("Option --epochs is for workload digits, not text: leave it out")
-    if steps is not None and workload is WorkloadName.DIGITS:
-        raise ValueError("Option --steps is for workload text, not digits: leave it out")
-    if compute_formats is not None and workload is WorkloadName.TEXT:
-        raise ValueError("Option --compute-formats is for workload digits, not text: leave it out")
+    points.refuse("epochs", length.epochs, WorkloadName.DIGITS)
+    points.refuse("steps", length.steps, WorkloadName.TEXT)
+    points.refuse("compute-formats", compute_formats, WorkloadName.DIGITS)
     if scheduler is not None:
         cluster.needed()
         if jobs is not None:
             raise ValueError("Option --jobs is for processes of this machine, not for a cluster: leave it out")
-    config = sweep.SweepConfig(
-        formats=_names(formats), nodes=_sizes(nodes),
-        workloads=tuple(WorkloadName) if workload is None else (workload,), full=full, epochs=epochs, steps=steps,
-        compute_formats=_names(compute_formats), synth=synth)
+    planned = sweep.plan(sweep.SweepConfig(
+        formats=_names(points.formats), nodes=points.sizes, workloads=points.workloads, full=length.full,
+        epochs=length.epochs, steps=length.steps, compute_formats=_names(compute_formats), synth=synth))
     console = make_console()
-    planned = sweep.plan(config)
     claim(output, files=("sweep.json", "sweep.png", "sweep.html"))
     folder = prepare(output / "jobs")
-    engine = (LocalEngine(folder, (os.cpu_count() or 1) if jobs is None else jobs) if scheduler is None
-              else cluster.ClusterEngine(scheduler, folder))
-    left, count = execution.pending(planned.jobs, folder), engine.cores
-    seconds = execution.estimate(left, folder, count)
-    console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"
-                  + (f", {duration(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
-    try:
-        with _SweepProgress(console, len(left)) as progress:
-            failures = execution.execute(planned.jobs, folder, engine=engine, ended=progress.ended,
-                                         tick=progress.tick)
-    except (KeyboardInterrupt, EndedError) as ended:
-        console.print("interrupted; jobs that are done are kept, and the same command goes on from there",
-                      soft_wrap=True)
-        raise typer.Exit(128 + (ended.signal if isinstance(ended, EndedError) else signal.SIGINT)) from None
+    failures = _execute(planned, folder, console, engine=(
+        LocalEngine(folder, (os.cpu_count() or 1) if jobs is None else jobs) if scheduler is None
+        else cluster.ClusterEngine(scheduler, folder)))
     rows, products = sweep.collect(planned, folder), sweep.products(planned, folder)
     if rows or products:
         for table in tables(rows, products):
@@ -150,3 +156,19 @@ def sweep_command(
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True)
     if failures:
         raise typer.Exit(1)
+
+
+def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: execution.Engine) -> (
+        list[execution.Failure]):
+    """Do the jobs that are left; an interrupted sweep ends the program."""
+    left = execution.pending(planned.jobs, folder)
+    seconds = execution.estimate(left, folder, engine.cores)
+    console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"
+                  + (f", {duration(seconds)} or so on {engine.cores} at a time" if left else ""), soft_wrap=True)
+    try:
+        with _SweepProgress(console, len(left)) as progress:
+            return execution.execute(planned.jobs, folder, engine=engine, ended=progress.ended, tick=progress.tick)
+    except (KeyboardInterrupt, EndedError) as ended:
+        console.print("interrupted; jobs that are done are kept, and the same command goes on from there",
+                      soft_wrap=True)
+        raise typer.Exit(128 + (ended.signal if isinstance(ended, EndedError) else signal.SIGINT)) from None
