@@ -1,9 +1,11 @@
 """The command `gradring quantize`."""
 
 import contextlib
+import dataclasses
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +21,16 @@ from host.commands.console import (
     shown,
     thread_count,
 )
-from host.models.digits import digits
-from host.options import command
+from host.driver.protocols import TrainingRing
+from host.models.digits import Dataset, digits
+from host.options import Option, Section, command, option
 from host.output import claim, prepare
-from host.training import weight_files as weights_files
+from host.quantization import experiment as quantize
+from host.quantization.candidates import UNITS, Candidate, SchemeOptions, candidates
+from host.quantization.cells import CellCount
+from host.quantization.network import FloatLayer
+from host.quantization.summary import advice, table, verdict
+from host.training import weight_files
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import Classifier, WorkloadName
@@ -34,111 +42,130 @@ __all__ = ["quantize_command"]
 _FILES = ("report.json", "report.png", "model.npz", "model.onnx", "weights.npz")
 
 
+@dataclasses.dataclass(frozen=True)
+class WeightOptions(Section):
+    """Weights that are quantised."""
+
+    weights: Path | None = option(
+        None, help="Weights, written by `gradring train`, of a perceptron that classifies digits.",
+        shown_default="build/sim/weights.npz; where there is none, one is trained")
+    retrain: bool = option(False, "--train", help="Train, whatever there is.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationOptions(Section):
+    """Simulation of the ring."""
+
+    threads: Threads = None
+    host_port: HostPort = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtraOptions(Section):
+    """What is made in addition to the report."""
+
+    onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
+                                    "gradring[onnx].")
+    synth: bool = option(True, help="Synthesise, meanwhile, the units for integers and for a float offset, to count "
+                                    "LUTs.")
+
+
 @command
 def quantize_command(
-    context: typer.Context,
-    weights: Annotated[Path | None, typer.Option(
-        help="Weights, written by `gradring train`, of a perceptron that classifies digits. [default: "
-             "build/sim/weights.npz; where there is none, one is trained]", show_default=False)] = None,
-    retrain: Annotated[bool, typer.Option("--train", help="Train, whatever there is.")] = False,
-    nodes: Nodes = 4,
-    seed: Annotated[int, typer.Option(help="Seed of training.")] = TrainingConfig.seed,
-    threads: Threads = None,
-    host_port: HostPort = False,
-    calibration: Annotated[str, typer.Option(
-        help="Range of activations that is represented: all, minmax, or up to a percentile of their magnitudes.")
-    ] = "minmax",
-    percentile: Annotated[float, typer.Option(help="Percentile of that calibration.")] = 99.9,
-    scheme: Annotated[str, typer.Option(
-        help="Scheme of the model that is written: symmetric, float-offset, iaq-min or iaq-max.")] = "iaq-min",
-    bits: Annotated[int, typer.Option(help="Bits of its weights: 4 or 8.")] = 8,
-    rounding: Annotated[str, typer.Option(help="Rounding of weights and offsets: nearest or truncate.")] = "nearest",
-    extrema: Annotated[str, typer.Option(
-        help="Extrema of its scales and offsets: weights; zero, which counts as one of them; or aligned, such "
-             "that zero is a level.")] = "zero",
-    per_output: Annotated[bool, typer.Option(
-        "--per-output/--per-layer", help="Whether each of its outputs has a scale and an offset.")] = False,
-    onnx: Annotated[bool, typer.Option(
-        help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs gradring[onnx].")] = False,
-    synth: Annotated[bool, typer.Option(
-        help="Synthesise, meanwhile, the units for integers and for a float offset, to count LUTs.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx. "
-                                          "[default: build/quantize]", show_default=False)
-                      ] = toolchain.BUILD / "quantize",
+    *,
+    context: typer.Context, source: WeightOptions, nodes: Nodes = 4,
+    seed: Annotated[int, Option("Seed of training.")] = TrainingConfig.seed,
+    simulation: SimulationOptions, scheme: SchemeOptions, extra: ExtraOptions,
+    output: Annotated[Path, Option("Folder of report.json, report.png, model.npz and model.onnx.",
+                                   shown_default="build/quantize")] = toolchain.BUILD / "quantize",
 ) -> None:
     """Quantise a trained perceptron by every scheme, and measure it on the nodes."""
-    from host.quantization import experiment as quantize
-    from host.quantization.candidates import UNITS, candidates, configuration
-    from host.quantization.cells import CellCount
-    from host.quantization.summary import advice, table, verdict
-
-    config = configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
-                           extrema=extrema, calibration=calibration, percentile=percentile)
-    given = given_options(context)
-    for name, wrong, reason in (
-            ("percentile", calibration != "percentile", f"is for calibration percentile, not {calibration}"),
-            ("weights", retrain, "is for weights that are there, not with --train")):
-        if wrong and given(name):
-            raise ValueError(f"Option --{name} {reason}: leave it out")
-    training = TrainingConfig(seed=seed)
+    given, training = given_options(context), TrainingConfig(seed=seed)
+    _refuse(given, source, scheme)
     console, node = make_console(), NodeConfig(
         memories=Memories(planes=training.optimizer.planes), features=(Quantization(),))
     node.check_ring(nodes)
-    count = thread_count(threads, nodes)
+    count = thread_count(simulation.threads, nodes)
     prepare(output, files=_FILES)
     with Progress(console) as progress, contextlib.ExitStack() as stack:
         progress.stage("data")
         data = digits()
-        path, trained = (output / "weights.npz", None) if retrain else quantize.find_weights(weights, output)
+        path, trained = ((output / "weights.npz", None) if source.retrain
+                         else quantize.find_weights(source.weights, output))
         if trained is not None and given("seed"):
             raise ValueError(f"Option --seed is for training, and {shown(path)} has trained weights: add --train, or "
                              f"leave it out")
-        if onnx:
+        if extra.onnx:
             quantize.check_onnx()  # before anything is built
-        layers = None
         if trained is not None:
-            layers = quantize.layers_of(trained, data)
-            chosen = candidates(len(layers), calibration=config.calibration, percentile=percentile)
-            quantize.check_layers(layers, data, chosen)
+            quantize.check_layers(layers := quantize.layers_of(trained, data), data, _candidates(layers, scheme))
         claim(output, files=_FILES, keep=() if trained is None else ("weights.npz",))
-        cells = CellCount(UNITS if synth else ())
+        cells = CellCount(UNITS if extra.synth else ())
         stack.callback(cells.close)
-
-        def lut4(unit: str) -> int | None:
-            if not cells.known(unit):
-                progress.stage(f"synthesis of {unit}")
-            return cells(unit)
-
-        with open_session(node, nodes=nodes, threads=count, host_port=host_port,
+        with open_session(node, nodes=nodes, threads=count, host_port=simulation.host_port,
                           announce=progress.stage) as session:
             seconds = dict(session.build_seconds)
             if trained is None:
                 begun = time.perf_counter()
-                task = Classifier(data, training.hidden)
-                progress.stage("train", training.steps(task.examples), task)
-                train(session.ring, task, training, on_step=progress.step)
-                trained = weights_files.TrainedWeights(workload=WorkloadName.DIGITS, hidden=training.hidden,
-                                                       seed=seed, parameters=task.parameters)
-                weights_files.save(trained, path)
+                trained = _trained(session.ring, data, training, path, progress)
                 seconds["train"] = time.perf_counter() - begun
             begun = time.perf_counter()
-            if layers is None:
-                layers = quantize.layers_of(trained, data)
-                chosen = candidates(len(layers), calibration=config.calibration, percentile=percentile)
-            exported, agreement = quantize.export(layers, data, config, output, onnx=onnx)
-            progress.stage("quantize", len(chosen))
-            result = quantize.collect(
-                layers, data, session.ring, chosen, lut4=lut4 if synth else lambda unit: None,
-                on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
+            layers = quantize.layers_of(trained, data)
+            exported, agreement = quantize.export(layers, data, scheme.config(), output, onnx=extra.onnx)
+            result = _measured(layers, data, session.ring, scheme, progress=progress,
+                               cells=cells if extra.synth else None)
             seconds["quantize"] = time.perf_counter() - begun
     result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": as_dict(node),
                "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
                                                        "within": agreement.within}}
-    written, picture = quantize.write(result, output)
+    paths = (*quantize.write(result, output), *exported)
     console.print(table(result))
-    console.print(verdict(result), soft_wrap=True)
-    if (missing := advice(result)) is not None:
-        console.print(missing, soft_wrap=True)
-    if agreement is not None:
-        console.print(f"Answers of onnxruntime to {len(data.test_x)} test images: {agreement}.", soft_wrap=True)
-    console.print(" · ".join(map(shown, (written, picture, *exported))), soft_wrap=True)
+    for line in (verdict(result), advice(result), None if agreement is None else
+                 f"Answers of onnxruntime to {len(data.test_x)} test images: {agreement}.",
+                 " · ".join(map(shown, paths))):
+        if line is not None:
+            console.print(line, soft_wrap=True)
+
+
+def _refuse(given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
+    """Raise ``ValueError`` for an option that is given and has no effect."""
+    for name, wrong, reason in (
+            ("percentile", scheme.calibration != "percentile",
+             f"is for calibration percentile, not {scheme.calibration}"),
+            ("weights", source.retrain, "is for weights that are there, not with --train")):
+        if wrong and given(name):
+            raise ValueError(f"Option --{name} {reason}: leave it out")
+
+
+def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Path,
+             progress: Progress) -> weight_files.TrainedWeights:
+    """Train on the ring, and write the weights."""
+    task = Classifier(data, config.hidden)
+    progress.stage("train", config.steps(task.examples), task)
+    train(ring, task, config, on_step=progress.step)
+    trained = weight_files.TrainedWeights(workload=WorkloadName.DIGITS, hidden=config.hidden, seed=config.seed,
+                                          parameters=task.parameters)
+    weight_files.save(trained, path)
+    return trained
+
+
+def _candidates(layers: Sequence[FloatLayer], scheme: SchemeOptions) -> list[Candidate]:
+    """All candidates, with the calibration of the options."""
+    return candidates(len(layers), calibration=scheme.config().calibration, percentile=scheme.percentile)
+
+
+def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
+              progress: Progress, cells: CellCount | None) -> dict[str, Any]:
+    """The report of all candidates on the ring, with LUT4 of units where ``cells`` counts them."""
+    def lut4(unit: str) -> int | None:
+        if cells is None:
+            return None
+        if not cells.known(unit):
+            progress.stage(f"synthesis of {unit}")
+        return cells(unit)
+
+    chosen = _candidates(layers, scheme)
+    progress.stage("quantize", len(chosen))
+    return quantize.collect(
+        layers, data, ring, chosen, lut4=lut4,
+        on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))

@@ -4,19 +4,13 @@ import dataclasses
 import enum
 import itertools
 from collections.abc import Sequence
-from typing import TypeVar
 
-from hdl.choices import choice_error
+from host.options import Section, option
 from host.quantization.calibration import Calibration
-from host.quantization.network import (
-    FloatLayer,
-    QuantizationConfig,
-)
+from host.quantization.network import FloatLayer, QuantizationConfig
 from host.quantization.schemes import Extrema, Rounding, Scheme
 
-__all__ = ["SCHEMES", "SKEWED", "TRAINED", "UNITS", "Candidate", "candidates", "configuration", "skewed"]
-
-Choice = TypeVar("Choice", bound=enum.Enum)
+__all__ = ["SCHEMES", "SKEWED", "TRAINED", "UNITS", "Candidate", "SchemeOptions", "candidates", "skewed"]
 
 TRAINED, SKEWED = "trained", "skewed"
 
@@ -28,20 +22,40 @@ SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO)
             (Scheme.IAQ_MAX, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ALIGNED)]
 
 
-def configuration(*, scheme: str, rounding: str, extrema: str, calibration: str, bits: int, per_channel: bool,
-                  percentile: float) -> QuantizationConfig:
-    """A configuration whose choices are given by name."""
-    return QuantizationConfig(
-        scheme=_choice("Scheme", Scheme, scheme), rounding=_choice("Rounding", Rounding, rounding),
-        extrema=_choice("Extrema", Extrema, extrema), bits=bits, per_channel=per_channel, percentile=percentile,
-        calibration=_choice("Calibration", Calibration, calibration))
+def _names(kind: type[enum.Enum]) -> list[str]:
+    return [choice.value for choice in kind]
 
 
-def _choice(what: str, kind: type[Choice], name: str) -> Choice:
-    names = [choice.value for choice in kind]
-    if name not in names:
-        raise ValueError(choice_error(what, names, name))
-    return kind(name)
+@dataclasses.dataclass(frozen=True)
+class SchemeOptions(Section):
+    """Scheme of a quantised model, and the calibration of all."""
+
+    calibration: str = option(
+        "minmax", help="Range of activations that is represented: all, minmax, or up to a percentile of their "
+                       "magnitudes.", choices=_names(Calibration))
+    percentile: float = option(99.9, help="Percentile of that calibration.")
+    scheme: str = option(
+        "iaq-min", help="Scheme of the model that is written: symmetric, float-offset, iaq-min or iaq-max.",
+        choices=_names(Scheme))
+    bits: int = option(8, help="Bits of its weights: 4 or 8.")
+    rounding: str = option("nearest", help="Rounding of weights and offsets: nearest or truncate.",
+                           choices=_names(Rounding))
+    extrema: str = option(
+        "zero", help="Extrema of its scales and offsets: weights; zero, which counts as one of them; or aligned, "
+                     "such that zero is a level.", choices=_names(Extrema))
+    per_output: bool = option(False, "--per-output/--per-layer",
+                              help="Whether each of its outputs has a scale and an offset.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.config()
+
+    def config(self) -> QuantizationConfig:
+        """Configuration of the model that is written."""
+        return QuantizationConfig(
+            scheme=Scheme(self.scheme), rounding=Rounding(self.rounding), extrema=Extrema(self.extrema),
+            bits=self.bits, per_channel=self.per_output, percentile=self.percentile,
+            calibration=Calibration(self.calibration))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,63 @@ def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
                                offsets=weights.offsets + (-top if down else top))
 
 
+class _Writer:
+    """Nodes and tensors of a graph that is written."""
+
+    def __init__(self) -> None:
+        from onnx import TensorProto, helper
+
+        self.kinds, self.helper = TensorProto, helper
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+
+    def tensor(self, name: str, kind: int, values: npt.ArrayLike) -> str:
+        """Add a constant; its name."""
+        array = np.asarray(values)
+        self.tensors.append(self.helper.make_tensor(name, kind, array.shape, array.ravel().tolist()))
+        return name
+
+    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
+        """Add a node with one output; its name."""
+        self.nodes.append(self.helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def activation(self, stream: str, name: str, scale: Activation) -> str:
+        """Add the rounding of a stream to codes of a scale."""
+        kind = self.kinds.INT8 if scale.signed else self.kinds.UINT8
+        parameters = [self.tensor(f"{name}_scale", self.kinds.FLOAT, scale.scale),
+                      self.tensor(f"{name}_zero", kind, 0)]
+        codes = self.node("QuantizeLinear", [stream, *parameters], f"{name}_codes")
+        return self.node("DequantizeLinear", [codes, *parameters], name)
+
+    def layer(self, stream: str, number: int, layer: QuantizedLayer) -> str:
+        """Add a layer on the codes of a stream; ``ValueError`` if zero is not among the levels."""
+        weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
+        top = 2**weights.bits - 1
+        if weights.offsets.max() > 0 or weights.offsets.min() < -top:
+            raise ValueError(f"Zero points of layer {number} must be between 0 and {top}, not between "
+                             f"{-weights.offsets.max()} and {-weights.offsets.min()}: take extrema with zero")
+        kind = self.kinds.UINT4 if weights.bits == 4 else self.kinds.UINT8
+        name = f"layer{number}"
+        alike = (weights.scales == weights.scales[0]).all() and (weights.offsets == weights.offsets[0]).all()
+        scales, zeros, units = (part[0] if alike else part for part in (
+            weights.scales, -weights.offsets, layer.units.astype(np.float32)))
+        axis = {} if alike else {"axis": 0}
+        weight = self.node("DequantizeLinear", [
+            self.tensor(f"{name}_weight_codes", kind, weights.codes),
+            self.tensor(f"{name}_weight_scale", self.kinds.FLOAT, scales),
+            self.tensor(f"{name}_weight_zero", kind, zeros)], f"{name}_weight", **axis)
+        bias = self.node("DequantizeLinear", [
+            self.tensor(f"{name}_bias_codes", self.kinds.INT32, layer.bias),
+            self.tensor(f"{name}_bias_scale", self.kinds.FLOAT, units)], f"{name}_bias", **axis)
+        stream = self.node("Gemm", [stream, weight, bias], "scores" if layer.last else f"{name}_sum", transB=1)
+        if layer.output is None:
+            return stream
+        if layer.relu:
+            stream = self.node("Relu", [stream], f"{name}_relu")
+        return self.activation(stream, f"{name}_output", layer.output)
+
+
 def export_onnx(network: QuantizedNetwork, path: Path) -> None:
     """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row.
 
@@ -56,52 +113,13 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
     if not network.scheme.integer:
         raise ValueError(f"Scheme must be one with an integer offset for ONNX, not {network.scheme.value}")
-    nodes, tensors = [], []
-
-    def tensor(name: str, kind: int, values: npt.NDArray[Any]) -> str:
-        tensors.append(helper.make_tensor(name, kind, values.shape, values.ravel().tolist()))
-        return name
-
-    def activation(stream: str, name: str, scale: Activation) -> str:
-        kind = TensorProto.INT8 if scale.signed else TensorProto.UINT8
-        parameters = [tensor(f"{name}_scale", TensorProto.FLOAT, np.array(scale.scale)),
-                      tensor(f"{name}_zero", kind, np.array(0))]
-        nodes.append(helper.make_node("QuantizeLinear", [stream, *parameters], [f"{name}_codes"]))
-        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_codes", *parameters], [name]))
-        return name
-
-    stream = activation("x", "input", network.layers[0].input)
+    made = _Writer()
+    stream = made.activation("x", "input", network.layers[0].input)
     for number, layer in enumerate(network.layers):
-        weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
-        top = 2**weights.bits - 1
-        if weights.offsets.max() > 0 or weights.offsets.min() < -top:
-            raise ValueError(f"Zero points of layer {number} must be between 0 and {top}, not between "
-                             f"{-weights.offsets.max()} and {-weights.offsets.min()}: take extrema with zero")
-        kind = TensorProto.UINT4 if weights.bits == 4 else TensorProto.UINT8
-        name = f"layer{number}"
-        alike = (weights.scales == weights.scales[0]).all() and (weights.offsets == weights.offsets[0]).all()
-        scales, zeros, units = (part[0] if alike else part for part in (
-            weights.scales, -weights.offsets, layer.units.astype(np.float32)))
-        axis = {} if alike else {"axis": 0}
-        nodes += [
-            helper.make_node("DequantizeLinear", [
-                tensor(f"{name}_weight_codes", kind, weights.codes),
-                tensor(f"{name}_weight_scale", TensorProto.FLOAT, np.asarray(scales)),
-                tensor(f"{name}_weight_zero", kind, np.asarray(zeros))], [f"{name}_weight"], **axis),
-            helper.make_node("DequantizeLinear", [
-                tensor(f"{name}_bias_codes", TensorProto.INT32, layer.bias),
-                tensor(f"{name}_bias_scale", TensorProto.FLOAT, np.asarray(units))], [f"{name}_bias"], **axis),
-            helper.make_node("Gemm", [stream, f"{name}_weight", f"{name}_bias"],
-                             ["scores" if layer.last else f"{name}_sum"], transB=1)]
-        if layer.output is not None:
-            stream = f"{name}_sum"
-            if layer.relu:
-                nodes.append(helper.make_node("Relu", [stream], [f"{name}_relu"]))
-                stream = f"{name}_relu"
-            stream = activation(stream, f"{name}_output", layer.output)
+        stream = made.layer(stream, number, layer)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
             for name, width in (("x", network.layers[0].inputs), ("scores", network.layers[-1].outputs))]
-    graph = helper.make_graph(nodes, "gradring", ends[:1], ends[1:], tensors)
+    graph = helper.make_graph(made.nodes, "gradring", ends[:1], ends[1:], made.tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION,
                               producer_name="gradring")
     helper.set_model_props(model, {"scheme": network.scheme.value, "rounding": network.rounding.value,

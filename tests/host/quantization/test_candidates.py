@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from host.quantization.candidates import candidates, configuration
+from host.quantization.candidates import SchemeOptions, candidates
 from host.quantization.schemes import Extrema, Rounding, Scheme
 
 
@@ -19,8 +19,8 @@ class TestCandidates:
             "quantization.float_offset", "quantization.float_offset-bits=4"}
 
     def test_by_name(self):
-        found = configuration(scheme="iaq-max", rounding="truncate", extrema="aligned",
-                                       calibration="percentile", bits=4, per_channel=True, percentile=99.0)
+        found = SchemeOptions(scheme="iaq-max", rounding="truncate", extrema="aligned", calibration="percentile",
+                              bits=4, per_output=True, percentile=99.0).config()
         assert (found.scheme, found.rounding, found.extrema) == (Scheme.IAQ_MAX, Rounding.TRUNCATE, Extrema.ALIGNED)
 
     @pytest.mark.parametrize(("changes", "message"), [
@@ -32,5 +32,4 @@ class TestCandidates:
     ])
     def test_errors(self, changes, message):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            configuration(**{"scheme": "iaq-min", "rounding": "nearest", "extrema": "zero", "bits": 8,
-                                      "calibration": "minmax", "per_channel": False, "percentile": 99.9, **changes})
+            SchemeOptions(**changes)
