@@ -11,7 +11,6 @@ import pytest
 from hdl.config import Quantization
 from host import cli
 from host.commands import quantize as command
-from host.quantization import candidates as candidates_module
 from host.quantization import experiment as quantize
 from host.quantization import files
 from host.quantization.candidates import candidates
@@ -168,7 +167,7 @@ def few(monkeypatch):
     every = candidates(2)
     chosen = [one for one in every if one.network == "skewed" or (one.config.rounding.value == "nearest" and
                                                                   one.label == "iaq-min")]
-    monkeypatch.setattr(candidates_module, "candidates", lambda layers, **options: chosen)
+    monkeypatch.setattr(command, "candidates", lambda layers, **options: chosen)
     return chosen
 
 
