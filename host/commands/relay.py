@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from host.commands.console import Progress, make_console, new_table, shown
-from host.options import check_range
+from host.options import Option, command
 from host.output import claim, write_json
 from sim.verilated import toolchain
 
 if TYPE_CHECKING:
+    from host.models.digits import Dataset
     from host.relay.experiment import Row
 
 __all__ = ["relay_command"]
@@ -22,71 +24,39 @@ _FILES = ("relay.json", "relay.png", "edits.json")
 _WIDTH = 118
 
 
+@command
 def relay_command(
-    seeds: Annotated[int | None, typer.Option(
-        help="Seeds of each case. [default: 10, and 5 for the deep one]", show_default=False)] = None,
-    epochs: Annotated[int | None, typer.Option(
-        help="Epochs of each run. [default: 16, and 8 of two layers and more]", show_default=False)] = None,
-    replay: Annotated[Path | None, typer.Option(
-        help="Log of edits to run again, without an assessor.", show_default=False)] = None,
-    nodes: Annotated[bool, typer.Option(
-        "--nodes", help="Run the first seed of each case that has a bar on simulated nodes as well.")] = False,
-    output: Annotated[Path, typer.Option(help="Folder of relay.json, relay.png, edits.json. [default: build/relay]",
-                                          show_default=False)] = toolchain.BUILD / "relay",
+    *,
+    seeds: Annotated[int | None, Option("Seeds of each case.", minimum=1, maximum=1000,
+                                        shown_default="10, and 5 for the deep one")] = None,
+    epochs: Annotated[int | None, Option("Epochs of each run.", minimum=1, maximum=1000,
+                                         shown_default="16, and 8 of two layers and more")] = None,
+    replay: Annotated[Path | None, Option("Log of edits to run again, without an assessor.")] = None,
+    nodes: Annotated[bool, Option("Run the first seed of each case that has a bar on simulated nodes as well.",
+                                  ("--nodes",))] = False,
+    output: Annotated[Path, Option("Folder of relay.json, relay.png, edits.json.", shown_default="build/relay")] =
+        toolchain.BUILD / "relay",
 ) -> None:
     """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
     from host.models.digits import digits
     from host.relay import experiment
-    from host.relay.logs import read_log
-    from host.relay.timeline import costs_of, uniform
-    from host.reports import relay as picture
-    from sim.golden.relay import Unit
 
-    check_range("Seeds", seeds, 1, 1000)
-    check_range("Epochs", epochs, 1, 1000)
     console = make_console()
     console.width = max(_WIDTH, console.width)
     data = digits()
     if replay is not None:
-        log = read_log(replay)
-        run = experiment.replay_log(data, log)
-        same = run.digest == log["digest"]
-        console.print(f"{shown(replay)}: {len(run.log)} edits, {len(run.reports)} sets, digest {run.digest[:16]}: "
-                      f"{'the same' if same else 'ANOTHER'} run", soft_wrap=True)
-        if not same:
-            raise typer.Exit(1)
+        _replay(console, replay, data)
         return
     claim(output, files=_FILES)
-    rows = []
     with Progress(console) as progress:
-        for case in experiment.CASES:
-            count = case.seeds if seeds is None else seeds
-            progress.stage(f"relay: {case.name}", count)
-            runs = []
-            for seed in range(count):
-                runs.append(experiment.learn(case, data, seed, epochs=epochs))
-                progress.advance(f"accuracy {runs[-1].accuracy:.2%}")
-            rows.append(experiment.row_of(case, runs))
-        simulated = []
-        for case, row in zip(experiment.CASES, rows, strict=True) if nodes else ():
-            if case.bar:
-                progress.stage(f"nodes: {case.name}", experiment.sets_of(case, data, epochs))
-                found = experiment.learn_on_nodes(
-                    case, data, 0, epochs=epochs,
-                    on_set=lambda report: progress.advance(f"loss {report.mean_loss:.4f}"))
-                simulated.append({"name": case.name, "sets": len(found.reports), "accuracy": found.accuracy,
-                                  "same": found.same and found.digest == row.log["digest"]})
+        rows = _learned(data, seeds=seeds, epochs=epochs, progress=progress)
+        simulated = _learned_on_nodes(data, rows, epochs=epochs, progress=progress) if nodes else []
     stalls, choices = experiment.stalls(), experiment.choices()
-    console.print(_accuracies(rows))
-    if nodes:
-        console.print(_simulated(simulated))
-    console.print(_stalls(stalls))
-    console.print(_choices(choices))
+    for table in (_accuracies(rows), *([_simulated(simulated)] if nodes else []), _stalls(stalls), _choices(choices)):
+        console.print(table)
     console.print("accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled",
                   soft_wrap=True)
-    costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
-                     macs=experiment.MACS)[0]
-    picture.draw({count: uniform(4, costs, count) for count in (1, 3)}, stalls, rows, output / "relay.png")
+    _draw(stalls, rows, output / "relay.png")
     edited = next(row for row in rows if row.beside)
     write_json(output / "edits.json", dict(edited.log))
     write_json(output / "relay.json", {
@@ -95,11 +65,69 @@ def relay_command(
         "nodes": simulated, "stalls": stalls, "choices": choices})
     console.print(" · ".join(shown(output / name) for name in _FILES), soft_wrap=True)
     missed = experiment.failures(rows) if seeds is None and epochs is None else []
-    missed += [f"{one['name']} must have the golden bits on nodes" for one in simulated if not one["same"]]
+    missed += [f"{row['name']} must have the golden bits on nodes" for row in simulated if not row["same"]]
     for failure in missed:
         console.print(f"relay: {failure}", style="bold red", soft_wrap=True)
     if missed:
         raise typer.Exit(1)
+
+
+def _replay(console: Console, path: Path, data: "Dataset") -> None:
+    """Run a log of edits again; exit code 1 where the run is another one."""
+    from host.relay import experiment
+    from host.relay.logs import read_log
+
+    log = read_log(path)
+    run = experiment.replay_log(data, log)
+    same = run.digest == log["digest"]
+    console.print(f"{shown(path)}: {len(run.log)} edits, {len(run.reports)} sets, digest {run.digest[:16]}: "
+                  f"{'the same' if same else 'ANOTHER'} run", soft_wrap=True)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _learned(data: "Dataset", *, seeds: int | None, epochs: int | None, progress: Progress) -> list["Row"]:
+    """Rows of all cases, on golden nodes."""
+    from host.relay import experiment
+
+    rows = []
+    for case in experiment.CASES:
+        count = case.seeds if seeds is None else seeds
+        progress.stage(f"relay: {case.name}", count)
+        runs = []
+        for seed in range(count):
+            runs.append(experiment.learn(case, data, seed, epochs=epochs))
+            progress.advance(f"accuracy {runs[-1].accuracy:.2%}")
+        rows.append(experiment.row_of(case, runs))
+    return rows
+
+
+def _learned_on_nodes(data: "Dataset", rows: "Sequence[Row]", *, epochs: int | None,
+                      progress: Progress) -> list[dict[str, Any]]:
+    """The first seed of each case that has a bar, on simulated nodes."""
+    from host.relay import experiment
+
+    simulated = []
+    for case, row in zip(experiment.CASES, rows, strict=True):
+        if case.bar:
+            progress.stage(f"nodes: {case.name}", experiment.sets_of(case, data, epochs))
+            run = experiment.learn_on_nodes(
+                case, data, 0, epochs=epochs, on_set=lambda report: progress.advance(f"loss {report.mean_loss:.4f}"))
+            simulated.append({"name": case.name, "sets": len(run.reports), "accuracy": run.accuracy,
+                              "same": run.same and run.digest == row.log["digest"]})
+    return simulated
+
+
+def _draw(stalls: "Sequence[dict[str, Any]]", rows: "Sequence[Row]", path: Path) -> None:
+    """Draw timelines of sets of 1 and of 3 microbatches, stalls, and accuracies."""
+    from host.relay import experiment
+    from host.relay.timeline import costs_of, uniform
+    from host.reports import relay as picture
+    from sim.golden.relay import Unit
+
+    costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
+                     macs=experiment.MACS)[0]
+    picture.draw({count: uniform(4, costs, count) for count in (1, 3)}, stalls, rows, path)
 
 
 def _accuracies(rows: "Sequence[Row]") -> Table:
