@@ -135,40 +135,54 @@ def _short(name: str) -> str:
 
 def _check_regions(manifest: dict[str, Any]) -> None:
     """Raise ``MalformedError`` unless the regions are those that the frames name, in the order of their names."""
-    found = {one["name"]: one for one in manifest["regions"]}
-    if list(found) != sorted(found) or len(found) != len(manifest["regions"]):
+    regions = {region["name"]: region for region in manifest["regions"]}
+    if list(regions) != sorted(regions) or len(regions) != len(manifest["regions"]):
         raise MalformedError("regions must be in the order of their names, each of them once")
-    expected: dict[str, int | None] = {}
     process, device = manifest["process"], manifest["device"]
+    expected: dict[str, dict[str, Any]] = {}
     if process is not None:
-        expected["process/state.json"] = None
-        expected |= {f"process/array/{number:04d}": None for number in range(process["arrays"])}
+        expected = {name: {} for name in ("process/state.json",
+                                          *(f"process/array/{number:04d}" for number in range(process["arrays"])))}
     if device is not None:
-        if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
-            raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
-        size = device["ring"]["size"]
-        if len(device["nodes"]) != size or len(device["ring"]["peers"]) != size or (
-                [node["rank"] for node in device["nodes"]] != list(range(size))):
-            raise MalformedError(f"nodes and peers must be those of a ring of {size}, in the order of ranks")
+        _check_nodes(device)
         for rank, node in enumerate(device["nodes"]):
-            for space, windows in node["windows"].items():
-                end = 0
-                if space == FAR and any(base % BASE_ALIGNMENT for base, _ in windows):
-                    raise MalformedError(f"windows of node {rank} in {FAR} must begin at multiples of "
-                                         f"{BASE_ALIGNMENT}")
-                for base, count in windows:
-                    if base < end or base + count > _LARGEST_SPACE:
-                        raise MalformedError(f"windows of node {rank} in {space} must lie one behind the other")
-                    end = base + count
-                    expected[device_region(rank, space, base)] = 4 * count
-            for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", []))):
-                for queue, (commands, digest) in enumerate(programs):
-                    name = region(rank, queue)
-                    expected[name] = 64 * commands
-                    if name in found and found[name]["sha256"] != digest:
-                        raise MalformedError(f"digest of region {name} must be that of the program")
-    if found.keys() != expected.keys():
+            expected |= _windows_of(rank, node) | _programs_of(rank, node)
+    for name, known in expected.items():
+        if name in regions and regions[name]["sha256"] != known.get("sha256", regions[name]["sha256"]):
+            raise MalformedError(f"digest of region {name} must be that of the program")
+    if regions.keys() != expected.keys():
         raise MalformedError("regions must be those that the frames name, and no others")
-    for name, size in expected.items():
-        if size is not None and found[name]["size"] != size:
-            raise MalformedError(f"region {name} must have {size} bytes, not {found[name]['size']}")
+    for name, known in expected.items():
+        if regions[name]["size"] != known.get("size", regions[name]["size"]):
+            raise MalformedError(f"region {name} must have {known['size']} bytes, not {regions[name]['size']}")
+
+
+def _check_nodes(device: dict[str, Any]) -> None:
+    """Raise ``MalformedError`` unless the nodes of a frame are those of its ring, each with its banks."""
+    if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
+        raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
+    size = device["ring"]["size"]
+    if len(device["ring"]["peers"]) != size or [node["rank"] for node in device["nodes"]] != list(range(size)):
+        raise MalformedError(f"nodes and peers must be those of a ring of {size}, in the order of ranks")
+
+
+def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Size of each region with the contents of a window of a node; ``MalformedError`` for windows that overlap."""
+    expected = {}
+    for space, windows in node["windows"].items():
+        end = 0
+        if space == FAR and any(base % BASE_ALIGNMENT for base, _ in windows):
+            raise MalformedError(f"windows of node {rank} in {FAR} must begin at multiples of {BASE_ALIGNMENT}")
+        for base, count in windows:
+            if base < end or base + count > _LARGEST_SPACE:
+                raise MalformedError(f"windows of node {rank} in {space} must lie one behind the other")
+            end = base + count
+            expected[device_region(rank, space, base)] = {"size": 4 * count}
+    return expected
+
+
+def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Size and digest of each region with a program of a node."""
+    return {region(rank, queue): {"size": 64 * commands, "sha256": digest}
+            for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", [])))
+            for queue, (commands, digest) in enumerate(programs)}
