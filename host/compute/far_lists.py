@@ -21,9 +21,9 @@ import numpy.typing as npt
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
 from host.compute.lists import Activations, ListCompiler
-from host.memory.chain import Chain, Map, Policy
+from host.memory.chain import Chain, Event, Map, Policy
 from host.memory.plan import Plan, PlanError, search
-from host.memory.policy_search import Decision
+from host.memory.policy_search import Decision, MapPlan
 from host.memory.profile import Lifetime
 from host.memory.steps import product_cycles
 from host.program.program import Queue
@@ -77,27 +77,22 @@ class FarLists:
 
     Members
     -------
-    chain : Chain
-    decision : Decision
-        Policies of the maps, and their timeline.
+    plan : MapPlan
+        Plan of the maps, which have the words from 0 on.
     places : Activations
         Places of what is not a map: inputs, labels, the loss, and gradients of outputs.
     words : array of uint32
         Words of all lists, which are written from ``places.lists`` on.
     commands : list of Work
         Lists and moves of a pass, in the order of the timeline.
-    budget : int
-        Words of maps, which are those from 0 on.
     far : int
         Words of far memory that are used.
     """
 
-    chain: Chain
-    decision: Decision
+    plan: MapPlan
     places: Activations
     words: Words
     commands: list[Work]
-    budget: int
     far: int
 
     @property
@@ -159,8 +154,82 @@ class Versions:
         return dict(zip(self.lifetimes, found, strict=True))
 
 
-def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: int, far_words: int, chain: Chain,
-                decision: Decision, budget: int,
+class _FarCompiler:
+    """Lists and moves, event by event of the timeline.
+
+    Parameters
+    ----------
+    layers : sequence of Dense
+    plan : MapPlan
+    array : Array
+    examples : int
+    far : mapping of int to int
+        Places of swapped maps in the far memory.
+    factors : callable
+
+    Members
+    -------
+    places : Activations
+        Places of what is not a map.
+    commands : list of Work
+    """
+
+    def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
+                 far: Mapping[int, int], factors: Callable[..., Mapping[str, int]]):
+        self._layers, self._chain, self._far = layers, plan.chain, far
+        self._examples, self._lanes = examples, array.lanes
+        self._versions = Versions(plan.chain, plan.decision)
+        self._near = self._versions.places(plan.budget)
+        self._fixed = _fixed(layers, examples, array.lanes, -(-plan.budget // GROUP) * GROUP)
+        self.places = self._activations()
+        self._lists = ListCompiler(array=array, places=self.places, copies=Copies(), odd=0,
+                                   factors=functools.cache(factors))
+        self.commands: list[Work] = []
+
+    @property
+    def words(self) -> Words:
+        """Words of all lists."""
+        return np.concatenate(self._lists.words)
+
+    def _activations(self, *versions: _Version) -> Activations:
+        """Places, with those of some versions of maps; of others they mean nothing."""
+        return _activations(self._layers, self._examples, self._lanes, {
+            **self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}})
+
+    def _forward(self, name: str, number: int, duration: int, *versions: _Version) -> None:
+        self._list(name, self._lists.forward, number, duration, *versions)
+
+    def _backward(self, number: int, duration: int, *versions: _Version) -> None:
+        self._list("backward", self._lists.backward, number, duration, *versions)
+
+    def _list(self, name: str, direction: Callable[[Dense], None], number: int, duration: int,
+              *versions: _Version) -> None:
+        self._lists.move(self._activations(*versions))
+        direction(self._layers[number])
+        self.commands.append(dataclasses.replace(self._lists.commands[-1], name=f"{name} {number + 1}",
+                                                 duration=duration))
+
+    def add(self, event: Event) -> None:
+        """Add the list, or the move, of an event."""
+        number, duration, latest = event.number, event.end - event.start, self._versions.latest
+        before = range(max(number - 1, 0), number)  # the map that a forward list reads, if it reads one
+        match event.kind:
+            case "forward":
+                self._forward("forward", number, duration, *((read, 0) for read in before), (number, 0))
+            case "loss":
+                self._forward("forward", number + 1, duration, (number, 0))
+            case "remake":
+                self._forward("remake", number, duration, *map(latest, before), (number, 1))
+            case "backward":
+                self._backward(number + 1, duration, latest(number))
+                if number == 0:
+                    self._backward(0, 0)
+            case kind:
+                self.commands.append(move_of(kind, number, self._chain.maps[number].words, duration,
+                                             self._far[number], self._near[number, int(kind == "back")]))
+
+
+def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int, words: int, far_words: int,
                 factors: Callable[..., Mapping[str, int]] = best_factors) -> FarLists:
     """Make the lists and the moves of a perceptron, by a plan of its maps.
 
@@ -168,16 +237,13 @@ def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: 
     ----------
     layers : sequence of Dense
         Two or more.
+    plan : MapPlan
+        Plan for the chain of :func:`layers_chain_of`.
     array : Array
     examples : int
         Most examples of a node in a step.
     words, far_words : int
         Elements of the activation memory, and of the far one.
-    chain : Chain
-        That of :func:`layers_chain_of`.
-    decision : Decision
-    budget : int
-        Words of the maps that are in the activation memory at a time.
     factors : callable
         Gives the factors of a product.
 
@@ -186,56 +252,18 @@ def compile_far(layers: Sequence[Dense], *, array: Array, examples: int, words: 
     PlanError
         Maps, or what is swapped, have no room.
     """
-    versions = Versions(chain, decision)
-    placed = versions.places(budget)
-    fixed = _fixed(layers, examples, array.lanes, -(-budget // GROUP) * GROUP)
-    far, used = far_places(chain, decision, far_words)
-
-    def activations(*there: _Version) -> Activations:
-        """Places, with those of some versions of maps; of others they mean nothing."""
-        return _activations(layers, examples, array.lanes, {
-            **fixed, **{f"output {number + 1}": placed[number, version] for number, version in there}})
-
-    places = activations()
-    compiler = ListCompiler(array=array, places=places, copies=Copies(), odd=0, factors=functools.cache(factors))
-    commands: list[Work] = []
-
-    def listed(name: str, layer: Dense, direction: Callable[[Dense], None], duration: int, *there: _Version) -> None:
-        compiler.move(activations(*there))
-        direction(layer)
-        commands.append(dataclasses.replace(compiler.commands[-1], name=name, duration=duration))
-
-    def before(number: int, version: Callable[[int], _Version]) -> list[_Version]:
-        return [version(number - 1)] if number else []
-
-    for event in decision.run.events:
-        number, duration = event.number, event.end - event.start
-        match event.kind:
-            case "forward":
-                listed(f"forward {number + 1}", layers[number], compiler.forward, duration,
-                       *before(number, lambda one: (one, 0)), (number, 0))
-            case "loss":
-                listed(f"forward {number + 2}", layers[-1], compiler.forward, duration, (number, 0))
-            case "remake":
-                listed(f"remake {number + 1}", layers[number], compiler.forward, duration,
-                       *before(number, versions.latest), (number, 1))
-            case "backward":
-                listed(f"backward {number + 2}", layers[number + 1], compiler.backward, duration,
-                       versions.latest(number))
-                if number == 0:
-                    listed("backward 1", layers[0], compiler.backward, 0)
-            case kind:
-                commands.append(move_of(kind, number, chain.maps[number].words, duration, far[number],
-                                      placed[number, int(kind == "back")]))
-    lists = FarLists(chain=chain, decision=decision, places=places, words=np.concatenate(compiler.words),
-                     commands=commands, budget=budget, far=used)
+    far, used = far_places(plan, far_words)
+    compiler = _FarCompiler(layers, plan, array=array, examples=examples, far=far, factors=factors)
+    for event in plan.decision.run.events:
+        compiler.add(event)
+    lists = FarLists(plan=plan, places=compiler.places, words=compiler.words, commands=compiler.commands, far=used)
     if lists.end > words:
         raise PlanError(f"Maps, other buffers and lists must take at most the {words:,} elements of a node's "
                         f"activation memory, not {lists.end:,}")
     return lists
 
 
-def far_places(chain: Chain, decision: Decision, far_words: int) -> tuple[dict[int, int], int]:
+def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
     """Places of swapped maps in the far memory, by number, and the words that they take.
 
     Raises
@@ -243,8 +271,8 @@ def far_places(chain: Chain, decision: Decision, far_words: int) -> tuple[dict[i
     PlanError
         There are fewer words.
     """
-    swapped = [number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP]
-    ends = list(itertools.accumulate((chain.maps[one].words for one in swapped), initial=0))
+    swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
+    ends = list(itertools.accumulate((plan.chain.maps[one].words for one in swapped), initial=0))
     if ends[-1] > far_words:
         raise PlanError(f"Maps that are swapped must fit into the {far_words:,} words of the far memory, not take "
                         f"{ends[-1]:,}")

@@ -24,9 +24,9 @@ from host.compute.instructions import Words, ended
 from host.compute.text_lists import TextLists
 from host.compute.text_operations import TextOperations
 from host.driver.command import Command
-from host.memory.chain import Chain, Event, run
+from host.memory.chain import Event, run
 from host.memory.plan import PlanError, peak, search
-from host.memory.policy_search import Decision, decide
+from host.memory.policy_search import Decision, MapPlan, decide
 from host.memory.profile import Lifetime
 from host.program.program import CompiledProgram, Program, Queue
 from host.program.region import Region
@@ -44,9 +44,8 @@ class FarText:
 
     Members
     -------
-    chain : Chain
-    decision : Decision
-        Policies of the maps, and their timeline.
+    plan : MapPlan
+        Plan of the saved maps.
     commands : (list of Work, list of Work)
         Lists and moves of the first sequence of a share and of each other one, in the order of the timeline.
     words : array of uint32
@@ -55,8 +54,6 @@ class FarText:
         Address of the first list: words of all buffers.
     whole : TextLists
         Lists that were cut, with the sequences in their place.
-    budget : int
-        Words of the maps that are in the activation memory at a time, at the most.
     far : int
         Words of far memory that are used.
     cycles : (int, int)
@@ -65,13 +62,11 @@ class FarText:
         Operations of each event that computes, by the name of its first command.
     """
 
-    chain: Chain
-    decision: Decision
+    plan: MapPlan
     commands: tuple[list[Work], list[Work]]
     words: Words
     base: int
     whole: TextLists
-    budget: int
     far: int
     cycles: tuple[int, int]
     steps: Mapping[str, tuple[int, ...]]
@@ -84,13 +79,13 @@ class FarText:
     @property
     def line(self) -> str:
         """The plan in a line."""
-        found = self.decision.run
+        run, chain = self.plan.decision.run, self.plan.chain
         policies = ", ".join(f"{one.name} {policy.name.lower()}" for one, policy in
-                             zip(self.chain.maps, self.decision.policies, strict=True) if policy)
-        return (f"activations: planned, {self.base:,} words, at most {found.peak:,} for {self.chain.words:,} of "
-                f"saved maps; {policies or 'all kept'}; moved {found.far_words:,} words, {found.multiplications:,} "
-                f"more multiply-adds a sequence; modelled {found.cycles:,} cycles, "
-                f"{found.cycles / self.chain.cycles:.3f} of all kept")
+                             zip(chain.maps, self.plan.decision.policies, strict=True) if policy)
+        return (f"activations: planned, {self.base:,} words, at most {run.peak:,} for {chain.words:,} of saved maps; "
+                f"{policies or 'all kept'}; moved {run.far_words:,} words, {run.multiplications:,} more "
+                f"multiply-adds a sequence; modelled {run.cycles:,} cycles, {run.cycles / chain.cycles:.3f} of all "
+                f"kept")
 
     def program(self, *, further: bool) -> CompiledProgram:
         """Program of a sequence, without the number of it."""
@@ -213,8 +208,8 @@ class _Parts:
 class _Placed:
     """A plan's parts, and the places of all buffers."""
 
-    def __init__(self, operations: TextOperations, chain: Chain, decision: Decision):
-        parts = _Parts(operations, decision, Versions(chain, decision))
+    def __init__(self, operations: TextOperations, plan: MapPlan):
+        parts = _Parts(operations, plan.decision, Versions(plan.chain, plan.decision))
         self.parts = parts.parts
         lifetimes = parts.lifetimes()
         found = search(list(lifetimes.values()))
@@ -243,18 +238,15 @@ class _Placed:
                 for number, start in enumerate(starts)]
 
 
-def compile_far_text(operations: TextOperations, *, chain: Chain, decision: Decision, budget: int, rate: float,
-                     sequences: int, words: int, far_words: int) -> FarText:
+def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, sequences: int, words: int,
+                     far_words: int) -> FarText:
     """Make the lists and the moves of the text model, by a plan of its maps.
 
     Parameters
     ----------
     operations : TextOperations
-    chain : Chain
-        That of :meth:`TextOperations.chain`.
-    decision : Decision
-    budget : int
-        Words of the maps that are in the activation memory at a time.
+    plan : MapPlan
+        Plan for the chain of :meth:`TextOperations.chain`.
     rate : float
         Words per cycle from and to the far memory.
     sequences : int
@@ -267,13 +259,13 @@ def compile_far_text(operations: TextOperations, *, chain: Chain, decision: Deci
     PlanError
         Maps, other buffers, lists, or what is swapped, have no room.
     """
-    return _compiled(operations, _Placed(operations, chain, decision), chain=chain, decision=decision,
-                     budget=budget, rate=rate, sequences=sequences, words=words, far_words=far_words)
+    return _compiled(operations, _Placed(operations, plan), plan, rate=rate, sequences=sequences, words=words,
+                     far_words=far_words)
 
 
-def _compiled(operations: TextOperations, placed: _Placed, *, chain: Chain, decision: Decision, budget: int,
-              rate: float, sequences: int, words: int, far_words: int) -> FarText:
-    far, used = far_places(chain, decision, far_words)
+def _compiled(operations: TextOperations, placed: _Placed, plan: MapPlan, *, rate: float, sequences: int, words: int,
+              far_words: int) -> FarText:
+    far, used = far_places(plan, far_words)
 
     def lists_of(data: int) -> dict[tuple[str, bool], list[Words]]:
         """Lists of each event, and of each backward for further sequences."""
@@ -289,21 +281,20 @@ def _compiled(operations: TextOperations, placed: _Placed, *, chain: Chain, deci
     commands: tuple[list[Work], list[Work]] = [], []
     for further, works in enumerate(commands):
         parts = iter(placed.parts)
-        for event in decision.run.events:
+        for event in plan.decision.run.events:
             if event.kind in ("out", "back"):
-                one = chain.maps[event.number]
+                one = plan.chain.maps[event.number]
                 works.append(move_of(event.kind, event.number, one.words, event.end - event.start, far[event.number],
                                      placed.places[one.name, int(event.kind == "back")]))
             else:
                 part = next(parts)
                 works += placed.works(part, starts.get((part.name, bool(further)), starts[part.name, False]))
-    timelines = (run(operations.chain(further=further), decision.policies, budget=budget, rate=rate) or decision.run
-                 for further in (False, True))
+    cycles = [(run(operations.chain(further=further), plan.decision.policies, budget=plan.budget, rate=rate)
+               or plan.decision.run).cycles for further in (False, True)]
     whole = dataclasses.replace(operations.lists, data=data, sequences=sequences)
     made = FarText(
-        chain=chain, decision=decision, commands=commands, base=placed.end, whole=whole, far=used, budget=budget,
+        plan=plan, commands=commands, base=placed.end, whole=whole, far=used, cycles=(cycles[0], cycles[1]),
         words=np.concatenate([*itertools.chain(*lists.values()), np.zeros(sequences * whole.stride, np.uint32)]),
-        cycles=(next(timelines).cycles, next(timelines).cycles),
         steps={part.name: tuple(part.numbers) for part in placed.parts})
     if made.end > words:
         raise PlanError(f"{sequences} sequences of nodes that compute need {made.end:,} elements of the activation "
@@ -337,10 +328,11 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
     chain = operations.chain(further=sequences > 1)
     budget, ends = chain.words, list[int]()
     while (decision := decide(chain, budget=budget, rate=rate, kind=kind)) is not None:
-        placed = _Placed(operations, chain, decision)
+        plan = MapPlan(chain, decision, budget)
+        placed = _Placed(operations, plan)
         if placed.end <= activations:
-            return _compiled(operations, placed, chain=chain, decision=decision, budget=budget, rate=rate,
-                             sequences=sequences, words=words, far_words=far_words)
+            return _compiled(operations, placed, plan, rate=rate, sequences=sequences, words=words,
+                             far_words=far_words)
         ends.append(placed.end)
         budget = decision.run.peak - 1
     raise PlanError(f"Activations must be at least {min(ends):,} words for a plan of kind {kind}, not "

@@ -209,23 +209,9 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     ValueError
         Nodes cannot compute such layers, or have no room for so many examples.
     """
-    lanes = array.lanes
-    for width in [layer.inputs for layer in layers]:
-        if width % lanes:
-            raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
-                             f"that compute, not {width}")
-    widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
-    if widest > MOST_SIZE:
-        raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
-    for centroids in [layer.centroids for layer in layers if isinstance(layer, Shared)]:
-        if centroids % lanes:
-            raise ValueError(f"Centroids of a table must be a multiple of the {lanes} lanes of nodes that compute, "
-                             f"not {centroids}")
-    if layers[-1].outputs > COLUMNS:
-        raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
-                         f"{layers[-1].outputs:,}")
+    _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)
-    apart = Activations(layers=layers, examples=examples, lanes=lanes)
+    apart = Activations(layers=layers, examples=examples, lanes=array.lanes)
     if apart.lists > ADDRESSES:
         raise _no_room(apart, words, apart.lists)
     profiled = _compiled(array, apart, Copies(), 0, factors)
@@ -248,6 +234,24 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     if lists.end > words:
         raise _no_room(places, words, lists.end)
     return lists
+
+
+def _check_layers(layers: Sequence[Dense], *, examples: int, lanes: int) -> None:
+    """Raise ``ValueError`` unless nodes that compute can have such layers."""
+    for width in [layer.inputs for layer in layers]:
+        if width % lanes:
+            raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
+                             f"that compute, not {width}")
+    widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
+    if widest > MOST_SIZE:
+        raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
+    for centroids in [layer.centroids for layer in layers if isinstance(layer, Shared)]:
+        if centroids % lanes:
+            raise ValueError(f"Centroids of a table must be a multiple of the {lanes} lanes of nodes that compute, "
+                             f"not {centroids}")
+    if layers[-1].outputs > COLUMNS:
+        raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
+                         f"{layers[-1].outputs:,}")
 
 
 def _no_room(places: Activations, words: int, end: int) -> ValueError:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from host.memory.chain import Chain, Policies, Policy, Run, run
 
-__all__ = ["EXHAUSTIVE", "KINDS", "Decision", "decide", "exhaustive", "greedy"]
+__all__ = ["EXHAUSTIVE", "KINDS", "Decision", "MapPlan", "decide", "exhaustive", "greedy"]
 
 #: Most maps of a chain that is searched exhaustively.
 EXHAUSTIVE = 10
@@ -35,6 +35,31 @@ class Decision:
 
     policies: tuple[Policy, ...]
     run: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPlan:
+    """What is done with the maps of a chain, within a budget.
+
+    Parameters
+    ----------
+    chain : Chain
+    decision : Decision
+        A policy of each map, and their timeline.
+    budget : int
+        Largest number of words of the maps that are in the activation memory at a time.
+    """
+
+    chain: Chain
+    decision: Decision
+    budget: int
+
+    def __post_init__(self) -> None:
+        maps, policies, peak = len(self.chain.maps), len(self.decision.policies), self.decision.run.peak
+        if maps != policies:
+            raise ValueError(f"Policies must be one for each of {maps} maps, not {policies}")
+        if peak > self.budget:
+            raise ValueError(f"Timeline must take at most the {self.budget:,} words of the budget, not {peak:,}")
 
 
 def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,

@@ -18,7 +18,7 @@ from host.driver.device import Device
 from host.driver.ring import Ring
 from host.memory.chain import Chain, Policy
 from host.memory.plan import PlanError
-from host.memory.policy_search import decide
+from host.memory.policy_search import MapPlan, decide
 from host.models.layers import Array as Numbers
 from host.models.layers import Labels, Model, perceptron
 from host.program.estimate import Costs
@@ -96,8 +96,8 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
         budget = chain.words if kind == "keep" else int(share * chain.words)
         decision = decide(chain, budget=budget, rate=rate, kind=kind)
         return None if decision is None else compile_far(
-            layers, array=array, examples=examples, words=config.compute.activations, far_words=config.far_words,
-            chain=chain, decision=decision, budget=budget)
+            layers, MapPlan(chain, decision, budget), array=array, examples=examples, words=config.compute.activations,
+            far_words=config.far_words)
 
     kept = lists_of("keep", layers_chain_of(layers, examples=examples, lanes=config.lanes))
     if kept is None:
@@ -136,10 +136,10 @@ def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[
     same = all(np.float32(loss) == losses[rank, 0]
                and np.array_equal(gradient.view(np.uint32), gradients[rank].view(np.uint32))
                for rank, (loss, gradient) in enumerate(expected))
-    run = lists.decision.run
-    return FarStep(kind=kind, cycles=passes.outcome.cycles, timeline=run.cycles, budget=lists.budget, peak=run.peak,
+    plan, run = lists.plan, lists.plan.decision.run
+    return FarStep(kind=kind, cycles=passes.outcome.cycles, timeline=run.cycles, budget=plan.budget, peak=run.peak,
                    far_words=moved, planned=run.far_words, multiplications=run.multiplications, same=same,
-                   policies=lists.decision.policies)
+                   policies=plan.decision.policies)
 
 
 def far_node(widths: Sequence[int], examples: int) -> NodeConfig:

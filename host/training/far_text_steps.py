@@ -19,7 +19,7 @@ from host.compute.text_operations import TextOperations
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.memory.chain import Chain, Policy, run
-from host.memory.policy_search import KINDS, Decision, decide
+from host.memory.policy_search import KINDS, Decision, MapPlan, decide
 from host.models.text import Characters, collate
 from host.models.text_steps import CONFIG
 from host.models.transformer import Transformer
@@ -59,7 +59,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     loss, gradient = model.differentiate(collate([sequence]))
 
     def lists_of(chain: Chain, decision: Decision, budget: int) -> FarText:
-        return compile_far_text(operations, chain=chain, decision=decision, budget=budget, rate=rate, sequences=1,
+        return compile_far_text(operations, MapPlan(chain, decision, budget), rate=rate, sequences=1,
                                 words=config.compute.activations, far_words=config.far_words)
 
     modelled = operations.chain(further=False)

@@ -1,13 +1,15 @@
 """Lists and moves of a perceptron whose outputs do not all stay near: golden nodes come to the model's gradients."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hdl.group import GROUP
 from host.compute.factors import Array
-from host.compute.far_lists import compile_far, layers_chain_of
+from host.compute.far_lists import Versions, compile_far, layers_chain_of
 from host.memory.plan import PlanError
-from host.memory.policy_search import decide
+from host.memory.policy_search import MapPlan, decide
 from host.models.layers import perceptron
 from host.program.estimate import Costs
 from host.program.program import Queue
@@ -26,8 +28,8 @@ def lists_of(kind, *, share=0.6, rate=1 / 16, **options):
     chain = layers_chain_of(layers, examples=EXAMPLES, lanes=ARRAY.lanes)
     budget = chain.words if kind == "keep" else int(chain.words * share)
     decision = decide(chain, budget=budget, rate=rate, kind=kind)
-    return layers, compile_far(layers, array=ARRAY, examples=EXAMPLES, **{
-        "words": WORDS, "far_words": FAR, "chain": chain, "decision": decision, "budget": budget, **options})
+    return layers, compile_far(layers, MapPlan(chain, decision, budget), array=ARRAY, examples=EXAMPLES, **{
+        "words": WORDS, "far_words": FAR, **options})
 
 
 def batch(seed):
@@ -54,9 +56,9 @@ def test_are_the_model(kind):
     queues = [[one for one in queue if one.operation in ("LAYERS", "MOVE_OUT", "MOVE_IN")]
               for queue in program.placed(1)]
     moved = sum(task.fields["length"] for task in program.tasks if task.queue == Queue.MOVE)
-    assert moved == lists.decision.run.far_words
+    assert moved == lists.plan.decision.run.far_words
     again = sum(EXAMPLES * one.multiplications for one in lists.commands if one.name.startswith("remake"))
-    assert again == lists.decision.run.multiplications
+    assert again == lists.plan.decision.run.multiplications
     for seed in range(4):
         nodes = Nodes(1, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
                       engine=Engine(rows=ARRAY.rows, lanes=ARRAY.lanes), activation_words=WORDS, far_words=FAR)
@@ -69,7 +71,7 @@ def test_are_the_model(kind):
         nodes.run([queues[0], [], queues[2]] if len(queues) > 2 else [queues[0]], seed=seed)
         assert memory[places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(nodes.gradients[0], gradient.view(np.uint32))
-    assert lists.decision.run.peak <= lists.budget
+    assert lists.plan.decision.run.peak <= lists.plan.budget
     assert max((one.base + one.length for command in lists.commands for one in (*command.reads, *command.writes)
                 if one.space == "far"), default=0) == lists.far <= FAR
 
@@ -77,11 +79,27 @@ def test_are_the_model(kind):
 @pytest.mark.parametrize(("options", "message"), [
     ({"words": 1024}, r"^Maps, other buffers and lists must take at most the 1,024 elements of a node's activation "
                       r"memory, not [\d,]+$"),
-    ({"far_words": 64}, r"^Maps that are swapped must fit into the 64 words of the far memory, not take \d+$"),
-    ({"budget": 200}, r"^Saved maps must have places within 200 words, not \d+: take a larger budget$")])
+    ({"far_words": 64}, r"^Maps that are swapped must fit into the 64 words of the far memory, not take \d+$")])
 def test_what_has_no_room(options, message):
     with pytest.raises(PlanError, match=message):
         lists_of("swap", **options)
+
+
+def test_no_places():
+    _, lists = lists_of("swap")
+    with pytest.raises(PlanError, match=r"^Saved maps must have places within 200 words, not \d+: take a larger"):
+        Versions(lists.plan.chain, lists.plan.decision).places(200)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (lambda plan: dataclasses.replace(plan, budget=200),
+     r"^Timeline must take at most the 200 words of the budget, not \d+$"),
+    (lambda plan: dataclasses.replace(plan, decision=dataclasses.replace(plan.decision, policies=())),
+     r"^Policies must be one for each of 5 maps, not 0$")])
+def test_wrong_plans(wrong, message):
+    _, lists = lists_of("swap")
+    with pytest.raises(ValueError, match=message):
+        wrong(lists.plan)
 
 
 def test_chain():

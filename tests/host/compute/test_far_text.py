@@ -13,7 +13,7 @@ from host.compute.text_operations import TextOperations
 from host.memory.chain import Policy
 from host.memory.chain import run as timeline_of
 from host.memory.plan import PlanError
-from host.memory.policy_search import KINDS, Decision, decide
+from host.memory.policy_search import KINDS, Decision, MapPlan, decide
 from host.models.text import collate
 from sim.golden.program_nodes import Nodes
 from sim.golden.row_owners import RowOwners
@@ -86,7 +86,7 @@ def check_bits(lists, config, lengths, seeds, array=ARRAY):
         assert nodes.top <= lists.base
     for further in (False, True):
         moved = sum(task.fields["length"] for task in lists.program(further=further).tasks if task.queue == 2)
-        assert moved == lists.decision.run.far_words
+        assert moved == lists.plan.decision.run.far_words
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +98,7 @@ def test_are_the_model(kind, share, rate):
     chain = operations.chain(further=True)
     budget = chain.words if kind == "keep" else int(share * chain.words)
     decision = decide(chain, budget=budget, rate=rate, kind=kind)
-    lists = compile_far_text(operations, chain=chain, decision=decision, budget=budget, rate=rate, sequences=2,
+    lists = compile_far_text(operations, MapPlan(chain, decision, budget), rate=rate, sequences=2,
                              words=WORDS, far_words=FAR)
     assert decision.run.peak <= budget
     check_bits(lists, TEXT, (16, 7), 2)
@@ -118,7 +118,7 @@ def test_random_policies(config, array):
         budget = next(words for words in range(chain.words // 4 // 32 * 32, 2 * chain.words, 32)
                       if timeline_of(chain, policies, budget=words, rate=rate))
         decision = Decision(policies, timeline_of(chain, policies, budget=budget, rate=rate))
-        lists = compile_far_text(operations, chain=chain, decision=decision, budget=budget, rate=rate, sequences=2,
+        lists = compile_far_text(operations, MapPlan(chain, decision, budget), rate=rate, sequences=2,
                                  words=WORDS, far_words=FAR)
         lists.program(further=False).check()
         check_bits(lists, config, (config.context, 3), 1, array)
@@ -151,9 +151,9 @@ class TestFit:
     def test_words(self, kind, words, cycles, moved, again):
         """All buffers of a sequence in 6,144 words, and what that costs."""
         lists = self.lists_of(kind)
-        found = lists.decision.run
+        found = lists.plan.decision.run
         assert (lists.base, found.far_words, found.multiplications) == (words, moved, again)
-        assert round(found.cycles / lists.chain.cycles, 3) == cycles
+        assert round(found.cycles / lists.plan.chain.cycles, 3) == cycles
         assert lists.cycles[1] == found.cycles > lists.cycles[0]
         assert lists.line.startswith(f"activations: planned, {words:,} words, at most ")
 

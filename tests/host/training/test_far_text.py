@@ -55,7 +55,7 @@ def test_same_bits(text, expected, kind):
     assert training.bit_exact
     assert (ring.activations[:, lists.end:] == 7).all()
     assert lists.base <= far.activations
-    run = lists.decision.run
+    run = lists.plan.decision.run
     assert (run.far_words > 0, run.multiplications > 0) == {
         "keep": (False, False), "swap": (True, False), "recompute": (False, True)}.get(kind, (
             run.far_words > 0, run.multiplications > 0))
