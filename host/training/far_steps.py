@@ -96,8 +96,8 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
         budget = chain.words if kind == "keep" else int(share * chain.words)
         decision = decide(chain, budget=budget, rate=rate, kind=kind)
         return None if decision is None else compile_far(
-            layers, MapPlan(chain, decision, budget), array=array, examples=examples, words=config.compute.activations,
-            far_words=config.far_words)
+            layers, MapPlan(chain, decision, budget), array=array, examples=examples,
+            words=config.compute.activations, far_words=config.far_words)
 
     kept = lists_of("keep", layers_chain_of(layers, examples=examples, lanes=config.lanes))
     if kept is None:
