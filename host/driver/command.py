@@ -7,13 +7,15 @@ import numpy as np
 
 from hdl.compute.layer_list import ROW_BIT
 from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
+from hdl.control.sequencer import run_layout
 from host.driver.errors import DeviceError
 from host.driver.words import Words, fields, pack, places
 
-__all__ = ["REFUSED", "CollectiveError", "Command", "Event"]
+__all__ = ["REFUSED", "CollectiveError", "Command", "Event", "ProgramRun"]
 
 _COMMAND = places(command_layout())
 _EVENT = places(event_layout())
+_RUN = places(run_layout())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,47 @@ class Command:
         if not np.array_equal(found.words(), words):
             raise ValueError("Descriptor must have zeros where it is reserved")
         return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramRun:
+    """A run of the programs of all queues of a node.
+
+    Parameters
+    ----------
+    passes : int
+    model : int
+        Number of the program that is loaded.
+    parity : int
+        Copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``.
+    collective, collectives : int
+        Number that is added to those of collectives in the first pass, and its increase from pass to pass.
+    number : int
+        Number of the run, 1 to 63: the same on all nodes of a ring, and another one than that of the 62 runs before.
+        With 0, nodes do not show each other what they have done, so no command can wait for another node.
+    rank, size : int
+        Position of the node in the ring of its control words.
+    first : int
+        Passes since weights were written, modulo 2^16, by which versions of weights are judged. With 0 a node counts
+        updates from the beginning.
+    """
+
+    passes: int
+    model: int = 0
+    parity: int = 0
+    collective: int = 0
+    collectives: int = 0
+    number: int = 0
+    rank: int = 0
+    size: int = 0
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        self.words()  # a value that does not fit is an error here
+
+    def words(self) -> Words:
+        """The payload of RUN."""
+        return pack(_RUN, vars(self), "Run's")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

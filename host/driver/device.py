@@ -29,8 +29,7 @@ from hdl.control.program_banks import edit_layout
 from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import DESCRIPTOR_WORDS, EDIT_WORDS, EVENT_WORDS, PING_WORDS, RUN_WORDS, Opcode, Space
 from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Register, register
-from hdl.control.sequencer import run_layout
-from host.driver.command import Command, Event
+from host.driver.command import Command, Event, ProgramRun
 from host.driver.errors import ConfigurationError, ProtocolError
 from host.driver.register_values import from_bits, to_bits
 from host.driver.requests import Requests
@@ -42,7 +41,6 @@ __all__ = ["Device"]
 
 _LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(banks=2))
 _EDIT = places(edit_layout())
-_RUN = places(run_layout())
 
 PACKET_WORDS = 16_384
 """Payload words of the largest packet: longer transfers take several."""
@@ -336,41 +334,17 @@ class Device(Requests):
                                answer=0)
         return Pending(self, [request], _nothing)
 
-    def submit_run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
-                   collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0,
-                   first: int = 0) -> Pending[None]:
+    def submit_run(self, run: ProgramRun) -> Pending[None]:
         """See :meth:`run`."""
-        words = pack(_RUN, {"passes": passes, "model": model, "parity": parity, "collective": collective,
-                            "collectives": collectives, "number": number, "rank": rank, "size": size,
-                            "first": first}, "Run's")
-        self.latest_run = number
-        request = self._submit(Opcode.RUN, f"a run of {passes} passes of program {model}", count=RUN_WORDS,
-                               words=[words], answer=0)
+        self.latest_run = run.number
+        request = self._submit(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", count=RUN_WORDS,
+                               words=[run.words()], answer=0)
         return Pending(self, [request], _nothing)
 
-    def run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
-            collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0, first: int = 0) -> None:
+    def run(self, run: ProgramRun) -> None:
         """Start the programs of all queues; each of their commands gives an event in each pass.
 
-        A node keeps few events, and starts no command while it has no place for another.
-
-        Parameters
-        ----------
-        passes : int
-        model : int
-            Number of the program that is loaded.
-        parity : int
-            Copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``.
-        collective, collectives : int
-            Number that is added to those of collectives in the first pass, and what it grows by from pass to pass.
-        number : int
-            Number of the run, 1 to 63: the same on all nodes of a ring, and another one than that of the 62 runs
-            before. With 0, nodes do not tell each other what they have done, so no command can wait for another node.
-        rank, size : int
-            Place of the node in the ring of its control words.
-        first : int
-            Passes since weights were written, modulo 2^16, by which versions of weights are judged. With 0 a node
-            begins to count updates anew.
+        A node keeps few events, and starts no command while it has no room for another.
 
         Raises
         ------
@@ -379,8 +353,7 @@ class Device(Requests):
         ProgramRunningError
             A program runs already.
         """
-        self.submit_run(passes, model=model, parity=parity, collective=collective,
-                        collectives=collectives, number=number, rank=rank, size=size, first=first).result()
+        self.submit_run(run).result()
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
         """Read starts and ends of the latest commands, in the order in which the node recorded them.

@@ -112,6 +112,13 @@ def _codes(layer: IntegerLayer, lanes: int) -> Words:
     return np.ascontiguousarray(packed).reshape(-1).view("<u4").astype(np.uint32)
 
 
+def _parameters(layer: IntegerLayer, outputs: int, lanes: int) -> Words:
+    """Parameters of a layer's outputs, as words of the gradient memory."""
+    scale = {} if layer.last else {"multiplier": layer.multiplier, "shift": layer.shift}
+    words = _fields(_OUTPUT, OUTPUT_WORDS, {"bias": layer.bias, "offset": layer.offsets, **scale}, outputs)
+    return np.concatenate([words, np.zeros(-len(words) % lanes, np.uint32)])
+
+
 def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, weight_words: int,
             gradient_base: int = 0, weight_base: int = 0) -> Program:
     """Lay layers out in buffers of given sizes.
@@ -141,11 +148,7 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
         raise ValueError(f"Layers and their codes must take at most the {weight_words:,} words of a node's weight "
                          f"memory, not {code_bases[-1]:,}")
 
-    parameters = []
-    for layer, (outputs, _) in zip(layers, shapes, strict=True):
-        scale = {} if layer.last else {"multiplier": layer.multiplier, "shift": layer.shift}
-        words = _fields(_OUTPUT, OUTPUT_WORDS, {"bias": layer.bias, "offset": layer.offsets, **scale}, outputs)
-        parameters.append(np.concatenate([words, np.zeros(-len(words) % lanes, np.uint32)]))
+    parameters = [_parameters(layer, outputs, lanes) for layer, (outputs, _) in zip(layers, shapes, strict=True)]
     parameter_bases = np.cumsum([0, *map(len, parameters)])
 
     # Vectors between layers, in two regions in turn; the last one is of sums.

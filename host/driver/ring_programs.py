@@ -12,7 +12,7 @@ from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
 from hdl.ring.topology import SMALL_RING
-from host.driver.command import Command, Event
+from host.driver.command import Command, Event, ProgramRun
 from host.driver.command_queueing import CommandQueueing
 from host.driver.devices import Devices
 from host.driver.errors import DeviceError, DeviceTimeoutError
@@ -89,7 +89,8 @@ class RingPrograms(Programs):
         """Have the next set be this one, by a run of no passes: banks change if an edit waits for it."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
-        self._devices.ask(lambda rank, device: device.submit_run(0, model=self._model, first=number))
+        self._devices.ask(lambda rank, device: device.submit_run(
+            ProgramRun(0, model=self._model, first=number)))
         for device, run in zip(self._devices, latest, strict=True):
             device.latest_run = run
         self._next_set = number
@@ -266,9 +267,9 @@ class RingPrograms(Programs):
                  for command in queue), default=0)
         number, nodes = self._next_run(), len(self._devices)
         small = nodes <= SMALL_RING  # nodes of a larger ring have no control words, which need rank and size
-        self._devices.ask(lambda rank, device: device.submit_run(
+        self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
-            rank=rank if small else 0, size=nodes if small else 0, first=first))
+            rank=rank if small else 0, size=nodes if small else 0, first=first)))
         return self._events(passes, patience, on_event, over)
 
     def _events(self, passes: int, patience: int, on_event: Callable[[int, Event], None],

@@ -8,7 +8,7 @@ import pytest
 
 from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.ring.replay.keepalive import KeepAlive
-from host.driver.command import Command
+from host.driver.command import Command, ProgramRun
 from host.driver.diagnosis import RingError
 from host.program.program import CompiledProgram, Program, Queue
 from host.program.region import Region
@@ -161,7 +161,7 @@ def test_statuses():
             played(ring, program)
         # A number of 0 and no place: nobody is told anything.
         for rank, device in enumerate(ring.devices):
-            device.run(1, rank=rank)
+            device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
         assert EventStatus.BAD_UNIT in (event.status, ring.devices[0].pop_event(20 * TIMEOUT).status)
         ring.recover()
@@ -189,7 +189,7 @@ def test_nodes_without_control_words():
             ring.programs.load([([], [command]), ([], [command])])
         for device in ring.devices:
             device.load_program(1, [command])
-            device.run(1)
+            device.run(ProgramRun(1))
             assert device.pop_event(TIMEOUT).status is EventStatus.BAD_UNIT
 
 

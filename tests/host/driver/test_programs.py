@@ -9,7 +9,7 @@ from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandQueue
 from hdl.control.protocol import EventFlag, EventStatus, Operation, Space
 from hdl.memory_map import TRACE_WORDS
-from host.driver.command import Command
+from host.driver.command import Command, ProgramRun
 from host.driver.device import Device
 from host.driver.errors import (
     BadAddressError,
@@ -148,7 +148,7 @@ def test_updates_have_the_settings_that_were_latched():
         wait = Command(operation=Operation.COMPUTE, duration=3000)
         numbered = [Command(**{**vars(update), "collective": n, "after_0": 1 if n == 1 else 0}) for n in (1, 2, 3)]
         ring.programs.load([([wait], [*numbered[:2], Command(operation=Operation.LATCH), numbered[2]])])
-        device.run(1)
+        device.run(ProgramRun(1))
         device.write_register("LEARNING_RATE", 0.25)
         assert device.read_fields("PROGRAM_STATUS")["running"]
         assert {event.status for event in pop(device, 5)} == {EventStatus.OK}
@@ -168,7 +168,7 @@ def test_bad_programs_are_refused():
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         with pytest.raises(ProgramNotLoadedError, match="a run of 1 passes of program 0 was refused with NOT_LOADED"):
-            device.run(1)
+            device.run(ProgramRun(1))
         with pytest.raises(ProgramTooLongError, match=r"a load of 21 commands from slot 0 of queue 1 on was refused"):
             device.load_program(1, [quiesce] * 21)
         with pytest.raises(ProgramTooLongError, match=r"after 0 words were written; load a shorter program"):
@@ -180,16 +180,16 @@ def test_bad_programs_are_refused():
         with pytest.raises(ValueError, match=r"^Program's slot must be a number of 16 bits, not 65536$"):
             device.load_program(0, [], slot=1 << 16)
         with pytest.raises(ValueError, match=r"^Run's passes must be a number of 16 bits, not -1$"):
-            device.run(-1)
+            device.run(ProgramRun(-1))
         assert device.read_fields("PROGRAM_STATUS")["loaded"] == 0
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce])], model=3)
         with pytest.raises(ProgramNotLoadedError, match="load the program first, with the number that the run names"):
-            device.run(1, model=4)
-        device.run(2, model=3)
+            device.run(ProgramRun(1, model=4))
+        device.run(ProgramRun(2, model=3))
         with pytest.raises(ProgramRunningError, match=r"wait until PROGRAM_STATUS.running is 0"):
             device.load_program(0, [])
         with pytest.raises(ProgramRunningError):
-            device.run(1, model=3)
+            device.run(ProgramRun(1, model=3))
         with pytest.raises(ReadOnlyError, match=r"refused with READ_ONLY after 0 words"):
             device.write_memory(CONFIG.memory_map["trace"].number, 0, np.zeros(2, np.uint32))
         events = pop(device, 4)

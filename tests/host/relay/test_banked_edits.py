@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from host.driver.command import ProgramRun
 from host.driver.errors import OldEditError, ProgramNotLoadedError, WrongProgramError, WrongSetError
 from host.models.digits import Dataset
 from host.relay.edits import Kind, RefusedError, Structure
@@ -175,10 +176,10 @@ def test_an_edit_outlives_a_failed_set():
             pass
         ring.programs.edit(number=1, set=2)
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(1, model=ring.programs._model, first=2)  # the program before the edit
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the program before the edit
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(1, model=ring.programs._model + 1, first=1)  # the edit's, in the set before
-        ring.devices[0].run(1, model=ring.programs._model, first=1)  # alone, so that its first FETCH comes to nothing
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the set before
+        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # on its own: no FETCH can end
         ring.recover()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
