@@ -4,8 +4,9 @@ They take the arguments of ``torch.optim``. Gradients stay local; ``step()`` has
 of weights at its owner, and bring the new weights to all ranks.
 """
 
+import inspect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,15 @@ __all__ = ["SGD", "Adam", "AdamW"]
 Vector = npt.NDArray[np.float32]
 
 
-def _refuse(**options: Any) -> None:
-    """Raise ``ValueError`` if an option asks for what nodes do not do."""
-    for name, value in options.items():
-        if value:
-            raise ValueError(f"{name} must be left out with an optimizer on the nodes, not {value!r}")
+#: Arguments of torch.optim that choose an implementation, and change no result.
+_IMPLEMENTATIONS = ("foreach", "fused")
+
+
+def _with_clip(theirs: type[torch.optim.Optimizer]) -> inspect.Signature:
+    """Signature of an optimizer of torch.optim, with ``clip`` as its last argument."""
+    signature = inspect.signature(theirs)
+    clip = inspect.Parameter("clip", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=float | None)
+    return signature.replace(parameters=[*signature.parameters.values(), clip], return_annotation=signature.empty)
 
 
 def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
@@ -48,9 +53,15 @@ class _NodeOptimizer(torch.optim.Optimizer):
     params : iterable
         As those of ``torch.optim``: parameters, or groups of them. Frozen parameters, those without
         ``requires_grad``, are left out, and must stay frozen.
-    defaults : dict
-        Options of a group that has none of its own.
+    arguments, options
+        Arguments of ``__signature__``: options of a group that has none of its own. Those that ask for what nodes do
+        not do must be left out.
     """
+
+    __signature__: inspect.Signature
+
+    #: Arguments that nodes carry out.
+    _taken: tuple[str, ...] = ()
 
     #: Whether gradients are summed by the step.
     on_nodes = True
@@ -58,8 +69,16 @@ class _NodeOptimizer(torch.optim.Optimizer):
     #: Names of the state planes, as torch.optim has them.
     _planes: tuple[str, ...] = ()
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
+    def __init__(self, params: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            bound = self.__signature__.bind(params, *arguments, **options)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+        for name, value in bound.arguments.items():
+            if name not in ("params", *self._taken, *_IMPLEMENTATIONS) and value:
+                raise ValueError(f"{name} must be left out with an optimizer on the nodes, not {value!r}")
+        bound.apply_defaults()
+        super().__init__(params, {name: bound.arguments[name] for name in self._taken if name in bound.arguments})
         self._frozen: list[torch.Tensor] = []
         for group in self.param_groups:
             self._frozen += [parameter for parameter in group["params"] if not parameter.requires_grad]
@@ -220,22 +239,18 @@ class SGD(_NodeOptimizer):
     Parameters
     ----------
     params, lr, momentum, dampening, weight_decay, nesterov
-        As those of ``torch.optim.SGD``.
+        Arguments of ``torch.optim.SGD``, with its defaults.
     clip : float, optional
         Largest magnitude of an element of the mean gradient, as by ``torch.nn.utils.clip_grad_value_``.
     """
 
-    _planes: tuple[str, ...] = ("momentum_buffer",)
+    __signature__ = _with_clip(torch.optim.SGD)
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
-                 weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
-                 foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None,
-                 clip: float | None = None) -> None:
-        _refuse(maximize=maximize, differentiable=differentiable)
-        if not momentum:
-            self._planes = ()
-        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "clip": clip,
-                                  "weight_decay": weight_decay, "nesterov": nesterov})
+    _taken = ("lr", "momentum", "dampening", "clip", "weight_decay", "nesterov")
+
+    @property
+    def _planes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("momentum_buffer",) if self.defaults["momentum"] else ()
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
         return optimizers.SGD(float(group["lr"]), momentum=group["momentum"], dampening=group["dampening"],
@@ -248,36 +263,25 @@ class Adam(_NodeOptimizer):
 
     Parameters
     ----------
-    params, lr, betas, eps, weight_decay
-        As those of ``torch.optim.Adam``.
+    params, lr, betas, eps, weight_decay, decoupled_weight_decay
+        Arguments of ``torch.optim.Adam``, with its defaults.
     clip : float, optional
         Largest magnitude of an element of the mean gradient, as by ``torch.nn.utils.clip_grad_value_``.
     """
 
-    _planes = ("exp_avg", "exp_avg_sq")
-    _kind: type[optimizers.Adam] = optimizers.Adam
+    __signature__ = _with_clip(torch.optim.Adam)
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
-                 maximize: bool = False, capturable: bool = False, differentiable: bool = False,
-                 fused: bool | None = None, decoupled_weight_decay: bool = False, clip: float | None = None) -> None:
-        _refuse(amsgrad=amsgrad, maximize=maximize, capturable=capturable, differentiable=differentiable)
-        if decoupled_weight_decay:
-            self._kind = optimizers.AdamW
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "clip": clip})
+    _taken = ("lr", "betas", "eps", "weight_decay", "clip", "decoupled_weight_decay")
+    _planes = ("exp_avg", "exp_avg_sq")
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
         first, second = map(float, group["betas"])
-        return self._kind(float(group["lr"]), betas=(first, second), eps=group["eps"],
-                          weight_decay=group["weight_decay"], clip=group["clip"])
+        kind = optimizers.AdamW if self.defaults.get("decoupled_weight_decay", True) else optimizers.Adam
+        return kind(float(group["lr"]), betas=(first, second), eps=group["eps"], weight_decay=group["weight_decay"],
+                    clip=group["clip"])
 
 
 class AdamW(Adam):
-    """``torch.optim.AdamW``, on the nodes; see :class:`Adam`."""
+    """``torch.optim.AdamW``, on the nodes; see :class:`Adam`. Weight decay is decoupled, and 0.01 by default."""
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
-                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
-                 fused: bool | None = None, clip: float | None = None) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, capturable=capturable,
-                         differentiable=differentiable, decoupled_weight_decay=True, clip=clip)
+    __signature__ = _with_clip(torch.optim.AdamW)

@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import pydoc
 
 import numpy as np
 import pytest
@@ -96,6 +97,20 @@ def test_arguments(kind):
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
     assert set(own) - set(theirs) == {"clip"}
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
+def test_wrong_arguments(kind):
+    """Each argument of PyTorch's optimizer that nodes do not carry out is refused, and each name that is none."""
+    for name in set(inspect.signature(kind).parameters) - {"params", *kind._taken, "foreach", "fused"}:
+        with pytest.raises(ValueError, match=f"^{name} must be left out with an optimizer on the nodes, not True$"):
+            kind(parameters(), **{name: True})
+    with pytest.raises(TypeError, match=f"^{kind.__name__}: got an unexpected keyword argument 'learning_rate'$"):
+        kind(parameters(), learning_rate=0.1)
+    with pytest.raises(TypeError, match=f"^{kind.__name__}: too many positional arguments$"):
+        kind(parameters(), 0.1, *(0,) * 9)
+    assert kind(parameters(), 0.25).param_groups[0]["lr"] == 0.25
+    assert "lr: float | torch.Tensor = 0.001" in pydoc.render_doc(kind)
 
 
 def test_clip(ring):
