@@ -22,13 +22,16 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from hdl.choices import choice_error
+from host.arguments import Argument
 from host.arguments import label as label_of
 
-__all__ = ["COUNT", "SEEDS", "Option", "Section", "check_range", "command", "option"]
+__all__ = ["COUNT", "SEEDS", "Option", "Section", "check_range", "command", "option", "with_sections"]
+
+Result = TypeVar("Result")
 
 #: Maximum of numbers of steps, epochs, examples and the like.
 COUNT = 1_000_000_000
@@ -50,7 +53,7 @@ class Option:
     Members
     -------
     help : str
-        Sentences of the help.
+        Sentences of the help of a command.
     flags : tuple of str
         Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; made from the field's
         name by default.
@@ -60,6 +63,8 @@ class Option:
         Range of the value, both or neither.
     choices : collection of str, optional
         Possible values.
+    kind : Argument, optional
+        Kind of the value, where it does not come from a command line, which checks it.
     metavar : str, optional
         Shape of the value in the help.
     shown_default : str, optional
@@ -72,16 +77,26 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
+    kind: Argument | None = None
     metavar: str | None = None
     shown_default: str | None = None
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise ``ValueError`` for a value that the option of field ``name`` cannot have; None passes."""
+    def check(self, name: str, value: Any) -> Any:
+        """The value of field ``name`` as the code has it; ``ValueError`` for one that is impossible. None passes.
+
+        Raises
+        ------
+        TypeError
+            The value is not of the kind.
+        """
         what = label_of(name) if self.label is None else self.label
+        if self.kind is not None:
+            return self.kind.take(what, value)
         if self.minimum is not None and self.maximum is not None:
             check_range(what, value, self.minimum, self.maximum)
         if self.choices is not None and value is not None and value not in self.choices:
             raise ValueError(choice_error(what, self.choices, value))
+        return value
 
     def parameter(self, name: str, kind: Any, default: Any, *, panel: str | None = None) -> inspect.Parameter:
         """The option as a parameter of a function that Typer reads."""
@@ -94,7 +109,7 @@ class Option:
                                  annotation=typing.Annotated[kind, option])
 
 
-def option(default: Any, *flags: str, help: str, **description: Any) -> Any:
+def option(default: Any, *flags: str, help: str = "", **description: Any) -> Any:
     """Make a field of a :class:`Section` with a default, and with a description by the members of :class:`Option`."""
     return dataclasses.field(default=default, metadata={"option": Option(help, flags, **description)})
 
@@ -117,52 +132,81 @@ class Section:
 
     def __post_init__(self) -> None:
         for name, described in self.options().items():
-            described.check(name, getattr(self, name))
+            object.__setattr__(self, name, described.check(name, getattr(self, name)))
 
     @classmethod
     @functools.cache
     def options(cls) -> dict[str, Option]:
         """Descriptions of options by the names of fields."""
-        hints = typing.get_type_hints(cls, include_extras=True)
-        described = {field.name: field.metadata.get("option") or _shared(hints[field.name])
+        described = {field.name: field.metadata.get("option") or _shared(field.type)
                      for field in dataclasses.fields(cls)}
         return {name: option for name, option in described.items() if option is not None}
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """The options as parameters of a function that Typer reads."""
-        hints, defaults = typing.get_type_hints(cls), {field.name: field.default for field in dataclasses.fields(cls)}
-        return [option.parameter(name, hints[name], defaults[name], panel=cls.panel)
-                for name, option in cls.options().items()]
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Section)
+
+
+def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parameter],
+            sections: Mapping[str, type[Section]]) -> Callable[..., Result]:
+    """The function, with parameters in place of its sections, which are made of them in order."""
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Result:
+        try:
+            bound = signature.bind(*arguments, **options)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}: {error}") from None
+        bound.apply_defaults()
+        values = bound.arguments
+        made = {name: section(**{field.name: values.pop(field.name) for field in dataclasses.fields(section)})
+                for name, section in sections.items()}
+        return function(**values, **made)
+
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Decorate a function: the fields of its sections are its parameters, in place of the sections.
+
+    Sections are made, and so checked, in the order of the parameters, before the function is called. Two parameters
+    of one name raise ``ValueError``.
+    """
+    sections = {name: hint for name, hint in function.__annotations__.items() if _is_section(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        parameters += [parameter] if name not in sections else [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
+                              annotation=field.type) for field in dataclasses.fields(sections[name])]
+    return _called(function, parameters, sections)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorate the function of a command: each parameter of the type of a :class:`Section` becomes its options.
+    """Decorate the function of a command, as :func:`with_sections` does: the fields are options of Typer.
 
-    Sections are made, and so checked, in the order of the parameters, before the function is called. A parameter of
-    an ``Annotated`` type with an :class:`Option` becomes that option. Other parameters remain, such as a
-    ``typer.Context`` or an argument. Two options of one name raise ``ValueError``.
+    A parameter of an ``Annotated`` type with an :class:`Option` becomes that option. Other parameters remain, such as
+    a ``typer.Context`` or an argument.
     """
     hints = typing.get_type_hints(function, include_extras=True)
-    sections = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Section)}
     shared = {name: described for name, hint in hints.items() if (described := _shared(hint)) is not None}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in sections:
-            parameters += sections[name].parameters()
+        hint = hints[name]
+        if _is_section(hint):
+            plain = typing.get_type_hints(hint)
+            parameters += [option.parameter(field, plain[field], getattr(hint, field), panel=hint.panel)
+                           for field, option in hint.options().items()]
         elif name in shared:
-            parameters.append(shared[name].parameter(name, hints[name].__origin__, parameter.default))
+            parameters.append(shared[name].parameter(name, hint.__origin__, parameter.default))
         else:
-            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(function)
-    def call(**values: Any) -> None:
-        for name, described in shared.items():
-            described.check(name, values[name])
-        made = {name: section(**{field: values.pop(field) for field in section.options()})
-                for name, section in sections.items()}
-        function(**values, **made)
+    def checked(**values: Any) -> None:
+        function(**{**values, **{name: described.check(name, values[name]) for name, described in shared.items()}})
 
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call = _called(checked, parameters, {name: hint for name, hint in hints.items() if _is_section(hint)})
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call

@@ -20,7 +20,7 @@ from host.estimate.machine import NODES, Machine
 from host.estimate.running import Opened
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram
-from host.program.schedules import Dense, Kind, Schedule, build, layers_of
+from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of
 from host.training.engine import Computer
 from sim.golden import layer_list
 from sim.golden.compute import Gemm, Vector
@@ -176,10 +176,10 @@ class Step:
         node, costs = opened.machine.node, Costs(examples=case.examples, macs=case.macs or 1)
         self._staged = Buffer("gradients", self._length, self._length)
         self._computer = None if case.macs else Computer(self._ring, _lists(opened.machine, case), self._length)
-        given: dict[str, Any] = {"staged": self._length} if self._computer is None else {
-            "commands": self._computer.lists.commands, "lengths": [case.examples] * NODES}
+        computed = None if self._computer is None else Computed(
+            self._computer.lists.commands, [case.examples] * NODES)
         self._program: CompiledProgram = build(case.schedule, case.layers, nodes=NODES, costs=costs,
-                                               depth=node.programs.depth, **given)
+                                               depth=node.programs.depth, staged=self._length, computed=computed)
 
     def load(self) -> None:
         """Give nodes all that they keep from step to step."""

@@ -17,7 +17,7 @@ from host.predict.timing import Timing, timing_of
 from host.predict.walk import Walked, walk
 from host.program.compiled import CompiledProgram
 from host.program.estimate import Collective, Costs
-from host.program.schedules import Dense, Kind, Schedule, Work, build, layers_of, modelled
+from host.program.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
 from host.reports import chakra
 from host.training.record import TrainingConfig
 from sim.golden.gemm import ONES, GemmJob
@@ -232,7 +232,7 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
     commands = _commands(model, examples=step.examples, macs=step.macs)
     layers = model.layers
     depth = len(commands) + len(layers) + 3
-    compiled = build(step.schedule, layers, nodes=nodes, costs=costs, commands=commands, depth=depth)
+    compiled = build(step.schedule, layers, nodes=nodes, costs=costs, computed=Computed(commands), depth=depth)
     spans = [span for span in timeline(compiled.timed()) if span.end > span.start]
     cycles = makespan(spans)
     times = [sum(span.end - span.start for span in spans if span.queue == queue) for queue in (0, 1)]

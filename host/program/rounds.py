@@ -23,7 +23,7 @@ from host.driver.staged_programs import NodeProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
 from sim.golden.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
 
-__all__ = ["Closing", "RoundFeeder", "RoundProgram", "run_rounds"]
+__all__ = ["Closing", "RoundFeeder", "RoundModel", "RoundProgram", "run_rounds"]
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
 
@@ -158,17 +158,14 @@ class RoundProgram:
                 ring.quorum.resume_set(rank, slot, tag, gradient, self.slot(slot))
 
 
-class RoundFeeder:
-    """Stage for each node what it computes next, and follow the rounds by their events.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundModel:
+    """What a run of rounds asks of its model, and gives to it.
 
     Parameters
     ----------
-    ring : Ring
-    program : RoundProgram
-    passes, first : int
-        Passes of the run, and before it.
     rounds : Rounds
-        Golden model of the rounds, which this goes on with.
+        Golden model of the rounds, which the run continues.
     gradient : callable
         Takes a rank and the number of a round, and gives the gradient that the node computes for it, with the weights
         that all rounds before have made.
@@ -179,6 +176,25 @@ class RoundFeeder:
     may_begin : callable
         Takes the number of a round after the first, before any node computes for it; if it returns False, the run
         ends with the round before.
+    """
+
+    rounds: Rounds
+    gradient: Callable[[int, int], npt.NDArray[Any]]
+    closed: Callable[[Close, list[Bits]], None]
+    settings: Callable[[int], None]
+    may_begin: Callable[[int], bool] = lambda number: True
+
+
+class RoundFeeder:
+    """Stage for each node what it computes next, and follow the rounds by their events.
+
+    Parameters
+    ----------
+    ring : Ring
+    program : RoundProgram
+    model : RoundModel
+    passes, first : int
+        Passes of the run, and before it.
 
     Members
     -------
@@ -186,13 +202,9 @@ class RoundFeeder:
         Number of the round after the last one of the run.
     """
 
-    def __init__(self, ring: TrainingRing, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
-                 gradient: Callable[[int, int], npt.NDArray[Any]], closed: Callable[[Close, list[Bits]], None],
-                 settings: Callable[[int], None], may_begin: Callable[[int], bool] = lambda number: True):
-        self._ring, self._program, self._rounds = ring, program, rounds
-        self._first, self.last = first, first + passes
-        self._newest, self._may_begin = first, may_begin
-        self._gradient, self._closed, self._settings = gradient, closed, settings
+    def __init__(self, ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int):
+        self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
+        self._first, self.last, self._newest = first, first + passes, first
         self._computed = [first] * program.nodes  # COMPUTEs that have ended
         self._asked = [first] * program.nodes  # those whose flag was set
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
@@ -266,7 +278,7 @@ class RoundFeeder:
                     return
             closed = Close(tag=number, on_time=on_time, late=late, index=self._rounds.index(number, on_time, late))
             self._followed += 1
-            self._closed(closed, self._rounds.close(closed))
+            self._model.closed(closed, self._rounds.close(closed))
 
     def _give(self) -> None:
         """Stage for each node whose computation has ended and whose weights are known."""
@@ -276,27 +288,26 @@ class RoundFeeder:
                 continue
             if number > self._newest:
                 self._newest = number
-                if not self._may_begin(number):
+                if not self._model.may_begin(number):
                     self.last = number
                     return
             if number in self._masks and self._folds[rank] <= number:
                 continue  # the node itself may not know yet that the round is closed
             self._asked[rank] += 1
             if number not in self._masks:  # of a closed round the node computes nothing
-                gradient = np.asarray(self._gradient(rank, number))
+                gradient = np.asarray(self._model.gradient(rank, number))
                 words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
                 self._staged[rank][number] = words.astype(np.uint32)
                 self._ring.quorum.write_gradient_of(rank, words, self._program.staged)
             self._ring.quorum.set_flags_of(rank, STAGED_FLAG)
 
     def _give_settings(self, number: int) -> None:
-        self._settings(number)
+        self._model.settings(number)
         self._ring.settings.set_flags(SETTINGS_FLAG)
 
 
-def run_rounds(ring: TrainingRing, program: RoundProgram, *, passes: int, first: int, rounds: Rounds,
-               gradient: Callable[[int, int], npt.NDArray[Any]], closed: Callable[[Close, list[Bits]], None],
-               settings: Callable[[int], None], traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
+def run_rounds(ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int,
+               traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
     """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared; parameters as those of
     :class:`RoundFeeder`.
 
@@ -305,8 +316,7 @@ def run_rounds(ring: TrainingRing, program: RoundProgram, *, passes: int, first:
     (Passes, mapping)
         Events and traces, and the masks of each round.
     """
-    feeder = RoundFeeder(ring, program, passes=passes, first=first, rounds=rounds, gradient=gradient, closed=closed,
-                         settings=settings)
+    feeder = RoundFeeder(ring, program, model, passes=passes, first=first)
     feeder.begin()
     found = ring.programs.run(collectives=1, passes=passes, parity=first % 2, first=first, traced=traced,
                               on_event=feeder.on_event)

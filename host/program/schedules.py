@@ -26,8 +26,8 @@ from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Copies", "Dense", "Kind", "Schedule", "Work", "build", "chunks", "fused",
-           "layers_of", "modelled"]
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Work", "build",
+           "chunks", "fused", "layers_of", "modelled"]
 
 #: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
@@ -77,6 +77,12 @@ class Schedule:
     def behind(self) -> int:
         """First layers that compute with weights which lack the update of the pass before."""
         return self.layers if self.kind is Kind.STALE else 0
+
+    def check_state(self, *, packed: bool) -> None:
+        """Raise ``ValueError`` if parts of state that is stored as bfloat16 would begin inside a word."""
+        if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.STALE):
+            raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {self}: state of a part "
+                             f"may begin inside a word")
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
@@ -194,6 +200,21 @@ class Work:
     duration: int | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """Commands of a compute engine, in order.
+
+    Parameters
+    ----------
+    commands : sequence of Work
+    lengths : sequence of int, optional
+        Examples of each node, which are the length of the commands.
+    """
+
+    commands: Sequence[Work]
+    lengths: Sequence[int] | None = None
+
+
 def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = None) -> list[Work]:
     """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged.
 
@@ -298,6 +319,22 @@ class _Builder:
         weights = [_of("weights", self.layers)]
         self._collective("gather", Collective.ALL_GATHER, self.layers, reads=weights, writes=weights)
 
+    def communicate(self, schedule: Schedule) -> None:
+        """All sums and updates."""
+        match schedule.kind:
+            case Kind.NONE:
+                self.update(self.layers)
+            case Kind.STRICT:
+                self.strict()
+            case Kind.LAYERS | Kind.CHUNKS:
+                for part in chunks(self.layers, schedule.layers):
+                    self.update(part)
+            case Kind.STALE:
+                for layer in reversed(self.layers):
+                    self.stale(layer)
+            case Kind.SEARCH:
+                raise ValueError("Schedule of a program must be one, not search: measure several and choose")
+
     def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
                     writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> Task:
         base, length = _extent(part)
@@ -326,8 +363,7 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
-          commands: Sequence[Work] | None = None, lengths: Sequence[int] | None = None, depth: int = DEPTH,
-          packed_state: bool = False, distance: int = 0) -> CompiledProgram:
+          computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
     """The program of a training step.
 
     Parameters
@@ -340,52 +376,43 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
         Durations of commands.
     staged : int, optional
         First element of the region that COMPUTE copies gradients from; see :func:`modelled`.
-    commands : sequence of Work, optional
-        Commands of a compute engine, in order, in place of those of :func:`modelled`.
-    lengths : sequence of int, optional
-        Examples of each node, which are the length of commands of a compute engine.
+    computed : Computed, optional
+        Commands of a compute engine, in place of those of :func:`modelled`.
     depth : int
         Commands that a queue has room for.
-    packed_state : bool
-        Whether state is stored as bfloat16.
     distance : int
         Elements from the first to the second copy of weights, of a schedule whose layers have two.
     """
-    if packed_state and schedule.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.STALE):
-        raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {schedule}: state of a part "
-                         f"may begin inside a word")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
+    lengths = None if computed is None else computed.lengths
     if lengths is not None and len(lengths) != nodes:
         raise ValueError(f"Lengths must be one per node, {nodes}, not {len(lengths)}")
-    copies = Copies(layers=schedule.behind, distance=distance) if schedule.kind is Kind.STALE else Copies()
+    copies = _copies(schedule, layers, distance)
+    if computed is not None:
+        commands = computed.commands
+    elif staged is not None:
+        commands = modelled(layers, staged=staged, copies=copies)
+    else:
+        raise ValueError("Staged gradients must have a place where no engine computes")
+    program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
+    builder = _Builder(program, layers, nodes, costs, copies)
+    builder.compute(commands, lengths)
+    builder.latch()
+    builder.communicate(schedule)
+    return program.compile()
+
+
+def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copies:
+    """Copies of the weights of a schedule's layers; ``ValueError`` if they overlap."""
+    if schedule.kind is not Kind.STALE:
+        return Copies()
     if schedule.behind > len(layers):
         raise ValueError(f"Layers one update behind must be at most all {len(layers)}, not {schedule.behind}")
     if schedule.behind and distance < sum(_extent(layers[:schedule.behind])):
         raise ValueError(f"Copies of weights must lie at least {sum(_extent(layers[:schedule.behind])):,} elements "
                          f"apart, not {distance!r}")
-    if commands is None:
-        if staged is None:
-            raise ValueError("Staged gradients must have a place where no engine computes")
-        commands = modelled(layers, staged=staged, copies=copies)
-    program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
-    builder = _Builder(program, layers, nodes, costs, copies)
-    builder.compute(commands, lengths)
-    builder.latch()
-    match schedule.kind:
-        case Kind.NONE:
-            builder.update(layers)
-        case Kind.STRICT:
-            builder.strict()
-        case Kind.LAYERS | Kind.CHUNKS:
-            for part in chunks(layers, schedule.layers):
-                builder.update(part)
-        case Kind.STALE:
-            for layer in reversed(layers):
-                builder.stale(layer)
-        case Kind.SEARCH:
-            raise ValueError("Schedule of a program must be one, not search: measure several and choose")
-    return program.compile()
+    return Copies(layers=schedule.behind, distance=distance)
 
 
 def fused(length: int, *, owner: int | None = None) -> CompiledProgram:

@@ -26,7 +26,7 @@ from host.output import write_json
 from host.program.estimate import Costs
 from host.program.feeding import run_passes
 from host.program.program import CompiledProgram
-from host.program.schedules import Copies, Dense, Kind, Schedule, build, layers_of
+from host.program.schedules import Computed, Copies, Dense, Kind, Schedule, build, layers_of
 from host.reports.schedules import CLASSES, INPUTS, add_network, network_of
 from host.training.engine import Computer
 from host.transports.session import open_session
@@ -96,10 +96,10 @@ class Bench:
         ring, stale = self._ring, schedule.kind is Kind.STALE
         copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
         computer = self._computer(copies) if ring.devices[0].config.compute else None
-        given: dict[str, Any] = {"staged": self._length} if computer is None else {
-            "commands": computer.lists.commands, "lengths": [self._costs.examples] * ring.nodes}
+        computed = None if computer is None else Computed(
+            computer.lists.commands, [self._costs.examples] * ring.nodes)
         program = build(schedule, self._layers, nodes=ring.nodes, costs=self._costs, distance=self._distance,
-                        depth=ring.devices[0].config.programs.depth, **given)
+                        depth=ring.devices[0].config.programs.depth, staged=self._length, computed=computed)
         ring.collectives.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
         ring.memory.write_weights_of(list(ring.memory.read_weights(self._length)),
                                      Buffer("weights", self._distance, self._length))

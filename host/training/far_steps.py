@@ -22,7 +22,7 @@ from host.memory.policy_search import MapPlan, decide
 from host.models.layers import Array as Numbers
 from host.models.layers import Labels, Model, perceptron
 from host.program.estimate import Costs
-from host.program.schedules import Dense, Kind, Schedule, build, layers_of
+from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.session import FAR_LATENCY
 from host.transports.verilated import open_ring
@@ -125,7 +125,7 @@ def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[
     nodes, examples = ring.nodes, len(shares[0][1])
     _give(ring, lists, model, shares)
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
-                    commands=lists.commands, lengths=[examples] * nodes, depth=len(lists.commands))
+                    computed=Computed(lists.commands, [examples] * nodes), depth=len(lists.commands))
     local = Operation.LAYERS, Operation.MOVE_OUT, Operation.MOVE_IN
     ring.programs.load([[[one for one in queue if one.operation in local] for queue in program.commands(rank, nodes)]
                         for rank in range(nodes)])

@@ -25,7 +25,7 @@ from host.models.digits import Dataset, digits
 from host.models.layers import Array
 from host.output import claim, write_json
 from host.program.feeding import TraceReader
-from host.program.rounds import UPDATE, Closing, RoundFeeder, RoundProgram
+from host.program.rounds import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram
 from host.topology.grid import Kind, Part, Shape
 from host.topology.switching import GridNodes
 from host.training.late_learning import Late, LateConfig, Model, Outcome, add_options, configs_of, table
@@ -206,10 +206,9 @@ class LateRun:
     def advance(self) -> None:
         """Do a block of rounds, compare, and measure."""
         ring, first, passes = self._ring, len(self.fates), min(self._block, self._fitting)
-        feeder = RoundFeeder(
-            ring, self._program, passes=passes, first=first, rounds=self._model.rounds, gradient=self._gradient,
-            closed=self._close, settings=lambda number: ring.settings.write(self._model.settings(number)),
-            may_begin=self._may_begin)
+        feeder = RoundFeeder(ring, self._program, RoundModel(
+            rounds=self._model.rounds, gradient=self._gradient, closed=self._close, may_begin=self._may_begin,
+            settings=lambda number: ring.settings.write(self._model.settings(number))), passes=passes, first=first)
         reader = TraceReader(ring)
         over = False
 

@@ -20,7 +20,7 @@ from host.driver.results import Outcome, Passes
 from host.driver.words import Vector
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
-from host.program.schedules import Dense, Kind, Schedule, build, fused
+from host.program.schedules import Computed, Dense, Kind, Schedule, build, fused
 from host.program.search import Trials
 from host.program.trace import origin_of, spans
 from host.training.differentiator import Differentiator
@@ -325,14 +325,15 @@ def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
 
 def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
            packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
-    given: dict[str, Any] = {"staged": layers[-1].base + layers[-1].length}
+    schedule.check_state(packed=packed_state)
+    computed = None
     if computer is not None:
         assert isinstance(computer, Computer)
-        given = {"commands": computer.lists.commands, "lengths": computer.lengths}
+        computed = Computed(computer.lists.commands, computer.lengths)
     # To nodes without programs the driver sends the commands of one.
     depth = (node.programs or Programs()).depth
-    return build(schedule, layers, nodes=nodes, costs=costs, depth=depth, packed_state=packed_state,
-                 distance=distance_of(node), **given)
+    return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
+                 computed=computed, depth=depth, distance=distance_of(node))
 
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:

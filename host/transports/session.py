@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +31,7 @@ from host.driver.devices import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
+from host.options import Section, option, with_sections
 from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.messages import MessageHub, place_of
@@ -41,8 +42,8 @@ from sim.verilated.native import Arithmetic
 if TYPE_CHECKING:
     from sim.verilated.part_server import Processes
 
-__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "Elapsed", "Session", "TransportName",
-           "grid_of", "open_session"]
+__all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "BoardOptions", "Elapsed", "LinkOptions",
+           "ProgressOptions", "Session", "SimulationOptions", "TransportName", "grid_of", "open_session"]
 
 #: Cycles of a link, unless another number is asked for, and most cycles.
 LATENCY, MAX_LATENCY = 16, 1_000_000
@@ -174,89 +175,76 @@ class Session:
         return sum(watch.seconds for watch in self._stopwatches)
 
 
-def _check(config: Configuration, *, nodes: int, transport: TransportName, arithmetic: Arithmetic, host_port: bool,
-           latency: int, **rest: Any) -> None:
-    """Check the arguments of :func:`open_session` together."""
-    if transport is TransportName.MESSAGES and not (config.link.messages and nodes > 1):
-        raise ValueError("Nodes for transport messages must be two or more, and have messages")
-    if (transport is TransportName.SERIAL) != (rest["device"] is not None):
-        raise ValueError(f"Serial port must be given for transport serial, and for no other, not "
-                         f"{represent(rest['device'])} for {transport.value}")
-    config.check_ring(nodes)
-    if config.link.replay and latency > LONGEST_REPLAYED:
-        raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not {latency!r}")
-    slow_link, verilated = rest["slow_link"], (TransportName.VERILATED,)
-    if slow_link is not None and (transport not in verilated or not slow_link[0] < nodes):
-        raise ValueError(f"Slow link must be that of a rank below {nodes} on transport verilated, not of "
-                         f"{slow_link[0]!r} on {transport.value}")
-    simulated = (*verilated, TransportName.MESSAGES, TransportName.PYSIM, TransportName.BOARD)
-    for asked, transports, reason in (
-            (not host_port, verilated, "to bypass the host port"),
-            (arithmetic is not Arithmetic.GATEWARE, verilated, "for native arithmetic"),
-            (rest["faults"] is not None, (*verilated, TransportName.PYSIM), "for faults of links"),
-            (rest["grid"] is not None, simulated, "for a grid"),
-            (rest["far_rate"] is not None, verilated, "for a far memory"),
-            (rest["processes"] is not None, verilated, "for several processes"),
-            (rest["wave"] is not None, (*verilated, TransportName.MESSAGES), "for a waveform")):
-        if asked and transport not in transports:
-            names = " or ".join(choice.value for choice in transports)
-            raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
-
-
-@checked(
-    _check, config=Instance(Configuration, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
-    transport=Member(TransportName), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
-    latency=Integer(1, MAX_LATENCY), timeout=Integer(1), faults=Optional(Instance(RandomFaults, "RandomFaults")),
-    slow_link=Optional(Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")),
-    far_rate=Optional(Number(0, above=True)),
-    processes=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")),
-    wave=Optional(PathName()), grid=Optional(Items((Integer(1), Integer(1)), "numbers of rows and columns")),
-    rates=Optional(Table(Integer(1), "a mapping of clock and baud to integers of at least 1")),
-    device=Optional(Text()), baud=Integer(1), frequency=Number(0, above=True), persistence=Number(0), say=Call(),
-    announce=Call())
-@contextlib.contextmanager
-def open_session(config: Configuration, *, nodes: int, transport: TransportName = TransportName.VERILATED,
-                 threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
-                 latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
-                 slow_link: tuple[int, Fraction] | None = None, far_rate: float | None = None,
-                 processes: "Processes | None" = None, wave: Path | None = None, grid: tuple[int, int] | None = None,
-                 rates: Mapping[str, int] | None = None,
-                 device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
-                 say: Callable[[str], None] = lambda text: None,
-                 announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
-    """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
+@dataclasses.dataclass(frozen=True)
+class SimulationOptions(Section):
+    """Simulation of Verilated nodes.
 
     Parameters
     ----------
-    config : Configuration
-        Configuration of every node.
-    nodes : int
-        Ring size, or nodes of the whole grid.
-    transport : TransportName
     threads : int
-        Threads of the Verilated simulation; they change its speed alone.
+        Threads; they change its speed only.
     arithmetic : Arithmetic
-        Whether a Verilated simulation has floating-point units of gateware; native ones change its speed alone.
+        Floating-point units of gateware, or native ones, which change its speed only.
     host_port : bool
-        Whether transfers to and from memories go through the nodes' host ports; if not, in a Verilated simulation,
-        they take no simulated time, and :attr:`Session.elapsed` tells the time that they would have taken.
+        Whether transfers to and from memories go through the nodes' host ports; if not, they take no simulated time,
+        and :attr:`Session.elapsed` has the time that they would have taken.
+    processes : Processes, optional
+        Other processes that have some of the nodes.
+    wave : Path, optional
+        File that all signals are written to.
+    far_rate : float, optional
+        Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; by default those of a
+        new simulation.
+    """
+
+    threads: int = option(1, kind=Integer(1))
+    arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
+    host_port: bool = option(True, kind=Flag())
+    processes: "Processes | None" = option(
+        None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
+    wave: Path | None = option(None, kind=Optional(PathName()))
+    far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkOptions(Section):
+    """Links between nodes.
+
+    Parameters
+    ----------
     latency : int
         Cycles of each link, for words and for credits.
     timeout : int
-        Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
+        Cycles that a node waits for the ring before it abandons a command, in addition to those that follow from the
+        latency.
     faults : RandomFaults, optional
         Random faults of all links, of transports verilated and pysim.
     slow_link : tuple of int and Fraction, optional
         A rank, and the words per cycle of the link from it; Verilated only. By default all links have one.
-    far_rate : float, optional
-        Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; Verilated only. By
-        default those of a simulation that was just made.
-    processes : Processes, optional
-        Other processes that have some of the nodes; Verilated only.
-    wave : Path, optional
-        Write all signals to this file; Verilated only.
     grid : tuple of int, optional
-        Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says; simulated ones.
+        Rows and columns of simulated nodes with two ports, joined as :mod:`host.topology.grid` describes.
+    """
+
+    latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
+    timeout: int = option(TIMEOUT, kind=Integer(1))
+    faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
+    slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
+        Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")))
+    grid: tuple[int, int] | None = option(None, kind=Optional(
+        Items((Integer(1), Integer(1)), "numbers of rows and columns")))
+
+    @property
+    def wiring(self) -> Any:
+        """Wiring of a grid, or None."""
+        return None if self.grid is None else GridTopology(*self.grid).wiring
+
+
+@dataclasses.dataclass(frozen=True)
+class BoardOptions(Section):
+    """A board, simulated or at a serial port.
+
+    Parameters
+    ----------
     rates : mapping, optional
         Clock and baud rate of a simulated board; by default those with the fewest cycles to a bit.
     device : str, optional
@@ -267,96 +255,225 @@ def open_session(config: Configuration, *, nodes: int, transport: TransportName 
         Cycles per second of the nodes on that board.
     persistence : float
         Seconds for which a serial port that is lost is waited for.
+    """
+
+    rates: Mapping[str, int] | None = option(None, kind=Optional(
+        Table(Integer(1), "a mapping of clock and baud to integers of at least 1")))
+    device: str | None = option(None, kind=Optional(Text()))
+    baud: int = option(BAUD, kind=Integer(1))
+    frequency: float = option(24e6, kind=Number(0, above=True))
+    persistence: float = option(0.0, kind=Number(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgressOptions(Section):
+    """Functions that are called with news.
+
+    Parameters
+    ----------
     say : callable
         Called with a line if a port is lost, and when it is back.
     announce : callable
         Called with the name of each stage of a build as it begins.
     """
-    verilated = (TransportName.VERILATED, TransportName.MESSAGES)
-    wiring = None if grid is None else GridTopology(*grid).wiring
+
+    say: Callable[[str], None] = option(lambda text: None, kind=Call())
+    announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """A session as it is asked for, whose parts go together."""
+
+    config: Configuration
+    nodes: int
+    transport: TransportName
+    simulation: SimulationOptions
+    links: LinkOptions
+    board: BoardOptions
+    progress: ProgressOptions
+
+    def __post_init__(self) -> None:
+        transport, config, links = self.transport, self.config, self.links
+        if transport is TransportName.MESSAGES and not (config.link.messages and self.nodes > 1):
+            raise ValueError("Nodes for transport messages must be two or more, and have messages")
+        if (transport is TransportName.SERIAL) != (self.board.device is not None):
+            raise ValueError(f"Serial port must be given for transport serial, and for no other, not "
+                             f"{represent(self.board.device)} for {transport.value}")
+        config.check_ring(self.nodes)
+        if config.link.replay and links.latency > LONGEST_REPLAYED:
+            raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not "
+                             f"{links.latency!r}")
+        if links.slow_link is not None and (
+                transport is not TransportName.VERILATED or not links.slow_link[0] < self.nodes):
+            raise ValueError(f"Slow link must be that of a rank below {self.nodes} on transport verilated, not of "
+                             f"{links.slow_link[0]!r} on {transport.value}")
+        for asked, transports, reason in self._needs():
+            if asked and transport not in transports:
+                names = " or ".join(choice.value for choice in transports)
+                raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
+
+    def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
+        """Whether something is asked for, transports that have it, and what it is."""
+        simulation, verilated = self.simulation, (TransportName.VERILATED,)
+        return [
+            (not simulation.host_port, verilated, "to bypass the host port"),
+            (simulation.arithmetic is not Arithmetic.GATEWARE, verilated, "for native arithmetic"),
+            (self.links.faults is not None, (*verilated, TransportName.PYSIM), "for faults of links"),
+            (self.links.grid is not None, (*verilated, TransportName.MESSAGES, TransportName.PYSIM,
+                                           TransportName.BOARD), "for a grid"),
+            (simulation.far_rate is not None, verilated, "for a far memory"),
+            (simulation.processes is not None, verilated, "for several processes"),
+            (simulation.wave is not None, (*verilated, TransportName.MESSAGES), "for a waveform")]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """Nodes that are reached.
+
+    Members
+    -------
+    transports : sequence of Transport
+    seconds : dict
+        Time per stage of the build.
+    cycle : callable
+        Takes the ring, and gives the cycles so far.
+    port_time : PortTime
+    injected : callable
+        Gives the faults of links so far.
+    """
+
+    transports: Sequence[Transport]
+    seconds: dict[str, float]
+    cycle: Callable[[Ring], int]
+    port_time: PortTime = dataclasses.field(default_factory=PortTime)
+    injected: Callable[[], int] = lambda: 0
+
+
+def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
+    """Simulated nodes, of which only the first one has a host with transport messages."""
+    from host.transports.verilated import open_ring
+
+    simulation, links, announce = request.simulation, request.links, request.progress.announce
+    opened = stack.enter_context(open_ring(
+        request.config, nodes=request.nodes, threads=simulation.threads, wave=simulation.wave,
+        arithmetic=simulation.arithmetic, wiring=links.wiring, processes=simulation.processes, announce=announce))
+    ring, cycles, port_time = opened.simulation, grid_of(links.latency), PortTime()
+    ring.set_grid(cycles)
+    for link in ring.links:
+        link.set_latency(data=links.latency, credit=links.latency)
+    if links.slow_link is not None:
+        ring.links[links.slow_link[0]].set_rate(*links.slow_link[1].as_integer_ratio())
+    ring.set_faults(links.faults)
+    if simulation.far_rate is not None:
+        ring.set_far_speed(latency=FAR_LATENCY, rate=simulation.far_rate)
+    transports: Sequence[Transport] = list(opened.transports)
+    if request.transport is TransportName.MESSAGES:
+        transports = list(MessageHub(transports[0], nodes=request.nodes).transports)
+    elif not simulation.host_port and not all(ring.spaces):
+        announce("transfers by the host port, since the library does not know where memories are")
+    elif not simulation.host_port:
+        port_time = PortTime(lambda: ring.cycle, cycles)
+        transports = [BackdoorTransport(transport, ring, rank, request.config, port_time)
+                      for rank, transport in enumerate(transports)]
+    return _Opened(transports, opened.seconds, lambda connected: ring.cycle, port_time,
+                   lambda: sum(link.faults().total for link in ring.links))
+
+
+def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
+    """Nodes on a simulated board."""
+    from host.transports.serial_board import SerialBoard
+    from sim.verilated.board import RATES, SimulatedBoard, board_library
+
+    rates = RATES if request.board.rates is None else request.board.rates
+    library = board_library(request.config, nodes=request.nodes, grid=request.links.grid, rates=rates,
+                            announce=request.progress.announce)
+    board = stack.enter_context(SimulatedBoard(library, clock=rates["clock"], baud=rates["baud"]))
+    line = stack.enter_context(SerialBoard(
+        board.path, nodes=request.nodes, frequency=board.frequency, clock=board.time,
+        persistence=request.board.persistence, announce=request.progress.say))
+    return _Opened(line.transports, library.seconds, lambda connected: board.cycle)
+
+
+def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
+    """Nodes on a board at a serial port, which counts cycles since its counters were last cleared."""
+    from host.transports.serial_board import SerialBoard
+
+    board = request.board
+    assert board.device is not None
+    line = stack.enter_context(SerialBoard(
+        board.device, baud=board.baud, nodes=request.nodes, frequency=board.frequency,
+        persistence=board.persistence, announce=request.progress.say))
+    return _Opened(line.transports, {}, lambda connected: int(connected.devices[0].read_register("CYCLES")))
+
+
+def _open_pysim(stack: contextlib.ExitStack, request: _Request) -> _Opened:
+    """Nodes in Amaranth's simulator."""
+    from hdl.board import node_of
+    from host.transports.pysim import PysimRing
+
+    links = request.links
+    simulation = PysimRing(lambda: node_of(request.config), nodes=request.nodes, latency=links.latency,
+                           wiring=links.wiring, faults=links.faults)
+    return _Opened(simulation.transports, {}, lambda connected: simulation.cycle,
+                   injected=lambda: sum(sum(link.values()) for link in simulation.faults))
+
+
+_OPENERS = {
+    TransportName.VERILATED: _open_verilated, TransportName.MESSAGES: _open_verilated,
+    TransportName.PYSIM: _open_pysim, TransportName.BOARD: _open_board, TransportName.SERIAL: _open_serial}
+
+
+@checked(config=Instance(Configuration, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
+         transport=Member(TransportName))
+@with_sections
+def open_session(
+        config: Configuration, *, nodes: int, transport: TransportName = TransportName.VERILATED,
+        simulation: SimulationOptions, links: LinkOptions, board: BoardOptions,
+        progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
+    """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
+
+    Parameters
+    ----------
+    config : Configuration
+        Configuration of every node.
+    nodes : int
+        Ring size, or nodes of the whole grid.
+    transport : TransportName
+    threads, arithmetic, host_port, processes, wave, far_rate
+        Parameters of :class:`SimulationOptions`, for Verilated nodes; transport messages has threads and a waveform.
+    latency, timeout, faults, slow_link, grid
+        Parameters of :class:`LinkOptions`.
+    rates, device, baud, frequency, persistence
+        Parameters of :class:`BoardOptions`.
+    say, announce
+        Parameters of :class:`ProgressOptions`.
+
+    Raises
+    ------
+    TypeError
+        An argument is of another type.
+    ValueError
+        There can be no such ring.
+    """
+    return _session(_Request(config, nodes, transport, simulation, links, board, progress))
+
+
+@contextlib.contextmanager
+def _session(request: _Request) -> Iterator[Session]:
     with contextlib.ExitStack() as stack:
-        transports: list[Transport]
-
-        def injected() -> int:
-            return 0
-
-        port_time = PortTime()
-        if transport in verilated:
-            from host.transports.verilated import open_ring
-
-            opened = stack.enter_context(
-                open_ring(config, nodes=nodes, threads=threads, wave=wave, arithmetic=arithmetic, wiring=wiring,
-                          processes=processes, announce=announce))
-            grid_cycles = grid_of(latency)
-            opened.simulation.set_grid(grid_cycles)
-            for one in opened.simulation.links:
-                one.set_latency(data=latency, credit=latency)
-            if slow_link is not None:
-                opened.simulation.links[slow_link[0]].set_rate(*slow_link[1].as_integer_ratio())
-            opened.simulation.set_faults(faults)
-            if far_rate is not None:
-                opened.simulation.set_far_speed(latency=FAR_LATENCY, rate=far_rate)
-            transports, seconds = list(opened.transports), opened.seconds
-
-            def cycle() -> int:
-                return opened.simulation.cycle
-
-            def injected() -> int:
-                return sum(one.faults().total for one in opened.simulation.links)
-
-            if transport is TransportName.MESSAGES:
-                transports = list(MessageHub(transports[0], nodes=nodes).transports)
-            elif not host_port and not all(opened.simulation.spaces):
-                announce("transfers by the host port, since the library does not know where memories are")
-            elif not host_port:
-                port_time = PortTime(cycle, grid_cycles)
-                transports = [BackdoorTransport(one, opened.simulation, node, config, port_time)
-                              for node, one in enumerate(transports)]
-        elif transport is TransportName.BOARD:
-            from host.transports.serial_board import SerialBoard
-            from sim.verilated.board import RATES, SimulatedBoard, board_library
-
-            rates = RATES if rates is None else rates
-            library = board_library(config, nodes=nodes, grid=grid, rates=rates, announce=announce)
-            seconds = library.seconds
-            board = stack.enter_context(SimulatedBoard(library, clock=rates["clock"], baud=rates["baud"]))
-            link = stack.enter_context(SerialBoard(board.path, nodes=nodes, frequency=board.frequency,
-                                                   clock=board.time, persistence=persistence, announce=say))
-            transports = list(link.transports)
-
-            def cycle() -> int:
-                return board.cycle
-        elif device is not None:
-            from host.transports.serial_board import SerialBoard
-
-            link = stack.enter_context(SerialBoard(device, baud=baud, nodes=nodes, frequency=frequency,
-                                                   persistence=persistence, announce=say))
-            transports, seconds = list(link.transports), {}
-
-            def cycle() -> int:
-                return int(ring.devices[0].read_register("CYCLES"))  # since counters were last cleared
-        else:
-            from hdl.board import node_of
-            from host.transports.pysim import PysimRing
-
-            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, wiring=wiring,
-                                   faults=faults)
-            transports, seconds = list(simulation.transports), {}
-
-            def cycle() -> int:
-                return simulation.cycle
-
-            def injected() -> int:
-                return sum(sum(one.values()) for one in simulation.faults)
-
-        watches = [_Stopwatch(one) for one in transports]
-        devices = [Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)]
-        if transport is TransportName.MESSAGES:
-            devices[0].write_register("SLOT_PLACE", place_of(nodes))
-        ring, every = Ring(devices, timeout=timeout + 4 * latency), None
-        if grid is None:
+        opened = _OPENERS[request.transport](stack, request)
+        watches = [_Stopwatch(transport) for transport in opened.transports]
+        devices = [Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
+        if request.transport is TransportName.MESSAGES:
+            devices[0].write_register("SLOT_PLACE", place_of(request.nodes))
+        timeout = request.links.timeout + 4 * request.links.latency
+        ring, every = Ring(devices, timeout=timeout), None
+        if request.links.grid is None:
             ring.connect()
         else:
-            every = GridNodes(devices, rows=grid[0], columns=grid[1], timeout=timeout + 4 * latency)
+            rows, columns = request.links.grid
+            every = GridNodes(devices, rows=rows, columns=columns, timeout=timeout)
             every.connect()
-        yield Session(ring, config, seconds, cycle, port_time, watches, injected, every)
+        yield Session(ring, request.config, opened.seconds, lambda: opened.cycle(ring), opened.port_time, watches,
+                      opened.injected, every)

@@ -13,7 +13,7 @@ from host.memory.policy_search import MapPlan, decide
 from host.models.layers import perceptron
 from host.program.estimate import Costs
 from host.program.program import Queue
-from host.program.schedules import Kind, Schedule, build, layers_of
+from host.program.schedules import Computed, Kind, Schedule, build, layers_of
 from sim.golden.compute import Engine
 from sim.golden.program_nodes import Nodes
 
@@ -40,8 +40,8 @@ def batch(seed):
 
 def program_of(layers, lists, nodes=1):
     """A step: its lists and moves, and one fused update."""
-    return build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=EXAMPLES), commands=lists.commands,
-                 lengths=[EXAMPLES] * nodes)
+    return build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=EXAMPLES),
+                 computed=Computed(lists.commands, [EXAMPLES] * nodes))
 
 
 @pytest.mark.parametrize("kind", ["keep", "swap", "recompute", "mixed"])

@@ -9,7 +9,7 @@ from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.models.layers import perceptron
 from host.program.estimate import Costs
-from host.program.schedules import Copies, Schedule, build, layers_of
+from host.program.schedules import Computed, Copies, Schedule, build, layers_of
 from sim.golden import ring
 from sim.golden.compute import Engine
 from sim.golden.program_nodes import Nodes
@@ -29,7 +29,7 @@ def model():
 
 def compiled(schedule, lists, lengths=SHARES):
     return build(Schedule.parse(schedule), layers_of(WIDTHS), nodes=NODES, costs=Costs(examples=max(SHARES)),
-                 commands=lists.commands, lengths=lengths)
+                 computed=Computed(lists.commands, lengths))
 
 
 @pytest.mark.parametrize("schedule", ["none", "strict", "layers", "chunks:2"])
@@ -71,7 +71,7 @@ def test_passes_that_overlap(model, behind):
     copies = Copies(layers=behind, distance=distance)
     lists = compile_lists(layers, array=Array(rows=2, lanes=4), examples=max(SHARES), words=WORDS, copies=copies)
     program = build(Schedule.parse(f"stale:{behind}"), layers, nodes=NODES, costs=Costs(examples=max(SHARES)),
-                    commands=lists.commands, lengths=SHARES, distance=distance)
+                    computed=Computed(lists.commands, SHARES), distance=distance)
     generator = np.random.default_rng(behind)
     weights = model.parameters.view(np.uint32).copy()
     nodes = Nodes(NODES, gradient_words=model.size, weights=weights, planes=1, mastered=True,
@@ -118,15 +118,15 @@ def test_distance(model):
                       copies=Copies(layers=1, distance=512))
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"lengths": (4, 4)}, r"^Lengths must be one per node, 3, not 2$"),
-    ({"commands": None}, r"^Staged gradients must have a place where no engine computes$"),
+@pytest.mark.parametrize(("lengths", "message"), [
+    ((4, 4), r"^Lengths must be one per node, 3, not 2$"),
+    (None, r"^Staged gradients must have a place where no engine computes$"),
 ])
-def test_errors(model, options, message):
+def test_errors(model, lengths, message):
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
-    given = {"commands": lists.commands, "lengths": SHARES, **options}
+    computed = None if lengths is None else Computed(lists.commands, lengths)
     with pytest.raises(ValueError, match=message):
-        build(Schedule.parse("none"), layers_of(WIDTHS), nodes=NODES, costs=Costs(examples=7), **given)
+        build(Schedule.parse("none"), layers_of(WIDTHS), nodes=NODES, costs=Costs(examples=7), computed=computed)
 
 
 def test_a_node_without_engine(model):

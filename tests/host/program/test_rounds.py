@@ -9,7 +9,7 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
-from host.program.rounds import COMPUTE, FOLD, Closing, RoundProgram, run_rounds
+from host.program.rounds import COMPUTE, FOLD, Closing, RoundModel, RoundProgram, run_rounds
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS
@@ -88,9 +88,10 @@ class Training(Model):
     def run(self, passes):
         """Passes in one run; the ring must then hold what its golden model does, and every set has one fate."""
         _, masks = run_rounds(
-            self.ring, self.program, passes=passes, first=self.number, rounds=self.rounds,
-            gradient=self.gradient, closed=self.close,
-            settings=lambda number: self.ring.settings.write(self.settings), traced=False)
+            self.ring, self.program, RoundModel(
+                rounds=self.rounds, gradient=self.gradient, closed=self.close,
+                settings=lambda number: self.ring.settings.write(self.settings)),
+            passes=passes, first=self.number, traced=False)
         self.number += passes
         self.compare()
         return masks

@@ -102,8 +102,9 @@ class TestNames:
             program(Schedule(Kind.NONE), [512, 32, 32, 29])
         with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not "
                                              r"chunks:2: state of a part may begin inside a word$"):
-            program(Schedule(Kind.CHUNKS, 2), packed_state=True)
-        program(Schedule(Kind.STRICT), packed_state=True)
+            Schedule(Kind.CHUNKS, 2).check_state(packed=True)
+        Schedule(Kind.STRICT).check_state(packed=True)
+        Schedule(Kind.CHUNKS, 2).check_state(packed=False)
         with pytest.raises(ProgramError, match=r"^Queue 0 must have at most 8 commands, and forward 9 is one more"):
             program(Schedule(Kind.NONE), depth=8)
 

@@ -17,7 +17,7 @@ from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.program.estimate import Costs
 from host.program.feeding import run_passes
-from host.program.schedules import Copies, Kind, Schedule, build, layers_of
+from host.program.schedules import Computed, Copies, Kind, Schedule, build, layers_of
 from host.training.engine import Computer
 from host.training.optimizers import SGD
 from sim.golden import ring as golden_ring
@@ -185,7 +185,7 @@ class Engines:
             copies=Copies(layers=behind, distance=self.DISTANCE))
         self.program = build(
             Schedule(Kind.STALE, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
-            commands=self.lists.commands, lengths=[self.EXAMPLES] * self.NODES, distance=self.DISTANCE,
+            computed=Computed(self.lists.commands, [self.EXAMPLES] * self.NODES), distance=self.DISTANCE,
             depth=config.programs.depth)
         self.computer = Computer(ring, self.lists, self.LENGTH)
         centroids = codebook(config.weights.codec, weights)
