@@ -10,11 +10,13 @@ Example
 """
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.config import Configuration, NodeConfig, SingleRing, Weights, max_nodes_for
+from hdl.config import NodeConfig, SingleRing, Weights, max_nodes_for
 from hdl.ring.topology import MOST_NODES
 from host.arguments import Argument, Call, Choice, Flag, Instance, Integer, Member, Optional, checked
 from host.driver.memory import Allocation, fitted
@@ -29,11 +31,12 @@ from host.jobs.checks import (
     groups_of,
 )
 from host.jobs.job import Job
+from host.options import Section, option, with_sections
 from host.training.optimizers import Optimizer, moments_note
-from host.transports.session import LATENCY, MAX_LATENCY, open_session
+from host.transports.session import LATENCY, MAX_LATENCY, Session, open_session
 from sim.verilated.native import Arithmetic
 
-__all__ = ["LARGEST", "MomentsWarning", "node_for", "simulate"]
+__all__ = ["LARGEST", "FormatOptions", "MomentsWarning", "RingOptions", "node_for", "simulate"]
 
 LARGEST = 1 << 17
 """Elements of the longest vector for which nodes get memories of their own size; longer ones are cut into parts."""
@@ -89,15 +92,60 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
     return fitted(node, [allocation], nodes=nodes, planes=node.memories.planes if optimizer is None else planes)
 
 
-@checked(**_NODE, length=LENGTHS, optimizer=OPTIMIZERS, node=Optional(Instance(Configuration, "a NodeConfig")),
-         part=Optional(Integer(1)), check=Flag(), threads=Integer(1), arithmetic=Member(Arithmetic), host_port=Flag(),
-         link_latency=Integer(1, MAX_LATENCY), announce=Call())
+@dataclasses.dataclass(frozen=True)
+class FormatOptions(Section):
+    """Formats of a job's vectors.
+
+    Parameters
+    ----------
+    gradients : str, optional
+        Codec of gradients: ``mx9``, for instance; by default raw, or zero_value with a density.
+    weights : str
+        Codec of new weights.
+    density : float, optional
+        Fraction of the elements that nodes send.
+    packed_state : bool
+        Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
+        0.996, such as the default, and :class:`MomentsWarning` is given.
+    """
+
+    gradients: str | None = option(None, kind=_NODE["gradients"])
+    weights: str = option(Weights.codec, kind=_NODE["weights"])
+    density: float | None = option(None, kind=DENSITY)
+    packed_state: bool = option(False, kind=Flag())
+
+
+@dataclasses.dataclass(frozen=True)
+class RingOptions(Section):
+    """Simulation of a job's ring.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of the simulation.
+    arithmetic : Arithmetic
+        Floating-point units of gateware, or native ones, which change the speed only.
+    host_port : bool
+        Whether vectors go through simulated host ports; else the ports' time is modelled.
+    link_latency : int
+        Cycles of each link.
+    announce : callable
+        Called with the name of each stage of a build as it begins.
+    """
+
+    threads: int = option(1, kind=Integer(1))
+    arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
+    host_port: bool = option(False, kind=Flag())
+    link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
+    announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
+
+
+@checked(nodes=_NODE["nodes"], length=LENGTHS, optimizer=OPTIMIZERS, check=Flag(), part=Optional(Integer(1)),
+         node=Optional(Instance(NodeConfig, "a NodeConfig")))
+@with_sections
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
-             gradients: str | None = None, weights: str = Weights.codec,
-             density: float | None = None, packed_state: bool = False, node: Configuration | None = None,
-             part: int | None = None, check: bool = True, threads: int = 1,
-             arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = False, link_latency: int = LATENCY,
-             announce: Callable[[str], None] = lambda stage: None) -> Job:
+             formats: FormatOptions, node: NodeConfig | None = None, part: int | None = None, check: bool = True,
+             ring: RingOptions) -> Job:
     """Build a simulated ring for a job, unless an earlier run has, and start it.
 
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
@@ -111,31 +159,16 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
-    gradients : str, optional
-        Codec of gradients: ``mx9``, for instance; by default raw, or zero_value with a density.
-    weights : str
-        Codec of new weights.
-    density : float, optional
-        Fraction of the elements that nodes send.
-    packed_state : bool
-        Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
-        0.996, such as the default, and :class:`MomentsWarning` is given.
+    gradients, weights, density, packed_state
+        Parameters of :class:`FormatOptions`.
     node : NodeConfig, optional
         Nodes to simulate; by default those of :func:`node_for`.
     part : int, optional
         Elements of the longest vector that nodes are given at once; by default those that they have room for.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
-    threads : int
-        Threads of the simulation.
-    arithmetic : Arithmetic
-        Whether floating-point units are simulated as gateware; native ones change the speed alone.
-    host_port : bool
-        Whether vectors go through simulated host ports; else the ports' time is modelled.
-    link_latency : int
-        Cycles of each link.
-    announce : callable
-        Called with the name of each stage of a build as it begins.
+    threads, arithmetic, host_port, link_latency, announce
+        Parameters of :class:`RingOptions`.
 
     Returns
     -------
@@ -150,25 +183,26 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         There can be no such job; nothing has been built then.
     """
     lengths = [length] if isinstance(length, int) else list(length)
-    if optimizer is None:
-        optimizers: list[Optimizer] = []
-    else:
-        optimizers = [optimizer] * len(lengths) if isinstance(optimizer, Optimizer) else list(optimizer)
+    optimizers = [] if optimizer is None else (
+        [optimizer] * len(lengths) if isinstance(optimizer, Optimizer) else list(optimizer))
     if node is None:
-        total = groups_of(lengths)[-1].stop
-        node = node_for(total, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
-                        packed_state=packed_state, density=density, gradients=gradients, weights=weights)
-    elif gradients is not None or weights != Weights.codec:
+        node = node_for(groups_of(lengths)[-1].stop, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
+                        **vars(formats))
+    elif formats.gradients is not None or formats.weights != Weights.codec:
         raise ValueError("Codecs must be left out with a node, which has its own")
-    check_job(node, lengths, nodes=nodes, optimizers=optimizers, packed_state=packed_state, density=density,
-              part=part)
-    if (note := moments_note(optimizers, packed_state=packed_state)) is not None:
-        warnings.warn(note, MomentsWarning, stacklevel=3)  # the caller's line, outside of the checks of arguments
+    shared: dict[str, Any] = {"packed_state": formats.packed_state, "density": formats.density, "part": part}
+    check_job(node, lengths, nodes=nodes, optimizers=optimizers, **shared)
+    if (note := moments_note(optimizers, packed_state=formats.packed_state)) is not None:
+        warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside of the checks of arguments
+    return _begun(node, nodes, ring, lambda session: Job(
+        session, lengths, optimizers=optimizers, check=check, **shared))
+
+
+def _begun(node: NodeConfig, nodes: int, ring: RingOptions, job_of: Callable[[Session], Job]) -> Job:
+    """A job on a session that the job closes."""
     with contextlib.ExitStack() as stack:
-        session = stack.enter_context(open_session(
-            node, nodes=nodes, threads=threads, arithmetic=arithmetic, host_port=host_port, latency=link_latency,
-            announce=announce))
-        job = Job(session, lengths, optimizers=optimizers, packed_state=packed_state, density=density, check=check,
-                  part=part)
+        job = job_of(stack.enter_context(open_session(
+            node, nodes=nodes, threads=ring.threads, arithmetic=ring.arithmetic, host_port=ring.host_port,
+            latency=ring.link_latency, announce=ring.announce)))
         job.own(stack.pop_all())
         return job
