@@ -1,4 +1,4 @@
-"""Layout of the tree: files that can be read at once, and nothing outside tests/ that needs them."""
+"""Layout of the tree: nothing outside tests/ needs them."""
 
 import ast
 import re
@@ -8,20 +8,11 @@ from pathlib import Path
 from host.make.targets import targets
 
 ROOT = Path(__file__).parents[1]
-#: Most lines of a file.
-LINES = 450
 
 
 def files(*suffixes):
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in names.splitlines() if name.endswith(suffixes) and (ROOT / name).is_file()]
-
-
-def test_files_are_short():
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-               for path in files(".py", ".cpp", ".h", ".md") if path.name != "CHANGELOG.md"}
-    assert len(lengths) > 400
-    assert {name: length for name, length in lengths.items() if length > LINES} == {}
 
 
 def test_nothing_needs_tests():
