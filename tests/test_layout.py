@@ -1,4 +1,4 @@
-"""Layout of the tree: nothing outside tests/ needs them."""
+"""Layout of the tree: nothing outside needs tests/, and the Makefile has little but targets."""
 
 import ast
 import re

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,17 +14,22 @@ from hdl.board import BOARDS, BoardConfig
 from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Optimizer, SettableVersion, Weights
+from host.checkpoints.keys import key_of, read_key, user_key
 from host.commands.console import Progress, make_console, new_table, shown, thread_count
+from host.driver.memory import fitted
+from host.migration.ledger import Entry, Ledger
+from host.migration.migrate import Downtime, migrate
+from host.migration.site import WORD_BITS, Fabric, Keys, Site
+from host.models.digits import digits
+from host.models.widths import widths
 from host.options import SEEDS, Option, Section, check_range, command, option
 from host.output import claim, prepare, write_json
+from host.training.optimizers import OptimizerName, create
+from host.training.record import TrainingConfig
+from host.training.workloads import Classifier
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName, open_session
 from sim.verilated import toolchain
-
-if TYPE_CHECKING:
-    from host.migration.ledger import Ledger
-    from host.migration.migrate import Downtime
-    from host.migration.site import Fabric, Keys, Site
-    from host.training.record import TrainingConfig
+from sim.verilated.board import RATES
 
 __all__ = ["migrate_command"]
 
@@ -55,12 +60,8 @@ class JobOptions(Section):
         if WEIGHT_CODECS[self.weights].codebook_words:
             raise ValueError(f"Codec of weights must have no codebook here, not be {self.weights!r}")
 
-    def config(self, seed: int) -> "TrainingConfig":
+    def config(self, seed: int) -> TrainingConfig:
         """Training of the job."""
-        from host.models.widths import widths
-        from host.training.optimizers import OptimizerName, create
-        from host.training.record import TrainingConfig
-
         return TrainingConfig(max_steps=self.steps, interval=self.steps, hidden=widths(self.hidden), seed=seed,
                               optimizer=create(OptimizerName(self.optimizer)))
 
@@ -127,11 +128,8 @@ class KeyOptions(Section):
     owner_key: Path | None = option(None, help="File of the key of the model's owner.",
                                     shown_default="owner.key in the output folder")
 
-    def keys(self, output: Path) -> "Keys":
+    def keys(self, output: Path) -> Keys:
         """Keys of a migration, once its output folder has been prepared; a key that is missing is made."""
-        from host.checkpoints.keys import key_of, read_key, user_key
-        from host.migration.site import Keys
-
         manifest = user_key() if self.key is None else read_key(self.key)
         owner = None if self.owner_key is None else read_key(self.owner_key)
         prepare(output, files=_FILES[:2])
@@ -149,8 +147,6 @@ def migrate_command(
                                    shown_default="build/migrate")] = toolchain.BUILD / "migrate",
 ) -> None:
     """Move a training job from a ring to another one while it runs, and compare it with a run that stays."""
-    from host.migration.ledger import Entry, Ledger
-
     count, config = ends.count(nodes), job.config(seed)
     target = dataclasses.replace(target, threads=thread_count(target.threads, count))
     job.node(target.interval)
@@ -181,24 +177,17 @@ def migrate_command(
         raise typer.Exit(1)
 
 
-def _lines(downtime: "Downtime", lines: dict[str, int], *, nodes: int) -> Iterator[str]:
+def _lines(downtime: Downtime, lines: dict[str, int], *, nodes: int) -> Iterator[str]:
     """Lines about the sites with boards."""
-    from host.migration.site import WORD_BITS
-
     for name, wire in lines.items():
         if wire:
             yield (f"{name}: the words of a pass take {wire:,} cycles on the board's line, {nodes} nodes * "
                    f"{downtime.live_words:,} words * {WORD_BITS} * clock / baud")
 
 
-def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: "TrainingConfig",
-           keys: "Keys", output: Path) -> list["Site"]:
+def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: TrainingConfig,
+           keys: Keys, output: Path) -> list[Site]:
     """The source, the target, and the site of the run that stays; ``ValueError`` if a board has no room."""
-    from host.driver.memory import fitted
-    from host.migration.site import Site
-    from host.models.digits import digits
-    from host.training.workloads import Classifier
-
     data, built = digits(), ends.built
     length = Classifier(data, config.hidden).parameters.size
     need = [config.allocation(length)]
@@ -215,8 +204,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
                 ("stays", _fabric(node, nodes=nodes)))]
 
 
-def _compare(sites: list["Site"], ledger: "Ledger", *, after: int, steps: int, progress: Progress) -> (
-        tuple["Downtime", dict[str, int], bool]):
+def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
+        tuple[Downtime, dict[str, int], bool]):
     """Do the run that stays and the one that moves.
 
     Returns
@@ -228,8 +217,6 @@ def _compare(sites: list["Site"], ledger: "Ledger", *, after: int, steps: int, p
     bool
         Whether both runs end with the same bits.
     """
-    from host.migration.migrate import migrate
-
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -251,11 +238,8 @@ def _compare(sites: list["Site"], ledger: "Ledger", *, after: int, steps: int, p
 
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
             transport: TransportName = TransportName.VERILATED, board: BoardConfig | None = None,
-            device: str | None = None) -> Callable[[], contextlib.AbstractContextManager["Fabric"]]:
+            device: str | None = None) -> Callable[[], contextlib.AbstractContextManager[Fabric]]:
     """Opens a ring, or a board, of the build of a ``board`` if that is given."""
-    from host.migration.site import Fabric
-    from sim.verilated.board import RATES
-
     options: dict[str, Any] = {"latency": latency, "threads": threads}
     line = None
     if transport is not TransportName.VERILATED:
@@ -277,7 +261,7 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
     return opens
 
 
-def _finish(site: "Site", progress: Progress) -> tuple[list[bytes], list[float]]:
+def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
     """Do the rest of a run: bits of the nodes, which are those of the golden model, and losses."""
     run = site.run
     assert run is not None

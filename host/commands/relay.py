@@ -2,20 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from host.commands.console import Progress, make_console, new_table, shown
+from host.models.digits import Dataset, digits
 from host.options import Option, command
 from host.output import claim, write_json
+from host.relay import experiment
+from host.relay.experiment import Row
+from host.relay.logs import read_log
+from host.relay.timeline import costs_of, uniform
+from host.reports import relay as picture
+from sim.golden.relay import Unit
 from sim.verilated import toolchain
-
-if TYPE_CHECKING:
-    from host.models.digits import Dataset
-    from host.relay.experiment import Row
 
 __all__ = ["relay_command"]
 
@@ -38,9 +41,6 @@ def relay_command(
         toolchain.BUILD / "relay",
 ) -> None:
     """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
-    from host.models.digits import digits
-    from host.relay import experiment
-
     console = make_console()
     console.width = max(_WIDTH, console.width)
     data = digits()
@@ -72,11 +72,8 @@ def relay_command(
         raise typer.Exit(1)
 
 
-def _replay(console: Console, path: Path, data: "Dataset") -> None:
+def _replay(console: Console, path: Path, data: Dataset) -> None:
     """Run a log of edits again; exit code 1 where the run is another one."""
-    from host.relay import experiment
-    from host.relay.logs import read_log
-
     log = read_log(path)
     run = experiment.replay_log(data, log)
     same = run.digest == log["digest"]
@@ -86,10 +83,8 @@ def _replay(console: Console, path: Path, data: "Dataset") -> None:
         raise typer.Exit(1)
 
 
-def _learned(data: "Dataset", *, seeds: int | None, epochs: int | None, progress: Progress) -> list["Row"]:
+def _learned(data: Dataset, *, seeds: int | None, epochs: int | None, progress: Progress) -> list[Row]:
     """Rows of all cases, on golden nodes."""
-    from host.relay import experiment
-
     rows = []
     for case in experiment.CASES:
         count = case.seeds if seeds is None else seeds
@@ -102,11 +97,9 @@ def _learned(data: "Dataset", *, seeds: int | None, epochs: int | None, progress
     return rows
 
 
-def _learned_on_nodes(data: "Dataset", rows: "Sequence[Row]", *, epochs: int | None,
+def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
                       progress: Progress) -> list[dict[str, Any]]:
     """The first seed of each case that has a bar, on simulated nodes."""
-    from host.relay import experiment
-
     simulated = []
     for case, row in zip(experiment.CASES, rows, strict=True):
         if case.bar:
@@ -118,19 +111,14 @@ def _learned_on_nodes(data: "Dataset", rows: "Sequence[Row]", *, epochs: int | N
     return simulated
 
 
-def _draw(stalls: "Sequence[dict[str, Any]]", rows: "Sequence[Row]", path: Path) -> None:
+def _draw(stalls: Sequence[dict[str, Any]], rows: Sequence[Row], path: Path) -> None:
     """Draw timelines of sets of 1 and of 3 microbatches, stalls, and accuracies."""
-    from host.relay import experiment
-    from host.relay.timeline import costs_of, uniform
-    from host.reports import relay as picture
-    from sim.golden.relay import Unit
-
     costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
                      macs=experiment.MACS)[0]
     picture.draw({count: uniform(4, costs, count) for count in (1, 3)}, stalls, rows, path)
 
 
-def _accuracies(rows: "Sequence[Row]") -> Table:
+def _accuracies(rows: Sequence[Row]) -> Table:
     table = new_table("test accuracy on golden nodes, mean of all seeds", (
         "case", "mean, %", "gain", "bar", "least", "most", "edits"))
     means = {row.name: row.mean for row in rows}
