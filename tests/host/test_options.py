@@ -6,14 +6,16 @@ import inspect
 import re
 from typing import Annotated
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from host.arguments import Integer, Member
 from host.cli import app
 from host.commands.registry import COMMANDS
 from host.make import commands as make
-from host.options import Option, Section, check_range, command, option
+from host.options import Option, Section, check_range, command, option, with_sections
 
 RUNNER = CliRunner()
 
@@ -108,10 +110,40 @@ def test_help():
     assert [rows[name].get("section") for name in ("--count", "--latency", "--items")] == [None, "Links", "Links"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Speed(Section):
+    threads: int = option(1, kind=Integer(1))
+    way: Way = option(Way.FAST, kind=Member(Way))
+
+
+def test_with_sections():
+    """A function has the fields of its sections as parameters, with their types and defaults, and checks kinds."""
+    @with_sections
+    def work(name: str, *, count: int = 2, speed: Speed) -> tuple[str, int, Speed]:
+        return name, count, speed
+
+    assert str(inspect.signature(work)).replace("tests.host.test_options.", "") == (
+        "(name: str, *, count: int = 2, threads: int = 1, way: Way = <Way.FAST: 'fast'>)")
+    assert work("a") == ("a", 2, Speed())
+    assert work(name="b", threads=np.int64(3), way=Way.SLOW, count=4) == ("b", 4, Speed(3, Way.SLOW))
+    assert type(work("a", threads=np.int64(3))[2].threads) is int
+    for values, error, message in (
+            ({"threads": "2"}, TypeError, "Threads must be an integer of at least 1, not '2'"),
+            ({"threads": 0}, ValueError, "Threads must be an integer of at least 1, not 0"),
+            ({"speed": Speed()}, TypeError, "work: got an unexpected keyword argument 'speed'"),
+            ({"thread": 2}, TypeError, "work: got an unexpected keyword argument 'thread'")):
+        with pytest.raises(error, match=f"^{re.escape(message)}$"):
+            work("a", **values)
+
+
 def test_two_options_of_one_name():
     with pytest.raises(ValueError, match="duplicate parameter name: 'latency'"):
         @command
         def work(links: Links, latency: int = 3) -> None:
+            """Do it."""
+    with pytest.raises(ValueError, match="duplicate parameter name: 'latency'"):
+        @with_sections
+        def other(*, links: Links, latency: int = 3) -> None:
             """Do it."""
 
 
