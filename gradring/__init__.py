@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from host.jobs.figures import Figures
     from host.jobs.job import Job, JobError
     from host.jobs.simulate import node_for, simulate
+    from host.run.execution import train
+    from host.run.spec import RunSpec
     from host.training.optimizers import SGD, Adam, AdamW
     from host.transports.session import Session, open_session
     from sim.verilated.native import Arithmetic
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = ["SGD", "Adam", "AdamW", "Arithmetic", "Figures", "Job", "JobError", "NodeConfig", "Ring", "RingError",
-           "Session", "node_for", "open_session", "simulate"]
+           "RunSpec", "Session", "node_for", "open_session", "simulate", "train"]
 
 #: Modules of the names above.
 _MODULES = {
     "NodeConfig": "hdl.config", "RingError": "host.driver.diagnosis", "Ring": "host.driver.ring",
+    "RunSpec": "host.run.spec", "train": "host.run.execution",
     "Figures": "host.jobs.figures", "Job": "host.jobs.job", "JobError": "host.jobs.job",
     "node_for": "host.jobs.simulate", "simulate": "host.jobs.simulate", "SGD": "host.training.optimizers",
     "Adam": "host.training.optimizers", "AdamW": "host.training.optimizers", "Session": "host.transports.session",

@@ -1,10 +1,12 @@
 """The command line."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from host.commands import usage
+from host.commands.old_spellings import translated
 from host.commands.registry import CommandGroup
 
 __all__ = ["app", "main"]
@@ -31,6 +33,7 @@ def options(version: Annotated[bool, typer.Option(
 
 def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
+    sys.argv[1:] = translated(sys.argv[1:])
     usage.run(app)
 
 

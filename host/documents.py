@@ -11,6 +11,7 @@ from pathlib import Path
 from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Kind, Register
 from host.make.commands import option_table
 from host.node_page import node_page
+from host.run.page import run_page
 from host.system_rdl import system_rdl
 
 __all__ = ["check", "main", "register_map", "write"]
@@ -77,7 +78,8 @@ def register_map() -> str:
     return _INTRODUCTION + "\n".join(lines) + "\n"
 
 
-_DOCUMENTS = {"docs/node.md": node_page, "docs/registers.md": register_map, "docs/registers.rdl": system_rdl,
+_DOCUMENTS = {"docs/node.md": node_page, "docs/registers.md": register_map, "docs/run.md": run_page,
+              "docs/registers.rdl": system_rdl,
               "host/make/options.json": option_table}
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from host.commands.console import Progress, make_console, shown
+from host.console import Progress, make_console, shown
 from host.output import claim
 from sim.verilated import toolchain
 

@@ -8,7 +8,7 @@ import typer
 from rich.filesize import decimal
 from rich.table import Table
 
-from host.commands.console import make_console
+from host.console import make_console
 from sim.verilated import cache_content, cache_folder
 
 __all__ = ["cache_app"]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hdl.choices import choice_error
-from host.commands.console import Progress, make_console, shown
+from host.console import Progress, make_console, shown
 from host.options import check_range
 from host.output import claim, write_json
 from sim.verilated import toolchain

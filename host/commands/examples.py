@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from host.commands.console import make_console, shown
+from host.console import make_console, shown
 from host.output import prepare
 from sim.verilated import toolchain
 

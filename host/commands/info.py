@@ -7,7 +7,8 @@ from rich.table import Table
 from hdl.config import NodeConfig
 from hdl.config.couplings import COUPLINGS
 from hdl.config.forms import as_options
-from host.commands.console import make_console
+from host.console import make_console
+from host.run.couplings import COUPLINGS as RUN_COUPLINGS
 from host.versions import PACKAGES
 from sim.verilated import toolchain
 
@@ -30,6 +31,11 @@ def info_command() -> None:
     for coupling in COUPLINGS:
         couplings.add_row(", ".join(coupling.sections), coupling.rule, coupling.reason)
     console.print(couplings)
+    options = Table("option", "is for", "reason", title="couplings of a run's options", title_justify="left",
+                    border_style="dim")
+    for coupled in RUN_COUPLINGS:
+        options.add_row(coupled.left, coupled.condition, coupled.reason)
+    console.print(options)
     versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
     for package in PACKAGES:
         versions.add_row(package, importlib.metadata.version(package))

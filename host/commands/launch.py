@@ -12,7 +12,7 @@ import typer
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
-from host.commands.console import (
+from host.console import (
     ArithmeticOption,
     HostPort,
     Link,

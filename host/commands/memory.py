@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from host.commands.console import Progress, make_console, new_table, shown
+from host.console import Progress, make_console, new_table, shown
 from host.output import claim
 from sim.verilated import toolchain
 

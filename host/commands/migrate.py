@@ -15,7 +15,7 @@ from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Optimizer, SettableVersion, Weights
 from host.checkpoints.keys import key_of, read_key, user_key
-from host.commands.console import Progress, make_console, new_table, shown, thread_count
+from host.console import Progress, make_console, new_table, shown, thread_count
 from host.driver.memory import fitted
 from host.migration.ledger import Entry, Ledger
 from host.migration.migrate import Downtime, migrate

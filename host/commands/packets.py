@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from host.commands.console import make_console, shown
+from host.console import make_console, shown
 from host.output import prepare
 from host.reports.packet_wave import write_packet_wave
 from host.reports.packets import Wave, column_titles, describe, read_packets

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from host.commands.console import Link, Progress, make_console, shown
+from host.console import Link, Progress, make_console, shown
 from host.options import COUNT, Option, Section, check_range, command, option
 from host.output import claim, prepare, write_json
 from host.predict import report

@@ -11,7 +11,7 @@ import typer
 
 from hdl.config import Memories, NodeConfig, Quantization
 from hdl.config.forms import as_dict
-from host.commands.console import (
+from host.console import (
     HostPort,
     Nodes,
     Progress,

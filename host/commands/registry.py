@@ -48,8 +48,6 @@ COMMANDS = {
                      "Plan the memory of programs, and find out what to keep, to move and to compute again."),
     "relay": _Entry("host.commands.relay", "relay_command",
                     "Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."),
-    "relay-nodes": _Entry("host.commands.relay_nodes", "relay_nodes_command",
-                          "Train layer by layer from a server, on simulated nodes, and compare with golden ones."),
     "migrate": _Entry("host.commands.migrate", "migrate_command",
                       "Move a training job from a ring to another one while it runs, and compare it with a run "
                       "that stays."),
@@ -82,10 +80,26 @@ def _load(name: str) -> Any:
         app = getattr(importlib.import_module(entry.module), entry.name)
     if not isinstance(app, typer.Typer):
         function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name, context_settings=entry.settings)(function)
+        app.command(name, context_settings=entry.settings, cls=_Command)(function)
     command = main.get_command(app)
     command.name = name
     return command
+
+
+class _Command(core.TyperCommand):
+    """Command whose help has its options in sections."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, and options by the headings of their sections."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                other = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or other, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
 class _Commands(Mapping[str, Any]):

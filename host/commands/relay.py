@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from host.commands.console import Progress, make_console, new_table, shown
+from host.console import Progress, make_console, new_table, shown
 from host.models.digits import Dataset, digits
 from host.options import Option, command
 from host.output import claim, write_json

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn
 from rich.progress import Progress as Bars
 
-from host.commands.console import duration, make_console, shown
+from host.console import duration, make_console, shown
 from host.options import COUNT, Option, Section, command, option
 from host.output import claim, prepare
 from host.plain_text import PlainColumn

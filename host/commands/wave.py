@@ -8,7 +8,7 @@ import typer
 
 from hdl.config import Memories, NodeConfig
 from hdl.node import Node
-from host.commands.console import Nodes, Progress, make_console, shown
+from host.console import Nodes, Progress, make_console, shown
 from host.driver.memory import Allocation
 from host.options import command
 from host.output import prepare

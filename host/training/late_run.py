@@ -116,6 +116,11 @@ class LateRun:
         return len(self.fates) + self._fitting
 
     @property
+    def master(self) -> npt.NDArray[np.uint32]:
+        """Master weights."""
+        return self._model.master
+
+    @property
     def cycles(self) -> int:
         """Cycles so far."""
         return self._cycles

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host import archives
-from host.commands import stage_times
+from host import archives, stage_times
 from host.training import weight_files
 from sim import json_files
 from tests.damaged import kinds, mutations

@@ -27,12 +27,11 @@ from hdl.memory import LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
-from host.commands import late_options
 from host.commands import quantize as quantize_command
-from host.commands import train as train_module
 from host.driver import memory
 from host.driver.device import Device
 from host.models.digits import Dataset, digits
+from host.run import preparation, quorum
 from host.transports import verilated as verilated_transport
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing
@@ -168,14 +167,14 @@ def planes_as_they_are(monkeypatch):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
 
-    monkeypatch.setattr(train_module, "fitted", fitted)
+    monkeypatch.setattr(preparation, "fitted", fitted)
 
 
 @pytest.fixture
 def nodes_of(monkeypatch):
     """Has the program make nodes that other tests simulate too, by their name in tests/host/rings.py."""
     def use(name):
-        for module in (train_module, quantize_command, late_options):
+        for module in (preparation, quantize_command, quorum):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
 
     return use

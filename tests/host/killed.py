@@ -21,7 +21,7 @@ import numpy as np
 
 from hdl.config import ComputeStub, Grid, NodeConfig, Programs, SettableVersion, Weights
 from host import cli
-from host.commands import train as train_module
+from host.run import preparation
 from host.training import checkpoint
 from tests.host.rings import CONFIGS
 
@@ -117,7 +117,7 @@ def main(folder, kills, seed):
     node = functools.partial(NodeConfig, masking=False, sparsify=False, programs=Programs(), stub=ComputeStub(),
                              topology=Grid(), features=(SettableVersion(),))
     assert node(weights=Weights(codec="mx9"), gradients="mx9") == CONFIGS["mx9"]
-    train_module.NodeConfig = node
+    preparation.NodeConfig = node
     log = folder / "log"
     whole, broken = folder / "whole", folder / "broken"
     pid = start(functools.partial(train, whole), log)

@@ -14,8 +14,7 @@ import typer
 from typer import core
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from host import cli, output
-from host.commands import console
+from host import cli, console, output
 from host.sweep import execution
 from sim.golden.operands import OPERANDS
 from sim.verilated import cache_content
@@ -24,7 +23,8 @@ LARGE = str(10**22 + 7)
 
 #: Command lines that options apply to; an option is tried with the first one that takes it.
 CONTEXTS = {
-    "train": ("{}", "--straggler 3:2 {}", "--links slots --jobs 2 {}", "--overlap layers {}", "--compute node {}",
+    "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
+              "--overlap layers {}", "--compute node {}",
               "--faults 1e-4 {}", "--workload text --compute node --activations 6144 {}", "--topology 2x2 {}",
               "--device /dev/null {}"),
     "launch": ("{} script.py",),
@@ -40,9 +40,8 @@ LEGAL = {
     "train --device": {"no-such-name"}, "train --reconnect": {"0"}, "train --faults": {"0"},
     "train --fault-seed": {"0"}, "train --lambda": {"0"}, "train --deadline": {"0"}, "train --skew": {"0"},
     "train --checkpoint": {"0"}, "train --seed": {"0"}, "predict --macs": {"0"},
-    "sweep --scheduler": {"no-such-name"}, "relay-nodes --rate": {"0"}, "relay-nodes --momentum": {"0"},
-    "relay-nodes --seed": {"0"}, "relay-nodes --threads": {LARGE}, "relay-nodes --checkpoint": {"0"},
-    "migrate --after": {"0"}, "migrate --threads": {LARGE}, "migrate --seed": {"0"}, "quantize --seed": {"0"},
+    "sweep --scheduler": {"no-such-name"}, "migrate --after": {"0"}, "migrate --threads": {LARGE},
+    "migrate --seed": {"0"}, "quantize --seed": {"0"},
     "quantize --threads": {LARGE}, "launch --threads": {LARGE},
 }
 
@@ -174,7 +173,8 @@ def test_similar_names(call, command, option):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ("relay-nodes --hidden 64x70", "Units must be at most 64, the entries of the server's table of counts, not 71"),
+    ("train --schedule streaming --hidden 64x70", "Units must be at most 64, the entries of the server's table of "
+                                                  "counts, not 71"),
     ("migrate --interval 3", "Optimizer.interval must be 1, 2, 4 or 8, not 3"),
     ("launch --link-latency 0 script.py", "Link latency must be between 1 and 1,000,000, not 0"),
 ])
@@ -182,7 +182,8 @@ def test_messages(call, arguments, message):
     assert call(*arguments.split()) == (1, f"error: {message}\n")
 
 
-@pytest.mark.parametrize("command", ["train --hidden none", "train --straggler 3:2", "relay-nodes", "migrate"])
+@pytest.mark.parametrize("command", ["train --hidden none", "train --straggler 3:2", "train --schedule streaming",
+                                     "migrate"])
 @pytest.mark.parametrize("content", [b"", b"x" * 5000])
 def test_wrong_key(call, monkeypatch, tmp_path, command, content):
     """A key that is none is refused before anything is built."""

@@ -9,12 +9,12 @@ import pytest
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from host import cli
-from host.commands import train as train_module
 from host.commands import wave
 from host.driver.diagnosis import RingError
 from host.driver.errors import ConfigurationError
 from host.driver.results import Outcome
 from host.reports import bench
+from host.run import steps
 from host.training import weight_files as weights
 from host.training.record import DivergenceError
 from sim.verilated.ring import VerilatedRing
@@ -50,7 +50,8 @@ class TestTrain:
 
     def test_compared_with_sgd(self, run, tmp_path):
         code, out, err = run("train", "--nodes", 2, "--epochs", 2, "--hidden", "none", "--batch", 500,
-                             "--optimizer", "adamw", "--weight-decay", 0.1, "--clip", 0.5, "--moments", "bf16",
+                             "--optimizer", "adamw", "--compare", "--weight-decay", 0.1, "--clip", 0.5, "--moments",
+                             "bf16",
                              "--tensorboard", tmp_path / "events", "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "sgd, for comparison" in out
@@ -131,7 +132,8 @@ class TestTrain:
         assert (tmp_path / "report.png").stat().st_size > 10_000
 
     def test_density(self, run, tmp_path):
-        code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--density", 0.1, "--batch", 300, "--threads", 1,
+        code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--density", 0.1, "--compare", "--batch", 300,
+                             "--threads", 1,
                              "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "dense, for comparison" in out
@@ -202,58 +204,72 @@ class TestTrain:
                                f": did you mean mx9 or mx6 or mx4?\n"),
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
-        (["--workload", "text", "--compare"], "error: Workload to be compared with sgd must be digits, not text\n"),
+        (["--workload", "text", "--compare"], "error: Option --compare is for --workload digits, or a run with "
+                                                     "--density, not text: leave it out\n"),
         (["--nodes", 0], "error: Ring must have between 1 and 255 nodes, not 0\n"),
         (["--nodes", 256], "error: Ring must have between 1 and 255 nodes, not 256\n"),
         (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),
         (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers, or a number x a count as in 32x9, of "
                               "at most 1,000 layers, with commas between them, not 'a,3'\n"),
         (["--optimizer", "sgd", "--compare"],
-         "error: Optimizer to be compared with sgd must be another one, not sgd\n"),
+         "error: Option --compare is for a run with --density, or another --optimizer than sgd: leave it out\n"),
         (["--optimizer", "adam", "--dampening", 0.5],
-         "error: Option --dampening is for optimizer momentum, not adam: leave it out\n"),
+         "error: Option --dampening is for --optimizer momentum, not adam (other rules have none): leave it out\n"),
         (["--chakra", "trace"],
-         "error: Option --chakra is for a run by a program on digits, which --overlap asks for: leave it out\n"),
+         "error: Option --chakra is for a run with --overlap (a trace is of a program): leave it out\n"),
         (["--clip", -1], "error: Clip must be None or a finite number of 0 or more, not -1.0\n"),
         (["--weight-decay", -1], "error: Weight decay must be a finite number from 0 to 3.40282e+38, not -1.0\n"),
-        (["--macs", 4], "error: Option --macs is for nodes that compute, or a run by a program, which --compute node "
-                        "and --overlap ask for: leave it out\n"),
+        (["--macs", 4], "error: Option --macs is for a run with --overlap, --straggler or --compute node (no engine "
+                        "is counted on): "
+                        "leave it out\n"),
         (["--compute", "node", "--workload", "text", "--tiling", "searched"],
-         "error: Option --tiling is for workload digits, not text: leave it out\n"),
+         "error: Option --tiling is for --workload digits, not text (the transformer's tiles are those of its "
+         "lists): "
+         "leave it out\n"),
         (["--compute", "node", "--compare"],
-         "error: Option --compare is for a run without a program, whose bits are the same: leave it out\n"),
+         "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "
+         "out\n"),
         (["--compute", "node", "--board", "ulx3s-85f"], "error: Nodes must have a compute engine to compute\n"),
         (["--compute", "node", "--macs", 5],
          "error: Multiply-adds per cycle of nodes that compute must be one of 4, 8, 16, not 5\n"),
         (["--compute", "fpga"], "error: Compute must be host or node, not 'fpga'\n"),
         (["--overlap", "layers", "--board", "ulx3s-85f"],
-         "error: Option --overlap is for simulated nodes, which have room to stage gradients: leave it out\n"),
+         "error: Option --overlap is for a run without --board (a board's nodes have no room to stage gradients): "
+         "leave it "
+         "out\n"),
         (("--faults", "1.5"), "error: Fault rate must be between 0 and 1, not 1.5\n"),
         (("--faults", "nan"), "error: Fault rate must be between 0 and 1, not nan\n"),
         (("--faults", "1e-4", "--fault-seed", "-1"),
          "error: Seed of faults must be between 0 and 2^64 - 1, not -1\n"),
         (("--faults", "1e-4", "--link-latency", "481"),
          "error: Link latency must be between 1 and 480, not 481\n"),
-        (("--fault-seed", "3"), "error: Option --fault-seed is for a run with --faults: leave it out\n"),
+        (("--fault-seed", "3"), "error: Option --fault-seed is for a run with --faults (there are no faults to "
+                                "draw): "
+                                   "leave it out\n"),
         (("--faults", "1e-4", "--board", "icebreaker"),
-         "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),
+         "error: Option --faults is for a run without --board (a board's nodes are as they were built): leave it "
+         "out\n"),
         (("--faults", "1e-4", "--transport", "board"),
-         "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),
+         "error: Option --faults is for a run without --board (a board's nodes are as they were built): leave it "
+         "out\n"),
         (["--overlap", "layers", "--compare"],
-         "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
+         "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "
+         "out\n"),
         (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, stale:n, search "
                                   "with n of at least 1, or 0 of stale, not 'chunks'\n"),
         (["--overlap", "layers", "--workload", "text"],
          "error: Workload of a schedule must be digits, not text\n"),
-        (["--far", "1/4"], "error: Option --far is for a run with --activations: leave it out\n"),
-        (["--memory", "swap"], "error: Option --memory is for a run with --activations: leave it out\n"),
+        (["--far", "1/4"], "error: Option --far is for a run with --activations (without it all maps fit): leave it "
+                           "out\n"),
+        (["--memory", "swap"], "error: Option --memory is for a run with --activations (without it all maps fit): "
+                               "leave it out\n"),
         (["--activations", 6144],
-         "error: Option --activations is for text on nodes that compute, which --workload text --compute node ask "
-         "for: leave it out\n"),
-        ([*FAR, "--transport", "pysim"], "error: Option --activations is for transport verilated, and nodes that no "
-                                         "board stands for: leave it out\n"),
+         "error: Option --activations is for --workload text, not digits (a perceptron's maps always fit): leave it "
+         "out\n"),
+        ([*FAR, "--transport", "pysim"], "error: Option --activations is for --transport verilated, not pysim (only "
+                                         "Verilated nodes have far memories): leave it out\n"),
         ([*FAR, "--far", "1/0"],
-         "error: Rate of far memory must be a number or a fraction, as 1/4, not '1/0'\n"),
+         "error: Rate of far memory must be a number or a fraction, such as 1/4, not '1/0'\n"),
         ([*FAR, "--far", "2"],
          "error: Rate of far memory must be between 1/1024 and 1 words per cycle, not 2\n"),
         ([*FAR, "--memory", "drop"], "error: Memory must be one of keep, swap, recompute, mixed, not 'drop'\n"),
@@ -274,7 +290,7 @@ class TestTrain:
             raise error
             yield
 
-        monkeypatch.setattr(train_module, "open_session", fail)
+        monkeypatch.setattr(steps, "open_session", fail)
         assert run("train") == (1, "", f"error: {error}\n")
 
     def test_unknown_option(self, run):

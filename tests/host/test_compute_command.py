@@ -9,7 +9,7 @@ import pytest
 
 from hdl.config import Compute
 from host import cli
-from host.commands import train as train_module
+from host.run import steps
 from host.transports.session import Elapsed
 from tests.host.training.engine_ring import EngineRing, FarRing
 
@@ -35,7 +35,7 @@ def run(monkeypatch, capsys, tmp_path, rates):
                     EngineRing(nodes, words=config.compute.activations, sequences=config.compute.sequences))
             yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
-        monkeypatch.setattr(train_module, "open_session", session)
+        monkeypatch.setattr(steps, "open_session", session)
         monkeypatch.setattr(sys, "argv", ["gradring", "train", "--compute", "node", *map(str, options),
                                           "--output", str(tmp_path)])
         with pytest.raises(SystemExit) as caught:

@@ -10,12 +10,11 @@ import pytest
 
 from hdl.config import Memories
 from host import cli
-from host.commands import late_options
 from host.commands import quantize as quantize_command
-from host.commands import train as train_module
 from host.commands import wave as wave_command
 from host.reports import bench
 from host.reports.report import table
+from host.run import quorum, steps
 from host.sweep import execution
 from sim.verilated.toolchain import ToolError
 from tests.host.reports import test_report
@@ -35,7 +34,7 @@ def run(monkeypatch, capsys):
     def stop(*arguments, **options):
         raise ToolError(BUILT)
 
-    for module in (train_module, late_options, quantize_command, wave_command):
+    for module in (steps, quorum, quantize_command, wave_command):
         monkeypatch.setattr(module, "open_session", refuse)
     monkeypatch.setattr(bench, "collect", stop)
     monkeypatch.setattr(execution, "execute", stop)
@@ -166,9 +165,10 @@ class TestNodesThatFit:
 #: Prints a report's table as the program does.
 PRINT = """
 import json, sys
-from host.commands.console import make_console
+from host.console import make_console
 from host.plain_text import tolerate
 from host.reports.report import table
+from host.run import quorum, steps
 tolerate(sys.stdout, sys.stderr)
 make_console().print(table(json.load(open(sys.argv[1]))))
 print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")

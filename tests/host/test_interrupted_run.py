@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from host.commands import train as train_module
+from host.run import steps
 from host.training import trainer
 
 
@@ -81,7 +81,7 @@ class TestInterrupted:
             1, "", "error: Steps between checkpoints must be between 0 and 1,000,000,000, not -1\n")
 
     def test_output_is_checked_first(self, run, tmp_path, monkeypatch):
-        monkeypatch.setattr(train_module, "open_session", None)
+        monkeypatch.setattr(steps, "open_session", None)
         (tmp_path / "taken").write_text("")
         assert run(*self.ARGUMENTS, "--output", tmp_path / "taken") == (
             1, "", f"error: Output must be a folder, not the file {tmp_path / 'taken'}\n")

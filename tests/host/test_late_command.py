@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from host.commands import late_options
+from host.run import quorum
 from host.training import checkpoint
 
 #: About nine rounds of 64-8-10, whose last worker takes three times as long.
@@ -91,7 +91,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
     """A signal ends a run in a block within seconds, though the simulation runs for minutes; the report is of the
     blocks before."""
     nodes_of("wide")
-    monkeypatch.setattr(late_options, "GRACE", 0.1)
+    monkeypatch.setattr(quorum, "GRACE", 0.1)
     sent = []
 
     def send():
@@ -104,7 +104,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
         assert time.monotonic() - sent.pop() < 10
         return out
 
-    session = late_options.LateRun.advance
+    session = quorum.LateRun.advance
 
     def advance(late):
         if len(late.fates) == blocks:
@@ -112,7 +112,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
             timer.start()
         session(late)
 
-    monkeypatch.setattr(late_options.LateRun, "advance", advance)
+    monkeypatch.setattr(quorum.LateRun, "advance", advance)
     blocks = 0
     assert "interrupted; no block of rounds has ended" in call("--straggler", "3:1000", "--cycles", 8_000_000)
     assert not (tmp_path / "report.json").exists()
@@ -166,7 +166,7 @@ def test_switch_out(run, tmp_path, monkeypatch):
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 
-    monkeypatch.setattr(late_options, "open_session", show)
+    monkeypatch.setattr(quorum, "open_session", show)
     for options, found in (((), "1 ports, 5 nodes, None"), (("--switch-out",), "2 ports, 5 nodes, (1, 5)")):
         code, _, err = run("train", "--straggler", "1:4", "--nodes", 5, *options, "--output", tmp_path)
         assert (code, err) == (1, f"error: {found}\n")
@@ -177,7 +177,8 @@ def test_switch_out(run, tmp_path, monkeypatch):
     (("--quorum", 3), "Option --quorum is for a run with --straggler: leave it out"),
     (("--lambda", 0.5), "Option --lambda is for a run with --straggler: leave it out"),
     (("--straggler", "3:2", "--epochs", 2), "Option --epochs is for a run without --straggler: leave it out"),
-    (("--straggler", "3:2", "--fault-seed", 2), "Option --fault-seed is for a run with --faults: leave it out"),
+    (("--straggler", "3:2", "--fault-seed", 2),
+     "Option --fault-seed is for a run with --faults (there are no faults to draw): leave it out"),
     (("--straggler", "3"), "Straggler must be a worker and its factor, as in 3:4.5, not '3'"),
     (("--straggler", "3:2,3:4"), "Stragglers must be different workers, not 3 twice"),
     (("--straggler", "4:2"), "Straggler must be a worker, 0 to 3, not 4"),
@@ -187,8 +188,12 @@ def test_switch_out(run, tmp_path, monkeypatch):
     (("--straggler", "3:2", "--skew", -1), "Skew must be between 0 and 1, not -1.0"),
     (("--straggler", "3:2", "--deadline", -1), "Deadline must be between 0 and 4,294,967,295, not -1"),
     *(((("--straggler", "3:2", "--late", way, f"--{option}", 1)),
-       f"Option --{option} has no effect with --late {way}: leave it out")
-      for way, option in (("wait", "quorum"), ("wait", "lambda"), ("wait", "deadline"), ("drop", "lambda"))),
+       f"Option --{option} is for --late {ways}, not {way} ({reason}): leave it out")
+      for way, option, ways, reason in (
+          ("wait", "quorum", "fold or drop", "every update is of all workers"),
+          ("wait", "lambda", "fold", "no stale gradient is added"),
+          ("wait", "deadline", "fold or drop", "every update is of all workers"),
+          ("drop", "lambda", "fold", "no stale gradient is added"))),
     (("--straggler", "0:2", "--nodes", 1), "Nodes of a run with --straggler must be between 2 and 16, not 1"),
     (("--straggler", "3:2", "--link-latency", 481), "Link latency must be between 1 and 480, not 481"),
 ])

@@ -14,7 +14,7 @@ import typer
 
 from host import cli, output
 from host.commands import launch
-from host.commands import train as train_module
+from host.run import steps
 from sim.json_files import sealed
 
 #: Arguments without which a command ends before it takes its folder, or takes long.
@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_all_commands_are_known():
-    assert {"train", "sweep", "launch", "relay", "relay-nodes", "quantize", "predict", "memory", "migrate",
+    assert {"train", "sweep", "launch", "relay", "quantize", "predict", "memory", "migrate",
             "estimate", "tiling", "bench"} <= set(COMMANDS)
     assert all(COMMANDS.values())
 
@@ -136,7 +136,7 @@ def test_interrupted_build(run, folder, monkeypatch):
     def fail(*arguments, **options):
         raise ValueError("no compiler")
 
-    monkeypatch.setattr(train_module, "open_session", fail)
+    monkeypatch.setattr(steps, "open_session", fail)
     for file in ("report.json", "weights.npz", "timeline-chunks-2.png", "checkpoint.tar"):
         (folder / file).write_text("of the run before")
     for _ in range(2):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from host.commands.process_options import check_alone, other_processes, serves, threads_of
+from host.run.processes import check_alone, other_processes, serves, threads_of
 from host.transports.session import TransportName, grid_of, open_session
 from sim.verilated.part_processes import LocalProcesses
 from tests.host.rings import CONFIGS
@@ -140,7 +140,9 @@ def test_options(monkeypatch, run):
         with pytest.raises(ValueError, match=message):
             other_processes(number, nodes=4)
     assert run("train", "--transport", "pysim", "--processes", 2)[2] == (
-        "error: Option --processes is for transport verilated, not pysim: leave it out\n")
+        "error: Option --processes is for --transport verilated, not pysim (other transports are of one process): "
+        "leave "
+        "it out\n")
     with pytest.raises(ValueError, match=r"^Transport must be verilated for several processes, not pysim$"), \
             open_session(CONFIGS["default"], nodes=2, transport=TransportName.PYSIM, processes=others):
         pass

@@ -1,4 +1,4 @@
-"""The command `gradring relay-nodes`: a run on simulated nodes, its report, and what is refused."""
+"""Layer streaming by `gradring train`: a run on simulated nodes, its report, and what is refused."""
 
 import json
 import os
@@ -19,11 +19,12 @@ def test_run(run, monkeypatch, tmp_path):
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
     monkeypatch.setattr(node_run, "server_node", lambda **options: server)
-    code, out, err = run("relay-nodes", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--sets", 2, "--format",
+    code, out, err = run("train", "--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8,
+                         "--steps", 2, "--format",
                          "mx4,mx9", "--underflow", "--output", tmp_path)
     assert (code, err) == (0, "")
     assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
-    found = json.loads((tmp_path / "relay-nodes.json").read_text())
+    found = json.loads((tmp_path / "report.json").read_text())
     assert found["same"] is True
     assert found["widths"] == [64, 32, 10]
     assert found["start"]["formats"] == ["mx4", "mx9"]
@@ -66,7 +67,7 @@ def signalled(monkeypatch):
 
 
 def report(folder):
-    return json.loads((folder / "relay-nodes.json").read_text())
+    return json.loads((folder / "report.json").read_text())
 
 
 def test_goes_on(run, signalled, tmp_path):
@@ -74,37 +75,38 @@ def test_goes_on(run, signalled, tmp_path):
     log leads to its digest on golden nodes. A checkpoint of a run with other options is refused."""
     options = (*OPTIONS, "--output", tmp_path)
     signalled(signal.SIGTERM, at=2, within=True)
-    code, out, err = run("relay-nodes", "--sets", 3, *options)
+    code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *options)
     assert (code, err) == (143, "")
-    assert "checkpoint.tar holds 2 sets: the same command with --resume (make: RESUME=1) goes on from there" in out
+    assert "checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) continues from there" in out
     found = report(tmp_path)
     assert (found["interrupted"], found["sets"], len(found["times"]), found["same"]) == (True, 2, 2, True)
     assert experiment.replay_log(digits(), found).digest == found["digest"]
     signalled(signal.SIGTERM, at=3)  # a run that is complete is not interrupted
-    code, out, err = run("relay-nodes", "--sets", 3, "--resume", "--far", 1, "--checkpoint", 3, *options)
+    code, out, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1,
+                         "--checkpoint", 3, *options)
     assert (code, err) == (0, "")
-    assert "the run goes on from there" in out
+    assert "the run continues from there" in out
     found = report(tmp_path)
     assert (found["interrupted"], found["same"]) == (False, True)
     assert [one["set"] for one in found["times"]] == [0, 1, 2]
     assert found["edits"][0]["kind"] == "microbatches"
     assert experiment.replay_log(digits(), found).digest == found["digest"]
-    code, _, err = run("relay-nodes", "--sets", 3, "--resume", "--seed", 1, *options)
+    code, _, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--seed", 1, *options)
     assert code == 1
     assert "must be of a run with the same options and versions, not with seed 0 (here 1)" in err
 
 
 @pytest.mark.parametrize(("sets", "line"), [
-    (1, "interrupted; no set has ended, so that the next run begins at its first set"),
-    (2, "checkpoint.tar holds 1 sets: the same command with --resume (make: RESUME=1) goes on from there"),
+    (1, "interrupted; no step has ended, so that the next run begins at its first step"),
+    (2, "checkpoint.tar holds 1 steps: the same command with --resume (make: RESUME=1) continues from there"),
 ])
 def test_second_signal(run, signalled, tmp_path, sets, line):
     """Another signal gives the set up; the report and the checkpoint are of the sets before."""
     signalled(signal.SIGINT, signal.SIGTERM, at=sets, within=True)
-    code, out, err = run("relay-nodes", "--sets", 3, *OPTIONS, "--output", tmp_path)
+    code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (143, "")
     assert line in out
-    assert [(tmp_path / name).exists() for name in ("relay-nodes.json", "checkpoint.tar")] == [sets > 1] * 2
+    assert [(tmp_path / name).exists() for name in ("report.json", "checkpoint.tar")] == [sets > 1] * 2
     if sets > 1:
         assert (report(tmp_path)["interrupted"], report(tmp_path)["sets"]) == (True, 1)
 
@@ -115,9 +117,9 @@ def test_grace(run, signalled, monkeypatch, tmp_path):
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
     signalled(signal.SIGINT, at=1)
     begun = time.monotonic()
-    code, out, err = run("relay-nodes", "--sets", 1, *OPTIONS, "--output", tmp_path)
+    code, out, err = run("train", "--schedule", "streaming", "--steps", 1, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (130, "")
-    assert out.endswith("interrupted; no set has ended, so that the next run begins at its first set\n")
+    assert out.endswith("interrupted; no step has ended, so that the next run begins at its first step\n")
     assert time.monotonic() < begun + 50
 
 
@@ -127,7 +129,8 @@ def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
     made, packed = [], checkpoint.packed
     monkeypatch.setattr(checkpoint, "packed",
                         lambda *arguments, **options: made.append(packed(*arguments, **options)) or made[-1])
-    assert run("relay-nodes", "--sets", 2, "--checkpoint", interval, *OPTIONS, "--output", tmp_path)[0] == 0
+    assert run("train", "--schedule", "streaming", "--steps", 2, "--checkpoint", interval, *OPTIONS, "--output",
+               tmp_path)[0] == 0
     assert len(made) == files
     assert (tmp_path / "checkpoint.tar").exists() is bool(files)
 
@@ -137,8 +140,9 @@ def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
                           "1,000 layers, with commas between them, not '64y'"),
     (("--hidden", "32", "--format", "mx5"), "Format must be one of raw, mx4, mx6, mx9, not 'mx5'"),
     (("--hidden", "32", "--format", "raw,mx4,mx4"), "Formats must be one for each of 2 layers, not 3"),
-    (("--far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
-    (("--far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not 'fast'"),
+    (("--server-far", "0"), "Rate of the server's far memory must be above 0 and at most 4 words per cycle, not '0'"),
+    (("--server-far", "fast"), "Rate of the server's far memory must be words per cycle, such as 4 or 1/2, not "
+                               "'fast'"),
     (("--worker-far", "5"), "Rate of the workers' far memories must be above 0 and at most 4 words per cycle, not "
                             "'5'"),
     (("--microbatch", 5000), "Microbatch must be of 1 to 4,095 examples, not 5000"),
@@ -147,7 +151,7 @@ def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
     (("--nodes", 16), "Workers must be between 1 and 15, not 16"),
 ])
 def test_refused(run, options, message, tmp_path):
-    code, _, err = run("relay-nodes", *options, "--output", tmp_path / "out")
+    code, _, err = run("train", "--schedule", "streaming", *options, "--output", tmp_path / "out")
     assert code == 1
     assert message in err
     assert not (tmp_path / "out").exists()

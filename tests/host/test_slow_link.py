@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
-from hdl.config import Memories, NodeConfig, RootReduce, Weights
-from host.commands.slow_link import SlowLink, check, deal, with_option
+from hdl.config import Memories, NodeConfig, RootReduce
 from host.program.schedules import fused
 from host.reports.slow_link import BARS, CASES, Case, Row, line
+from host.run.slow_link import SlowLink, deal, with_option
 from host.transports.session import TransportName, open_session
 from tests.host.rings import CONFIGS, open_nodes
 
@@ -24,19 +24,9 @@ def test_parse():
 
 
 def test_check():
-    given = {"nodes": 4, "node": NodeConfig(), "transport": VERILATED}
-    assert check(None, **given, faults=1e-4) is None
-    assert check("3:0.5", **given, faults=None) == SlowLink(3, Fraction(1, 2))
-    for options, message in (
-            ({"nodes": 3}, "Slow link must be from a rank below 3, not 3"),
-            ({"faults": 1e-4}, "Option --slow-link is for a run without --faults: leave it out"),
-            ({"transport": TransportName.PYSIM},
-             "Option --slow-link is for transport verilated, not pysim: leave it out"),
-            ({"node": NodeConfig(weights=Weights(codec="mx9"))},
-             "Option --slow-link is for weights as raw and gradients as zero_value, not mx9 and zero_value: leave it "
-             "out")):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            check("3:0.5", **{**given, **options})
+    SlowLink(3, Fraction(1, 2)).check(nodes=4)
+    with pytest.raises(ValueError, match=r"^Slow link must be from a rank below 3, not 3$"):
+        SlowLink(3, Fraction(1, 2)).check(nodes=3)
     with pytest.raises(ValueError, match=r"^Slow link must be that of a rank below 2 on transport verilated, not of "
                                          r"2 on verilated$"), open_session(
             NodeConfig(), nodes=2, slow_link=(2, Fraction(1, 2))):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from host.commands import stage_times
-from host.commands.console import Progress
+from host import stage_times
+from host.console import Progress
 from sim.verilated import cache_folder
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +27,9 @@ import contextlib
 import sys
 from boards import bitstream, synth, verilog
 from host import cli
-from host.commands import quantize, train, wave
+from host.commands import quantize, wave
 from host.reports import bench
+from host.run import steps
 from host.sweep import execution
 from sim.verilated.toolchain import ToolError
 
@@ -50,7 +51,7 @@ def execute(jobs, folder, *, engine, ended, tick):
     tick(execution.State(done=0, total=1, spent=1.0, left=100.0, running=[("build-digits-raw", "")]))
     last()
 
-for module in (train, quantize, wave):
+for module in (steps, quantize, wave):
     module.open_session = session
 bench.collect, execution.execute = collect, execute
 synth.execute = bitstream.plan = verilog.wrap = last

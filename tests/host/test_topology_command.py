@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from host.commands import train as train_module
+from host.run import steps
 from host.training import checkpoint
 from host.training import weight_files as weights
 from tests import mx5
@@ -101,7 +101,8 @@ def test_faults(run, nodes_of, tmp_path):
 def test_density_and_comparison(run, nodes_of, tmp_path):
     """Sparse gradients in two dimensions, whose errors go to heirs; and the dense run, on the same grid after it."""
     nodes_of("engines")
-    code, _, err = run(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--disable", "node6@1,card0@3",
+    code, _, err = run(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable",
+                       "node6@1,card0@3",
                        "--enable", "node6@2", "--output", tmp_path)
     assert (code, err) == (0, "")
     report, _ = result(tmp_path)
@@ -120,7 +121,7 @@ def test_memories_of_the_fewest(run, monkeypatch):
         raise ValueError(f"{config.memories.state} words, {config.topology.ports} ports, {nodes} nodes, {grid}")
         yield
 
-    monkeypatch.setattr(train_module, "open_session", show)
+    monkeypatch.setattr(steps, "open_session", show)
     code, out, err = run("train", "--topology", "2x2", "--hidden", 300, "--disable", "card1@1,node1@2")
     assert (code, err) == (1, "error: 32768 words, 2 ports, 4 nodes, (2, 2)\n")
     assert "  from step 3, disable node1: 1 node, flat\n" in out
@@ -131,9 +132,11 @@ def test_memories_of_the_fewest(run, monkeypatch):
     (["--topology", "4x5"], "Ring must have between 1 and 16 nodes, not 20"),
     (["--topology", "2x4", "--nodes", 4],
      "Nodes must be 8 in a 2 x 4 topology, not 4: leave out --nodes"),
-    (["--disable", "card1@40"], "Option --disable is for a run with --topology: leave it out"),
-    (["--enable", "card1@40"], "Option --enable is for a run with --topology: leave it out"),
-    (["--shape", "flat"], "Option --shape is for a run with --topology: leave it out"),
+    (["--disable", "card1@40"], "Option --disable is for a run with --topology (parts are those of a grid): leave "
+                                "it out"),
+    (["--enable", "card1@40"], "Option --enable is for a run with --topology (parts are those of a grid): leave it "
+                               "out"),
+    (["--shape", "flat"], "Option --shape is for a run with --topology (a ring has one shape): leave it out"),
     (["--topology", "2x4", "--shape", "vertical"],
      "Shape must be grid or flat for nodes that train one model, not vertical: rings of that shape are apart, and "
      "have no sum in common"),
@@ -163,16 +166,21 @@ def test_memories_of_the_fewest(run, monkeypatch):
     (["--topology", "2x4", "--steps", 50, "--disable", "card1@50"],
      "Request to disable card1 must be after at most 49 of the run's 50 steps, so that a step follows, not after 50"),
     (["--topology", "2x4", "--overlap", "layers"],
-     "Option --overlap is for a ring that stays as it is, not for --topology: leave it out"),
+     "Option --overlap is for a run without --topology (a program and its buffers are of one ring): leave it out"),
     (["--topology", "2x4", "--compute", "node"],
-     "Option --compute node is for a ring that stays as it is, not for --topology: leave it out"),
+     "Option --compute node is for a run without --topology (a program and its buffers are of one ring): leave it "
+     "out"),
     (["--topology", "1x2", "--board", "ulx3s-85f"],
-     "Option --topology is for simulated nodes of no board that there is: leave it out"),
+     "Option --topology is for --board simulated, or a run without --board, not ulx3s-85f (a board's nodes are as "
+     "they "
+     "were built): leave it out"),
     (["--topology", "2x2", "--device", "/dev/ttyUSB0"],
-     "Option --topology is for simulated nodes of no board that there is: leave it out"),
+     "Option --topology is for --transport verilated, messages, pysim or board, not serial (a board has no "
+     "switches): "
+     "leave it out"),
     (["--topology", "2x4", "--transport", "board"], "Ring must have between 1 and 4 nodes, not 8"),
     (["--topology", "2x2", "--transport", "board", "--faults", "1e-4"],
-     "Option --faults is for simulated nodes that no board stands for: leave it out"),
+     "Option --faults is for a run without --board (a board's nodes are as they were built): leave it out"),
 ])
 def test_errors_in_one_line(run, arguments, message):
     assert run("train", *arguments) == (1, "", f"error: {message}\n")

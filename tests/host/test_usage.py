@@ -29,7 +29,8 @@ def ended(monkeypatch, capsys):
 
 @pytest.mark.parametrize("words", [
     ("train", "--optimizer", "{}"), ("train", "--weights", "{}"), ("train", "--nodes", "{}"), ("train", "--{}"),
-    ("{}",), ("quantize", "--weights", "{}"), ("relay-nodes", "--far", "{}"), ("migrate", "--board", "{}"),
+    ("{}",), ("quantize", "--weights", "{}"), ("train", "--schedule", "streaming", "--worker-far", "{}"),
+    ("migrate", "--board", "{}"),
 ])
 @pytest.mark.parametrize("value", ["\x1b[31mred", "a\rb", "y" * 5000, "\udcff\udcfe"])
 def test_values(ended, words, value):

@@ -80,7 +80,7 @@ def _quorum(folder: Path) -> Answer:
 
 def _relay(folder: Path) -> Answer:
     """Answer of layers that come from a server."""
-    report = json.loads((folder / "relay-nodes.json").read_text())
+    report = json.loads((folder / "report.json").read_text())
     assert report["same"], "nodes must have the golden bits"
     state = _content(folder)["state"]
     return {"weights": _digest(*state["masters"]), "state": _digest(*(one for planes in state["state"]
@@ -149,7 +149,8 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
     "jobs": ((*_DIGITS, "--steps", "2", "--links", "slots", "--jobs", "2"), _jobs),
     "straggler": ((*_TRAIN, "--straggler", "3:3", "--skew", "0.9", "--hidden", "8", "--batch", "4", "--macs", "1",
                    "--cycles", "60000", "--checkpoint", "1", "--seed", "3"), _quorum),
-    "relay": (("relay-nodes", "--hidden", "32", "--nodes", "2", "--microbatch", "8", "--sets", "2", "--format",
+    "relay": (("train", "--schedule", "streaming", "--hidden", "32", "--nodes", "2", "--microbatch", "8", "--steps",
+               "2", "--format",
                "mx4,mx9", "--underflow", "--checkpoint", "1"), _relay),
     "icebreaker": ((*_TRAIN, "--transport", "board", "--board", "icebreaker", "--steps", "3"), _training),
     "quantize": (("quantize", "--train", "--no-synth"), _quantize),

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from host.commands.console import make_console
+from host.console import make_console
 from host.models.digits import digits
 from host.printable import printable
 from sim.verilated import toolchain

@@ -13,10 +13,10 @@ from hdl.board import BOARDS
 from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.int16_node.engine import update_cycles
 from host import cli
-from host.commands import train as train_module
 from host.driver.command import Command
 from host.driver.masking import Mask, MaskJob, plan
 from host.driver.optimizer_settings import FixedSettings
+from host.run import steps
 from host.training import weight_files as weights
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName
 from host.training.record import DivergenceError, TrainingConfig, TrainingError
@@ -429,8 +429,8 @@ class TestCommandLine:
             trained.append((task.parameters.size, configs[0].hidden, configs[0].optimizer.name))
             raise TrainingError("enough")
 
-        monkeypatch.setattr(train_module, "open_session", session)
-        monkeypatch.setattr(train_module, "Experiment", stop)
+        monkeypatch.setattr(steps, "open_session", session)
+        monkeypatch.setattr(steps, "Experiment", stop)
         code, out, _ = run("--board", "ulx3s-25f", "--output", tmp_path)
         assert code == 1
         assert ("no hidden layer: Vector must have at most the 2,048 elements of a node's memories, not 4,810"

@@ -12,11 +12,11 @@ from hdl.config import JobSlots, Memories, NodeConfig, Optimizer, Peer, Programs
 from hdl.control.protocol import Operation
 from hdl.ring.control_words import units
 from hdl.ring.slots.job_table import JOBS
-from host.commands import job_options
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.slot_jobs import place_nodes, rings_of_jobs
 from host.reports import two_jobs
+from host.run import side_by_side
 from host.transports import verilated
 from host.transports.side_by_side import SharedTime, SharedTransport
 from host.transports.verilated import OpenRing
@@ -88,7 +88,7 @@ def test_units():
 
 def test_training(run, monkeypatch, tmp_path):
     """Two training runs side by side: the weights of each are those of its golden model after every step."""
-    monkeypatch.setattr(job_options, "NodeConfig", lambda: CONFIG)
+    monkeypatch.setattr(side_by_side, "NodeConfig", lambda: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)  # the library of this file is no other test's
     code, out, err = run("train", "--nodes", 4, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
                          "--jobs", 2, "--threads", 1, "--output", tmp_path)

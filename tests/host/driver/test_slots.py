@@ -8,10 +8,10 @@ import pytest
 
 from hdl.config import Memories, NodeConfig, Optimizer, Programs, SingleRing, Slots
 from hdl.control.protocol import EventStatus, Operation
-from host.commands import train as train_module
-from host.commands.slot_links import with_links
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
+from host.run import preparation
+from host.run.slot_links import with_links
 from host.transports import verilated
 from host.transports.session import TransportName
 from sim.golden import ring as golden
@@ -195,7 +195,7 @@ def test_time():
 
 def test_training(run, monkeypatch, tmp_path):
     """The main job with --links slots: the same weights as by the golden model after every step."""
-    monkeypatch.setattr(train_module, "NodeConfig", lambda **options: CONFIG)
+    monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)  # the library of this file is no other test's
     code, out, err = run("train", "--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
                          "--threads", 1, "--output", tmp_path)

@@ -55,7 +55,7 @@ def test_switches(monkeypatch, capsys):
                                 ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
                                 ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
                                 ("synth", "DSP_REGISTERS", "--dsp-registers"), ("sim", "COMPARE", " --compare"),
-                                ("sim", "RESUME", "--resume"), ("sim", "RELAY", "relay-nodes"),
+                                ("sim", "RESUME", "--resume"), ("sim", "RELAY", "--schedule streaming"),
                                 ("wrong-commands", "SIGNALS", "--signals"), ("sweep", "SWEEP", "--full")):
         on = "full" if name == "SWEEP" else "1"
         assert words in call(monkeypatch, capsys, target, **{name: on})[1][-1]
@@ -120,9 +120,9 @@ def test_errors(monkeypatch, capsys, target, given, error):
      "gradring train --interval 3 --momentum 0.5 --link-latency 32"),
     ("sim", {"CHECKPOINT": "no", "COMPARE": "0", "PLANES": "2", "LAMBDA": "0.9", "TENSORBOARD": "0", "OVERLAP": "No"},
      "gradring train --no-compare --state-planes 2 --lambda 0.9 --checkpoint 0"),
-    ("sim", {"RELAY": "resident", "FORMATS": "mx4", "LEARNING_RATE": "1"},
-     "gradring relay-nodes --rate 1 --format mx4 --resident"),
-    ("sim", {"RELAY": "yes", "PLATEAU": "no"}, "gradring relay-nodes"),
+    ("sim", {"RELAY": "resident", "FORMAT": "mx4", "LEARNING_RATE": "1"},
+     "gradring train --learning-rate 1 --format mx4 --schedule streaming --resident"),
+    ("sim", {"RELAY": "yes", "PLATEAU": "no"}, "gradring train --schedule streaming"),
     ("relay", {"NODES": "1"}, "gradring relay --nodes"),
     ("partition", {"LATENCY": "16,64"}, "python -m tests.partition --latencies 16,64"),
     ("synth", {"UNIT": "floating.add ring.packetizer", "OPTIONS": "a=1 b=2", "CRITICAL_PATH": "1"},

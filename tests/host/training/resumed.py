@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from host import cli
-from host.commands import late_options
+from host.run import quorum
 from host.training import checkpoint
 from tests.host.rings import CONFIGS
 
@@ -65,7 +65,7 @@ def differences(folder, options):
 
 
 def main():
-    late_options.NodeConfig = lambda **options: CONFIGS["wide"]  # nodes that tests simulate too
+    quorum.NodeConfig = lambda **options: CONFIGS["wide"]  # nodes that tests simulate too
     lines = ["| run | differences |", "|---|---|"]
     for name, options in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hdl.control.registers import REGISTERS, Access, Kind
-from host.commands.run_options import show_moments_note
 from host.driver.optimizer_settings import Rule, Settings
+from host.options import show_moments_note
 from host.training.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create, falls, moments_note
 from host.training.record import TrainingConfig
 from sim.golden import moments

@@ -9,12 +9,12 @@ import pytest
 
 from hdl.control.protocol import EventStatus, Opcode, Operation, Space
 from hdl.ring.slots.layouts import MESSAGE_OPCODE
-from host.commands import train as train_module
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.errors import BadAddressError, BadLengthError, NoAnswerError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
+from host.run import preparation
 from host.transports import verilated
 from host.transports.messages import MessageHub, place_of
 from host.transports.session import TransportName, open_session
@@ -200,7 +200,7 @@ def test_cycles():
 
 def test_training(run, monkeypatch, tmp_path):
     """The main job with --transport messages: the same weights as by the golden model after every step."""
-    monkeypatch.setattr(train_module, "NodeConfig", lambda **options: CONFIG)
+    monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)
     code, _, err = run("train", "--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
                          "--transport", "messages", "--optimizer", "sgd", "--threads", 1, "--output", tmp_path)

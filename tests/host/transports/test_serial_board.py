@@ -16,11 +16,11 @@ import host.transports.serial_board
 from hdl.board import BOARDS
 from hdl.control.protocol import EventStatus, Operation, Space
 from host import cli
-from host.commands import train as train_module
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.models.digits import digits
+from host.run import steps
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from host.transports.link_errors import BoardResetError, LinkError, LinkLostError
@@ -288,7 +288,7 @@ def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
         raise LinkError("enough")
         yield
 
-    monkeypatch.setattr(train_module, "open_session", open_session)
+    monkeypatch.setattr(steps, "open_session", open_session)
     monkeypatch.setattr(sys, "argv", ["gradring", "train", "--hidden", "none", "--output", str(tmp_path), "--device",
                                       "/dev/null", *arguments])
     with pytest.raises(SystemExit):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from host import cli
-from host.commands import stage_times
+from host import cli, stage_times
 from sim.verilated import cache, cache_bound, cache_content, cache_folder
 from sim.verilated.cache import cached, complete
 from sim.verilated.cache_entries import MANIFEST, remove

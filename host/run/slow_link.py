@@ -1,27 +1,18 @@
-"""Option `--slow-link` of `gradring train`: a slow link, and groups that are dealt so that it costs least."""
+"""A slow link, and the partition of the groups by which it costs least."""
 
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
-from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig, RootReduce
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.partitioning import Partitioning, choose, link_rates
 from host.driver.ring import Ring
-from host.transports.session import TransportName
 
-__all__ = ["SlowLink", "SlowLinkOption", "check", "deal", "with_option"]
-
-SlowLinkOption = Annotated[str | None, typer.Option(
-    help="A slow link: the rank that sends on it and its words per cycle, like 2:0.5. Links are measured, and one "
-         "node owns all groups if that is faster. [default: all links carry a word per cycle]",
-    metavar="RANK:RATE", show_default=False)]
-
+__all__ = ["SlowLink", "deal", "with_option"]
 
 @dataclasses.dataclass(frozen=True)
 class SlowLink:
@@ -42,36 +33,13 @@ class SlowLink:
             raise ValueError(f"Slow link must be a rank and a rate above 0 and up to 1, like 2:0.5, not {text!r}")
         return found
 
+    def check(self, *, nodes: int) -> None:
+        """Raise ``ValueError`` unless a ring of ``nodes`` has the link."""
+        if self.rank >= nodes:
+            raise ValueError(f"Slow link must be from a rank below {nodes}, not {self.rank}")
+
     def as_tuple(self) -> tuple[int, Fraction]:
         return self.rank, self.rate
-
-
-def check(text: str | None, *, nodes: int, node: NodeConfig, transport: TransportName, **others: object) -> (
-        SlowLink | None):
-    """Read the option, if it was given; raise ``ValueError`` if it is not for such a run.
-
-    Parameters
-    ----------
-    text : str, optional
-    nodes, node, transport
-        Those of the run.
-    others
-        Other options that the run must not have, by name; None where they were not given.
-    """
-    if text is None:
-        return None
-    slow = SlowLink.parse(text)
-    if slow.rank >= nodes:
-        raise ValueError(f"Slow link must be from a rank below {nodes}, not {slow.rank}")
-    used = [name for name, value in others.items() if value is not None]
-    if used:
-        raise ValueError(f"Option --slow-link is for a run without --{used[0]}: leave it out")
-    if transport is not TransportName.VERILATED:
-        raise ValueError(f"Option --slow-link is for transport verilated, not {transport.value}: leave it out")
-    if (node.weights.codec, node.gradients) != (RAW, ZERO_VALUE):
-        raise ValueError(f"Option --slow-link is for weights as {RAW} and gradients as {ZERO_VALUE}, not "
-                         f"{node.weights.codec} and {node.gradients}: leave it out")
-    return slow
 
 
 def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:

@@ -6,7 +6,7 @@ from typing import Any
 from hdl.config import Configuration
 from hdl.config.forms import as_dict
 from hdl.ring.slots.job_table import JOBS
-from host.commands.console import shown
+from host.console import shown
 from host.reports.measured import timeline_names
 from host.training.checkpoint import NAME
 from host.training.experiment import Experiment, Keeper
@@ -16,7 +16,7 @@ from host.training.workloads import Workload
 __all__ = ["FILES", "advice", "identity_of", "space"]
 
 #: Files that a run of `gradring train` of any kind may write in its output folder.
-FILES = ("report.json", "report.png", "report.html", "weights.npz", NAME, *timeline_names(),
+FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", NAME, *timeline_names(),
          *(f"job-{job}/report.json" for job in range(JOBS)))
 
 

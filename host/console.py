@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from host.commands import stage_times
+from host import stage_times
 from host.options import Option
 from host.plain_text import PlainColumn, PlainConsole
 from host.printable import printable

@@ -1,22 +1,15 @@
 """Processes of a simulation: on this machine, or those that ``mpirun`` has started."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from host.commands.console import thread_count
+from host.console import thread_count
 from sim.verilated.mpi_environment import mpi_rank, mpi_size
 
 if TYPE_CHECKING:
     from sim.verilated.part_server import Processes
 
-__all__ = ["ProcessesOption", "check_alone", "other_processes", "serves", "threads_of"]
-
-ProcessesOption = Annotated[int | None, typer.Option(
-    help="Processes of this machine that simulate the nodes, each some of them; under mpirun as many as it has "
-         "started. They change the speed alone. [default: 1]", show_default=False)]
-
+__all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 def serves() -> bool:
     """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.

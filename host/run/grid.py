@@ -1,9 +1,7 @@
-"""Options of a run on a grid whose parts leave and come: their check before work begins, and lines about it."""
+"""Grids of a run, from which parts leave and to which they come back: checks before work begins, and lines."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from hdl.config import NodeConfig
 from host.topology.course import Course, Request, grid_size
@@ -14,21 +12,7 @@ from host.training.record import TrainingConfig
 from host.training.run_check import check_run
 from host.training.workloads import Workload
 
-__all__ = ["DisableOption", "EnableOption", "ShapeOption", "TopologyOption", "check_past", "check_stages",
-           "course_of", "lines"]
-
-TopologyOption = Annotated[str | None, typer.Option(
-    help="Grid of nodes with two ports, rows x columns as in 2x4; a card is a row. [default: a ring]",
-    metavar="ROWSxCOLUMNS", show_default=False)]
-DisableOption = Annotated[str | None, typer.Option(
-    help="Parts that leave, each after some steps, as in card1@40,node5@120,link5:0@60 (port 0 of node 5).",
-    metavar="PART@STEP,...", show_default=False)]
-EnableOption = Annotated[str | None, typer.Option(
-    help="Parts that come back, likewise.", metavar="PART@STEP,...", show_default=False)]
-ShapeOption = Annotated[Shape | None, typer.Option(
-    help="Rings of the grid: grid for sums in rows and columns, flat for one ring. [default: grid where the enabled "
-         "nodes are whole rows and columns, else flat]", show_default=False)]
-
+__all__ = ["check_past", "check_stages", "course_of", "lines"]
 
 def course_of(topology: str | None, *, disable: str | None, enable: str | None, shape: Shape | None,
               nodes: int | None) -> Course | None:

@@ -1,0 +1,97 @@
+"""The command line of a run: an option for each field of its description, and a file that the options change."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from host.options import Option, Section
+from host.run.sections import (
+    Backend,
+    Compute,
+    Faults,
+    Formats,
+    Model,
+    Optimizer,
+    Output,
+    Program,
+    Quorum,
+    Ring,
+    SideBySide,
+    Streaming,
+    Workload,
+)
+from host.run.spec import SCHEDULES, RunSpec, fields_of, read, with_texts
+
+__all__ = ["SECTIONS", "command", "fields"]
+
+#: Sections in the order of the help.
+SECTIONS: tuple[tuple[str, type[Section]], ...] = (
+    ("workload", Workload), ("model", Model), ("optimizer", Optimizer), ("formats", Formats), ("compute", Compute),
+    ("ring", Ring), ("faults", Faults), ("schedule", Program), ("schedule", Quorum), ("schedule", Streaming),
+    ("schedule", SideBySide), ("backend", Backend), ("output", Output))
+
+def fields() -> Iterator[tuple[str, str, Any, Option, str | None]]:
+    """Of each field: its path, name as a parameter, type, description and heading."""
+    for section, kind in SECTIONS:
+        types = fields_of(kind)
+        for name, option in kind.options().items():
+            path = f"{section}.{name}"
+            yield path, path.replace(".", "_"), types[name], option, getattr(kind, "panel", None)
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    """Parameters that Typer makes options of; a value that is None, or False, is not given."""
+    for path, name, kind, option, panel in fields():
+        switch = kind is bool and "/" not in option.flags[0]
+        default = RunSpec().value(path)
+        shown = default is not None and not switch and option.shown_default is None
+        text = f"{option.help} [default: {getattr(default, 'value', default)}]" if shown else option.help
+        described = Option(text, option.flags, metavar=option.metavar, shown_default=option.shown_default)
+        yield described.parameter(name, bool if switch else kind | None, False if switch else None, panel=panel)
+
+
+def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
+    """Make the function of a command that describes a run by its options, and calls ``run`` with it.
+
+    The second argument of ``run`` is the report that is to be run again, if there is one.
+    """
+    paths = {name: path for path, name, *_ in fields()}
+    own = {
+        "file": Annotated[Path | None, typer.Argument(
+            metavar="[FILE]", show_default=False,
+            help="Description in TOML, or a report.json to run again and to compare with; options change it.")],
+        "schedule": Annotated[str | None, typer.Option(
+            "--schedule", metavar="|".join(SCHEDULES), show_default=False, rich_help_panel="Schedule",
+            help="How workers compute and update. [default: that of the options --overlap, --straggler and --jobs, "
+                 "else update]")],
+        "assignments": Annotated[list[str] | None, typer.Option(
+            "--set", metavar="SECTION.FIELD=VALUE", show_default=False, rich_help_panel="Output",
+            help="Set a field by its name in a file, such as optimizer.rule=adam; can be given more than once.")]}
+
+    def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
+        spec = with_texts(RunSpec() if file is None else read(file), assignments or ())
+        given = {paths[name]: value for name, value in values.items() if value not in (None, False)
+                 or (value is False and "/" in _flag(paths[name]))}
+        if schedule is not None:
+            given["schedule.kind"] = schedule
+        if given.get("schedule.jobs") == 1:
+            del given["schedule.jobs"]
+        run(spec.replace(given), file if file is not None and file.suffix == ".json" else None)
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+                  for name, kind in own.items()]
+    parameters[1:1] = list(_parameters())
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__doc__ = run.__doc__
+    return call
+
+
+_FLAGS = {path: option.flags[0] for path, _, _, option, _ in fields()}
+
+
+def _flag(path: str) -> str:
+    return _FLAGS[path]

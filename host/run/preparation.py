@@ -1,0 +1,219 @@
+"""Preparation of a run in steps of all workers: its nodes, data and configurations, before anything is built."""
+
+import dataclasses
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from hdl.board import BOARDS, BoardConfig
+from hdl.config import Configuration, NodeConfig, SingleRing, max_nodes_for
+from host.driver.memory import fitted
+from host.models.digits import digits
+from host.models.text import topics
+from host.models.transformer import TransformerConfig
+from host.models.widths import widths
+from host.options import check_range
+from host.run import defaults, slot_links, slow_link
+from host.run.grid import check_stages, course_of
+from host.run.nodes import with_formats, with_ring
+from host.run.sections import Moments, Update
+from host.run.spec import RunSpec
+from host.topology.course import Course
+from host.training.engine import engine_node
+from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.training.record import NODE, FarMemory, TrainingConfig
+from host.training.run_check import check_run
+from host.training.schedule import ALL, OVERLAPS, overlaps, programmed
+from host.training.workloads import CharacterModel, Classifier, Workload, WorkloadName
+from host.transports.session import LONGEST_REPLAYED, TransportName
+from sim.link_faults import RandomFaults
+
+__all__ = ["Preparation", "prepare", "random_faults"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A run that can begin.
+
+    Members
+    -------
+    spec : RunSpec
+        Description, with all defaults.
+    board : BoardConfig
+        Board, or the rates of one where there is none.
+    node : Configuration
+        Configuration of the nodes.
+    task : Workload
+    configs : list of TrainingConfig
+        Configurations of the runs, one after the other.
+    plain : TrainingConfig, optional
+        The last of them, if it is there for comparison.
+    course : Course, optional
+        Rings of a grid.
+    slow : SlowLink, optional
+    faults : RandomFaults, optional
+    """
+
+    spec: RunSpec
+    board: BoardConfig
+    node: Configuration
+    task: Workload
+    configs: list[TrainingConfig]
+    plain: TrainingConfig | None = None
+    course: Course | None = None
+    slow: slow_link.SlowLink | None = None
+    faults: RandomFaults | None = None
+
+    @property
+    def config(self) -> TrainingConfig:
+        """Configuration of the first run."""
+        return self.configs[0]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes at the beginning."""
+        nodes: int = self.spec.known("ring.nodes")
+        return nodes
+
+
+def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Preparation:
+    """Check a run and prepare it.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        Description, with all defaults.
+    say : callable
+        Takes lines about choices.
+
+    Raises
+    ------
+    ValueError
+        The run is impossible, or an option has no effect on it.
+    """
+    board = _board(spec)
+    course = course_of(spec.ring.topology, disable=spec.ring.disable, enable=spec.ring.enable, shape=spec.ring.shape,
+                       nodes=spec.ring.nodes)
+    node = _node(spec, board, is_grid=course is not None)
+    slow = None if spec.ring.slow_link is None else slow_link.SlowLink.parse(spec.ring.slow_link)
+    if slow is not None:
+        slow.check(nodes=spec.known("ring.nodes"))
+    config = _config(spec)
+    config, task = _task(spec, config, node, say)
+    plain = _compared(spec, config)
+    if spec.backend.board is None:
+        node = _fitted(spec, node, task, [one for one in (config, plain) if one], course=course)
+    check_run(node, task, config, nodes=spec.known("ring.nodes"))
+    if course is not None:
+        check_stages(course, node, task, config)
+    configs = [config] if plain is None else [config, plain]
+    if spec.value("schedule.overlap") == ALL:
+        configs = [dataclasses.replace(config, overlap=name) for name in overlaps(config)]
+    return Preparation(spec=spec, board=board, node=node, task=task, configs=configs, plain=plain, course=course,
+                       slow=slow, faults=random_faults(spec))
+
+
+def _board(spec: RunSpec) -> BoardConfig:
+    """The board; where there is none, that of default nodes, whose rates nobody looks at."""
+    if spec.backend.board is None:
+        return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=defaults.NODES[Update])
+    return BOARDS[spec.backend.board]
+
+
+def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
+    """Nodes before their memories have room for the run."""
+    nodes = spec.known("ring.nodes")
+    node = with_formats(board.node, weights=spec.known("formats.weights"), gradients=spec.known("formats.gradients"))
+    if spec.backend.board is None and not is_grid and not 1 <= nodes <= node.topology.max_nodes:
+        node = node.replace(topology=SingleRing(max_nodes=max_nodes_for(nodes)))
+    node.check_ring(nodes)
+    if spec.faults.rate is not None or is_grid:
+        node = with_ring(node, replay=spec.faults.rate is not None, grid=is_grid)
+    if spec.faults.rate is not None:
+        check_range("Link latency", spec.ring.link_latency, 1, LONGEST_REPLAYED)
+    return slot_links.with_links(spec.ring.links, node, messages=spec.backend.transport is TransportName.MESSAGES)
+
+
+def _config(spec: RunSpec) -> TrainingConfig:
+    """Configuration of training."""
+    workload, optimizer, compute = spec.workload, spec.optimizer, spec.compute
+    overlap = spec.value("schedule.overlap")
+    momentum = {name: value for name in ("momentum", "dampening") if (value := getattr(optimizer, name)) is not None}
+    engine: dict[str, Any] = {name: value for name, value in (
+        ("macs", compute.macs), ("tiling", compute.tiling), ("compute_format", compute.format)) if value is not None}
+    return TrainingConfig(
+        epochs=TrainingConfig.epochs if workload.epochs is None else workload.epochs, max_steps=workload.steps,
+        interval=workload.interval, batch=spec.known("workload.batch"), seed=workload.seed,
+        hidden=TrainingConfig.hidden if spec.model.hidden is None else widths(spec.model.hidden),
+        check=spec.output.check is not False, density=spec.formats.density,
+        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute.on,
+        **engine, far=_far_memory(spec),
+        optimizer=create(spec.known("optimizer.rule"), learning_rate=optimizer.learning_rate, **momentum,
+                         weight_decay=optimizer.weight_decay, clip=optimizer.clip),
+        packed_state=optimizer.moments is Moments.BF16)
+
+
+def random_faults(spec: RunSpec) -> RandomFaults | None:
+    """Faults of the links of a run with all defaults, if there are any."""
+    return None if spec.faults.rate is None else RandomFaults(rate=spec.faults.rate, seed=spec.known("faults.seed"))
+
+
+def _far_memory(spec: RunSpec) -> FarMemory | None:
+    """Far memories of the nodes, if there are any."""
+    compute = spec.compute
+    if compute.activations is None:
+        return None
+    try:
+        rate = float(Fraction(spec.known("compute.far")))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"Rate of far memory must be a number or a fraction, such as 1/4, not "
+                         f"{compute.far!r}") from None
+    return FarMemory(activations=compute.activations, rate=rate, kind=spec.known("compute.memory"))
+
+
+def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Callable[[str], None]) -> (
+        tuple[TrainingConfig, Workload]):
+    """Model and data; a perceptron without hidden layer where a board has no room for one that nobody asked for."""
+    if spec.workload.name is WorkloadName.TEXT:
+        return config, CharacterModel(topics(context=TransformerConfig.context))
+    data = digits()
+    task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
+    if spec.model.hidden is None and spec.backend.board is not None:
+        try:
+            config.allocation(task.parameters.size).check(node, nodes=spec.known("ring.nodes"))
+        except ValueError as error:
+            say(f"no hidden layer: {error}")
+            config = dataclasses.replace(config, hidden=())
+            task = Classifier(data, (), align=config.align, operands=config.compute_format)
+    return config, task
+
+
+def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
+    """Configuration of the run for comparison, if one is asked for: dense, or plain sgd."""
+    if not spec.output.compare:
+        return None
+    if config.density is not None:
+        return dataclasses.replace(config, density=None)
+    if spec.workload.name is not WorkloadName.DIGITS:
+        raise ValueError(f"Option --compare is for --workload digits, or a run with --density, not "
+                         f"{spec.workload.name.value}: leave it out")
+    if spec.optimizer.rule is OptimizerName.SGD:
+        raise ValueError("Option --compare is for a run with --density, or another --optimizer than sgd: leave it "
+                         "out")
+    return dataclasses.replace(config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]),
+                               packed_state=False)
+
+
+def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[TrainingConfig], *,
+            course: Course | None) -> Configuration:
+    """Nodes with room for the runs, and with the engines that they need."""
+    nodes, config = spec.known("ring.nodes"), configs[0]
+    node = fitted(node, [one.allocation(task.parameters.size) for one in configs],
+                  nodes=nodes if course is None else course.fewest, planes=spec.backend.state_planes)
+    if spec.ring.slow_link is not None:
+        node = slow_link.with_option(node, task.parameters.size, planes=config.optimizer.planes)
+    if config.compute == NODE:
+        node = engine_node(node, task, config, nodes=nodes)
+    if config.overlap is not None:
+        node = programmed(node, task.parameters.size, len(config.hidden) + 1, stale=config.overlaps, nodes=nodes)
+    return node

@@ -1,0 +1,80 @@
+"""Comparison of a run with the report that it repeats."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.run.spec import SpecError
+from sim import json_files
+
+__all__ = ["check_report", "comparison", "digest"]
+
+#: Lists of steps by the kinds of reports, and what is compared in each step.
+_STEPS = ("per_step", "rounds", "times")
+_BITS, _CYCLES, _WORDS = ("loss",), ("cycles", "cycle"), ("words_sent",)
+
+
+def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
+    """SHA-256 of the bits of arrays, in hexadecimal digits; None if one is missing."""
+    if any(array is None for array in arrays):
+        return None
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def check_report(path: Path) -> dict[str, Any]:
+    """Content of a report of one run.
+
+    Raises
+    ------
+    SpecError
+        It has no steps to compare.
+    """
+    report: dict[str, Any] = json_files.read(path)
+    if not any(isinstance(report.get(name), list) for name in _STEPS):
+        raise SpecError(f"{path} must be the report of a run, with its steps")
+    return report
+
+
+def _steps(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return next(report[name] for name in _STEPS if name in report)
+
+
+def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
+    """Lines that show whether bits, cycles and words of a run are those of an earlier report.
+
+    Parameters
+    ----------
+    earlier : dict
+        Report that was run again.
+    result : dict or list of dict
+        New report, or reports of jobs, of which the one with the same seed is compared.
+    """
+    reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
+    report = next((one for one in reports if _seed(one) == _seed(earlier)), reports[0])
+    before, after = _steps(earlier), _steps(report)
+    count = min(len(before), len(after))
+    lines = []
+    for what, names in (("losses", _BITS), ("cycles", _CYCLES), ("words", _WORDS)):
+        rows = [[[step[name] for name in names if name in step] for step in steps[:count]]
+                for steps in (before, after)]
+        if any(rows[0]):
+            different = next((number for number, pair in enumerate(zip(*rows, strict=True), 1) if pair[0] != pair[1]),
+                             None)
+            lines.append(f"{what} of {count:,} steps: " + (
+                "equal to those of the report" if different is None else f"OTHER than in the report, from step "
+                                                                         f"{different:,} on"))
+    sums = [one.get("weights_sha256") for one in (earlier, report)]
+    if None in sums or len(before) != len(after):
+        lines.append("weights: not compared, since the report is of a run that was interrupted")
+    else:
+        lines.append("weights: " + ("bits equal to those of the report" if sums[0] == sums[1] else
+                                    "bits OTHER than those of the report"))
+    return lines
+
+
+def _seed(report: Mapping[str, Any]) -> Any:
+    return report.get("training", report.get("settings", {})).get("seed")

@@ -1,0 +1,336 @@
+"""Sections of the description of a training run: options by subject, each with its help, its unit and its range.
+
+A value that is None is not given: it has a default that depends on other sections (:mod:`host.run.defaults`), or does
+not apply to the run (:mod:`host.run.couplings`).
+"""
+
+import dataclasses
+import enum
+from pathlib import Path
+from typing import ClassVar
+
+from hdl.board import BOARDS
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.compute.operands import OPERANDS
+from hdl.ring.slots.job_table import JOBS
+from host.memory.policy_search import KINDS
+from host.options import COUNT, Section, option
+from host.topology.grid import Shape
+from host.training.late_learning import Late, LateConfig
+from host.training.optimizers import LEARNING_RATES, OptimizerName
+from host.training.record import HOST, MACS, NODE, FarMemory, TrainingConfig
+from host.training.workloads import TEXT_LEARNING_RATES, WorkloadName
+from host.transports.session import LATENCY, MAX_LATENCY, TransportName
+from sim.link_faults import RandomFaults
+from sim.verilated.native import Arithmetic
+
+__all__ = ["CREDITS", "SLOTS", "TEXT_BATCH", "TEXT_INTERVAL", "TEXT_STEPS", "Backend", "Compute", "Faults",
+           "Formats", "Model", "Moments", "Optimizer", "Output", "Program", "Quorum", "Ring", "Schedule",
+           "SideBySide", "Streaming", "Update", "Workload"]
+
+#: Steps, examples of a batch and steps between measurements of the character model, by default.
+TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
+
+#: When nodes send: when their successors have room, or in slots of a common time.
+CREDITS, SLOTS = "credits", "slots"
+
+
+class Moments(enum.Enum):
+    """Formats in which nodes store the optimizer's state."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+def _rates(rates: dict[OptimizerName, float]) -> str:
+    return ", ".join(f"{name.value} {rate}" for name, rate in rates.items())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload(Section):
+    """Model, data and length of a run."""
+
+    panel: ClassVar[str] = "Workload"
+
+    name: WorkloadName = option(WorkloadName.DIGITS, "--workload", help=(
+        "A perceptron that classifies digits, or a causal transformer that predicts characters of text."))
+    seed: int = option(TrainingConfig.seed, "--seed", help=(
+        "Seed of the initial weights and of the order of the examples."))
+    epochs: int | None = option(None, "--epochs", help=(
+        "Passes over the training set."), shown_default=f"digits {TrainingConfig.epochs}, on a simulated board 1")
+    steps: int | None = option(None, "--steps", help=(
+        "Steps, in place of epochs."), shown_default=f"text {TEXT_STEPS}, layer streaming 6")
+    batch: int | None = option(None, "--batch", help=(
+        "Largest number of examples in a step; with quorum updates, examples of each worker."),
+        shown_default=f"digits {TrainingConfig.batch}, text {TEXT_BATCH}, quorum updates {LateConfig.batch}")
+    interval: int | None = option(None, "--interval", help=(
+        "Steps between measurements of the model."), shown_default=f"digits an epoch, text {TEXT_INTERVAL}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model(Section):
+    """Shape of the perceptron."""
+
+    panel: ClassVar[str] = "Workload"
+
+    hidden: str | None = option(None, "--hidden", metavar="WIDTH,...", help=(
+        "Widths of the perceptron's hidden layers, such as 64,32, or 32x9 for nine of 32, or none; simulated nodes "
+        "are made to have room."), shown_default="64, or none where a board has no room; layer streaming 64x4")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ring(Section):
+    """Nodes and the links between them."""
+
+    panel: ClassVar[str] = "Ring"
+
+    nodes: int | None = option(None, "--nodes", help=(
+        "Nodes in the ring, 1 to 255; with layer streaming, workers."),
+        shown_default="4, two jobs 8, on a board all that it has")
+    link_latency: int | None = option(None, "--link-latency", minimum=1, maximum=MAX_LATENCY, label="Link latency",
+                                      help="Cycles from one node to the next.", shown_default=str(LATENCY))
+    links: str = option(CREDITS, "--links", choices=(CREDITS, SLOTS), metavar=f"{CREDITS}|{SLOTS}", help=(
+        f"When nodes send: on {CREDITS} of their successors, or in {SLOTS} of a common time."))
+    slow_link: str | None = option(None, "--slow-link", metavar="RANK:RATE", help=(
+        "A slow link: the rank that sends on it and its words per cycle, such as 2:0.5. Links are measured, and one "
+        "node owns all blocks if that is faster."), shown_default="all links carry a word per cycle")
+    topology: str | None = option(None, "--topology", metavar="ROWSxCOLUMNS", help=(
+        "Grid of nodes with two ports, rows x columns, such as 2x4; a card is a row."), shown_default="a ring")
+    disable: str | None = option(None, "--disable", metavar="PART@STEP,...", help=(
+        "Parts that leave, each after a number of steps, such as card1@40,node5@120,link5:0@60 (port 0 of node 5)."))
+    enable: str | None = option(None, "--enable", metavar="PART@STEP,...", help="Parts that come back, likewise.")
+    shape: Shape | None = option(None, "--shape", help=(
+        "Rings of the grid: grid for sums in rows and columns, flat for one ring."),
+        shown_default="grid where the enabled nodes are whole rows and columns, else flat")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backend(Section):
+    """Way to the nodes, and how they are simulated."""
+
+    panel: ClassVar[str] = "Backend"
+
+    transport: TransportName | None = option(None, "--transport", help="Transport to the nodes.",
+                                             shown_default=TransportName.VERILATED.value)
+    device: str | None = option(None, "--device", help=(
+        "Serial port of a board, such as /dev/ttyUSB0; implies --transport serial."))
+    board: str | None = option(None, "--board", choices=tuple(BOARDS), help=(
+        f"Board at the port, or simulated: {', '.join(BOARDS)}."),
+        shown_default="simulated, if it is to be a board; else nodes that gradring info shows")
+    baud: int | None = option(None, "--baud", minimum=1, maximum=COUNT, label="Baud rate", help=(
+        "Bits per second of the serial port."), shown_default="as the board was built for")
+    reconnect: float | None = option(None, "--reconnect", minimum=0, maximum=COUNT, label="Seconds to reconnect",
+                                     help=(
+        "Seconds to wait for a serial port that is lost, before training ends."), shown_default="30")
+    arithmetic: Arithmetic | None = option(None, "--arithmetic", help=(
+        "Simulate nodes' floating-point units as gateware, or as native instructions of the same bits and cycles."),
+        shown_default=Arithmetic.GATEWARE.value)
+    host_port: bool = option(False, "--host-port", help=(
+        "Simulate the nodes' host ports word by word; else memories are read and written directly, and the ports' "
+        "time is computed."))
+    threads: int | None = option(None, "--threads", help=(
+        "Threads of the simulation; they change only its speed."), shown_default="2, where there are as many cores")
+    processes: int | None = option(None, "--processes", help=(
+        "Processes of this machine that simulate the nodes, each some of them; under mpirun the number that it has "
+        "started. They change only the speed."), shown_default="1")
+    state_planes: int | None = option(None, "--state-planes", minimum=0, maximum=2, help=(
+        "State planes of simulated nodes, 0 to 2."), shown_default="those of the optimizer")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer(Section):
+    """Update rule and its constants."""
+
+    panel: ClassVar[str] = "Optimizer"
+
+    rule: OptimizerName | None = option(None, "--optimizer", help="Update rule.", shown_default=(
+        "digits momentum, or sgd where nodes have no state; text adam"))
+    learning_rate: float | None = option(None, "--learning-rate", help=(
+        "At the first step; it falls to zero along a straight line, but with quorum updates and layer streaming."),
+        shown_default=f"digits {_rates(LEARNING_RATES)}; text {_rates(TEXT_LEARNING_RATES)}; quorum updates and "
+                      f"layer streaming {LateConfig.learning_rate}")
+    momentum: float | None = option(None, "--momentum", help="Momentum of momentum and nesterov.",
+                                    shown_default="0.9")
+    dampening: float | None = option(None, "--dampening", help="Dampening of momentum.", shown_default="0.0")
+    weight_decay: float | None = option(None, "--weight-decay", help=(
+        "Decoupled with adamw, else added to the gradient."), shown_default="adamw 0.01, others 0")
+    clip: float | None = option(None, "--clip", help=(
+        "Largest magnitude of an element of the mean gradient."), shown_default="none")
+    moments: Moments | None = option(None, "--moments", help=(
+        "Format of momentum and moments; second moments of bf16 do not decay with adam's b2."),
+        shown_default=Moments.FP32.value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Formats(Section):
+    """Formats of weights and gradients on links."""
+
+    panel: ClassVar[str] = "Formats"
+
+    weights: str | None = option(None, "--weights", choices=WEIGHT_CODECS, label="Weight codec", help=(
+        f"Codec of new weights; their owners keep fp32 master weights: {', '.join(WEIGHT_CODECS)}."),
+        shown_default="raw")
+    gradients: str | None = option(None, "--gradients", choices=GRADIENT_CODECS, label="Gradient codec", help=(
+        f"Codec of gradients and their sums; its loss is added to the next ones: {', '.join(GRADIENT_CODECS)}."),
+        shown_default="zero_value")
+    density: float | None = option(None, "--density", help=(
+        "Fraction of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; the "
+        "rest is added to the next gradients."), shown_default="all that are not zero")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compute(Section):
+    """Computation of gradients."""
+
+    panel: ClassVar[str] = "Compute"
+
+    on: str = option(HOST, "--compute", help=(
+        "Who differentiates: host, or node for nodes that do, by a program unless there is a density."),
+        metavar=f"{HOST}|{NODE}")
+    format: str | None = option(None, "--compute-format", help=(
+        f"Format of the factors of matrix products, on the host or on nodes: {', '.join(OPERANDS)}."),
+        shown_default="fp32")
+    macs: int | None = option(None, "--macs", help=(
+        "Multiply-adds per cycle of each node's engine, or of the modelled one of a schedule."),
+        shown_default=str(MACS))
+    tiling: str | None = option(None, "--tiling", help=(
+        "Factors of matrix products on nodes that compute: default, or searched on a simulated node first."),
+        shown_default="default")
+    activations: int | None = option(None, "--activations", help=(
+        "Words of each node's activation memory that a sequence of text may take, without lists; saved maps that do "
+        "not fit are swapped or made again, by a plan."), shown_default="as many as all maps need")
+    far: str | None = option(None, "--far", metavar="RATE", help=(
+        "Words per cycle of each node's far memory, such as 1/4."), shown_default=f"1/{1 / FarMemory.rate:.0f}")
+    memory: str | None = option(None, "--memory", help=(
+        f"What may be done with saved maps: {', '.join(KINDS)}."), shown_default=FarMemory.kind)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update(Section):
+    """Schedule of fused updates: the host orders each step."""
+
+    kind: ClassVar[str] = "update"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program(Section):
+    """Schedule by programs on the nodes."""
+
+    kind: ClassVar[str] = "program"
+    panel: ClassVar[str] = "Schedule: program"
+
+    overlap: str | None = option(None, "--overlap", help=(
+        "Compute and communicate by a program: none, strict, layers, chunks:n for n layers at a time, stale:k for "
+        "the first k layers an update behind, search for the best n, or all, one after the other. Computing is "
+        "modelled, but with --compute node."), shown_default="the host orders each step")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quorum(Section):
+    """Schedule of quorum updates: an update does not wait for stragglers."""
+
+    kind: ClassVar[str] = "quorum"
+    panel: ClassVar[str] = "Schedule: quorum"
+
+    straggler: str | None = option(None, "--straggler", metavar="WORKER:FACTOR,...", help=(
+        "Slow workers and the factors of their computations, such as 3:4.5,1:2. A quorum of workers then closes each "
+        "update; computing is modelled."))
+    quorum: int | None = option(None, "--quorum", help=(
+        "Gradients in time that close an update."), shown_default="the number of workers that are no stragglers")
+    stale_gradients: Late | None = option(None, "--late", help=(
+        "Stale gradients: fold them into a later update, wait for them, or drop them."), shown_default="fold")
+    staleness_factor: float | None = option(None, "--lambda", minimum=0, maximum=1, label="Lambda", help=(
+        "Factor of a gradient for each update that it is late."), shown_default=f"{LateConfig.factor:g}")
+    deadline: int | None = option(None, "--deadline", minimum=0, maximum=(1 << 32) - 1, help=(
+        "Cycles after which an update with a gradient is closed."), shown_default="none")
+    skew: float | None = option(None, "--skew", minimum=0, maximum=1, help=(
+        "Fraction of each worker's examples that comes from classes of its own."),
+        shown_default=f"{LateConfig.skew:g}")
+    cycles: int | None = option(None, "--cycles", minimum=1, maximum=COUNT, help="Cycles of the run.",
+                                shown_default=f"{LateConfig.cycles:,}")
+    switch_out: bool = option(False, "--switch-out", help=(
+        "Continue without a worker that was never in time in a block of updates, and the gradients of which were "
+        "dropped: its node is switched out of the ring, of nodes with two ports."))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Streaming(Section):
+    """Schedule of layer streaming: a server sends layers to workers, which hold a few at a time."""
+
+    kind: ClassVar[str] = "streaming"
+    panel: ClassVar[str] = "Schedule: streaming"
+
+    microbatch: int | None = option(None, "--microbatch", help="Examples of a microbatch.", minimum=1, maximum=COUNT,
+                                    shown_default="as many as fit")
+    microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=64, help=(
+        "Microbatches of a step."), shown_default="chosen by the cycles of the first step")
+    plateau: bool = option(False, "--plateau", help="Add a layer wherever the loss does not fall any more.")
+    format: str | None = option(None, "--format", help=(
+        "Format of broadcast weights: raw, mx4, mx6 or mx9, of all layers or of each, with commas."),
+        shown_default="raw")
+    underflow: bool = option(False, "--underflow", help=(
+        "Widen mx4 to mx6 where more than 10 % of a layer's weights are zeros."))
+    server_far: str | None = option(None, "--server-far", metavar="RATE", help=(
+        "Words per cycle of the server's far memory."), shown_default="4")
+    worker_far: str | None = option(None, "--worker-far", metavar="RATE", help=(
+        "Words per cycle of the workers' far memories."), shown_default="1")
+    window: int | None = option(None, "--window", help="Elements of a memory window, and of an accumulator.",
+                                shown_default="4160")
+    resident: bool = option(False, "--resident", help="Keep all layers on the workers.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SideBySide(Section):
+    """Schedule of two jobs on one ring, which take turns in slots."""
+
+    kind: ClassVar[str] = "side-by-side"
+    panel: ClassVar[str] = "Schedule: side by side"
+
+    jobs: int | None = option(None, "--jobs", minimum=1, maximum=JOBS, help=(
+        f"Training runs side by side on one ring with --links {SLOTS}, of every other node each, with --seed and the "
+        f"next one: {JOBS}."), shown_default="1, on all nodes")
+
+
+#: A schedule of a run.
+Schedule = Update | Program | Quorum | Streaming | SideBySide
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Faults(Section):
+    """Damage of words on links."""
+
+    panel: ClassVar[str] = "Ring"
+
+    rate: float | None = option(None, "--faults", metavar="RATE", help=(
+        "Links that repeat damaged words, and damage: the fraction of all cycles in which a wire of a link changes, "
+        "at random."), shown_default="links without either")
+    seed: int | None = option(None, "--fault-seed", help="Seed of --faults.",
+                              shown_default=str(RandomFaults.seed))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output(Section):
+    """Checks, checkpoints and files."""
+
+    panel: ClassVar[str] = "Output"
+
+    folder: Path | None = option(None, "--output", help=(
+        "Folder of report.json, report.png, report.html, run.toml, weights.npz and checkpoint.tar."),
+        shown_default="build/sim")
+    check: bool | None = option(None, "--check/--no-check", help=(
+        "Compare all nodes with the golden model after every step."), shown_default="check")
+    compare: bool | None = option(None, "--compare/--no-compare", help=(
+        "Train as well, on the same ring, seed and batches: with a density, without it; else by plain sgd."),
+        shown_default="no-compare")
+    checkpoint: int | None = option(None, "--checkpoint", minimum=0, maximum=COUNT,
+                                    label="Steps between checkpoints", help=(
+        "Steps between writes of checkpoint.tar, 0 for never."),
+        shown_default="whenever the model is measured, digits every epoch")
+    resume: bool = option(False, "--resume", help=(
+        "Continue from checkpoint.tar in the output folder, if there is one."))
+    tensorboard: Path | None = option(None, "--tensorboard", help=(
+        "Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
+        "density of every step. Needs gradring[tensorboard]."))
+    chakra: Path | None = option(None, "--chakra", help=(
+        "Beginning of the names of execution traces for ASTRA-sim, of the last step of a run by a program on "
+        "digits. Needs gradring[chakra]."))

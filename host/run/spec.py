@@ -1,0 +1,270 @@
+"""Description of a training run, shared by the command line, TOML files, make, the library and reports.
+
+Example
+-------
+::
+
+    spec = RunSpec(workload=Workload(steps=20), optimizer=Optimizer(rule=OptimizerName.ADAM))
+    spec = with_texts(spec, ["formats.weights=mx9"])
+    check(spec)  # of host.run.execution
+    Path("run.toml").write_text(to_toml(spec))
+
+In TOML each section is a table. ``[schedule]`` has the additional key ``kind``: update, program, quorum, streaming or
+side-by-side.
+"""
+
+import dataclasses
+import enum
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from hdl.choices import choice_error
+from host.options import Section
+from host.run.flags import SECTIONS, of_schedule
+from host.run.sections import (
+    Backend,
+    Compute,
+    Faults,
+    Formats,
+    Model,
+    Optimizer,
+    Output,
+    Program,
+    Quorum,
+    Ring,
+    Schedule,
+    SideBySide,
+    Streaming,
+    Update,
+    Workload,
+)
+
+__all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "read", "to_dict", "to_toml",
+           "with_texts"]
+
+#: Types of schedules by their kinds.
+SCHEDULES: dict[str, type[Section]] = {kind.kind: kind for kind in (Update, Program, Quorum, Streaming, SideBySide)}
+
+
+class SpecError(ValueError):
+    """A text describes no run; the message names the field."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Description of a training run, in sections; without a schedule, the run has that of its options.
+
+    :func:`host.run.execution.check` refuses a run that is impossible, before anything is built.
+    """
+
+    workload: Workload = dataclasses.field(default_factory=Workload)
+    model: Model = dataclasses.field(default_factory=Model)
+    ring: Ring = dataclasses.field(default_factory=Ring)
+    backend: Backend = dataclasses.field(default_factory=Backend)
+    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    formats: Formats = dataclasses.field(default_factory=Formats)
+    compute: Compute = dataclasses.field(default_factory=Compute)
+    schedule: Schedule | None = None
+    faults: Faults = dataclasses.field(default_factory=Faults)
+    output: Output = dataclasses.field(default_factory=Output)
+
+    def given(self, path: str) -> bool:
+        """Whether a field such as ``optimizer.momentum`` has another value than its default."""
+        section, _, name = path.partition(".")
+        part = getattr(self, section)
+        field = None if part is None else type(part).__dataclass_fields__.get(name)
+        return field is not None and getattr(part, name) != field.default
+
+    def value(self, path: str) -> Any:
+        """Value of a field such as ``optimizer.momentum``; None if the schedule has no such field."""
+        section, _, name = path.partition(".")
+        return getattr(getattr(self, section), name, None)
+
+    def known(self, path: str) -> Any:
+        """Value of a field that the run has, since all defaults are in it."""
+        value = self.value(path)
+        assert value is not None, path
+        return value
+
+    def replace(self, values: Mapping[str, Any]) -> Self:
+        """The same run with other values of fields, by names such as ``optimizer.momentum``.
+
+        A field of another schedule than the present one changes the schedule, unless two kinds are asked for.
+        """
+        groups: dict[str, dict[str, Any]] = {}
+        for path, value in values.items():
+            section, _, name = path.partition(".")
+            groups.setdefault(section, {})[name] = value
+        return dataclasses.replace(self, **{
+            section: self._schedule(group) if section == "schedule" else
+            dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
+
+    def _schedule(self, values: dict[str, Any]) -> Any:
+        """The schedule with other values, of the kind that they belong to."""
+        chosen = values.pop("kind", None)
+        if chosen is not None and chosen not in SCHEDULES:
+            raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))
+        owners = {name: kind for kind, section in SCHEDULES.items() for name in fields_of(section)}
+        for name in values:
+            if name not in owners:
+                raise SpecError(choice_error("Field of schedule", owners, name))
+            if chosen not in (None, owners[name]):
+                raise SpecError(of_schedule(f"schedule.{name}", chosen))
+            chosen = owners[name]
+        assert chosen is not None  # a field has been named
+        kind = SCHEDULES[chosen]
+        own = vars(self.schedule) if isinstance(self.schedule, kind) else {}
+        return kind(**{**own, **values})
+
+
+def fields_of(section: type[Section]) -> dict[str, Any]:
+    """Types of a section's fields by name, without None."""
+    found = {}
+    for name, hint in typing.get_type_hints(section).items():
+        if name in section.__dataclass_fields__ and not name.startswith("_"):
+            kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+            found[name] = kinds[0] if kinds and isinstance(hint, types.UnionType) else hint
+    return {name: kind for name, kind in found.items() if typing.get_origin(kind) is not typing.ClassVar}
+
+
+def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
+    """Nested dictionary of all fields that differ from their defaults, for JSON and TOML."""
+    found = {}
+    for section in dataclasses.fields(spec):
+        part = getattr(spec, section.name)
+        if part is None:
+            continue
+        values = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)
+                  if getattr(part, field.name) != field.default}
+        if section.name == "schedule":
+            values = {"kind": part.kind, **values}
+        if values:
+            found[section.name] = values
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value in JSON and TOML."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_dict(values: Mapping[str, Any], *, base: RunSpec | None = None) -> RunSpec:
+    """Run of such a dictionary; fields that it lacks are as in ``base``.
+
+    Raises
+    ------
+    SpecError
+        There is no such section, field or value.
+    """
+    sections = [field.name for field in dataclasses.fields(RunSpec)]
+    flat = {}
+    for section, fields in values.items():
+        if section not in sections:
+            raise SpecError(choice_error("Section", sections, str(section)))
+        if not isinstance(fields, Mapping):
+            raise SpecError(f"Section {section} must be a table of fields, not {fields!r}")
+        for name, value in fields.items():
+            path = f"{section}.{name}"
+            flat[path] = _typed(path, _kind(path), value)
+    return (RunSpec() if base is None else base).replace(flat)
+
+
+def _kind(path: str) -> Any:
+    """Type of a field by its path."""
+    section, _, name = path.partition(".")
+    if section not in RunSpec.__dataclass_fields__:
+        raise SpecError(choice_error("Section", RunSpec.__dataclass_fields__, section))
+    fields: dict[str, Any] = {"kind": str}
+    if section == "schedule":
+        for kind in SCHEDULES.values():
+            fields |= fields_of(kind)
+    else:
+        fields = fields_of(SECTIONS[section])
+    if name not in fields:
+        raise SpecError(choice_error(f"Field of {section}", fields, name))
+    return fields[name]
+
+
+def _typed(path: str, kind: Any, value: Any) -> Any:
+    """A value of JSON or TOML as one of the field's type."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        names = [str(member.value) for member in kind]
+        if value not in names:
+            raise SpecError(choice_error(f"Field {path}", names, str(value)))
+        return kind(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        kinds = {int: "an integer", float: "a number", bool: "true or false", str: "a text", Path: "a text"}
+        raise SpecError(f"Field {path} must be {kinds[kind]}, not {value!r}")
+    return value
+
+
+def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
+    """The same run with fields as in texts such as ``optimizer.rule=adam``.
+
+    Raises
+    ------
+    SpecError
+        A text is no assignment, or there is no such field or value.
+    """
+    values = {}
+    for text in assignments:
+        path, equals, value = text.partition("=")
+        if not equals or "." not in path:
+            raise SpecError(f"Assignment must be section.field=value, such as optimizer.rule=adam, not {text!r}")
+        kind = _kind(path)
+        values[path] = _typed(path, kind, _parsed(path, kind, value))
+    return spec.replace(values)
+
+
+def _parsed(path: str, kind: Any, text: str) -> Any:
+    """Value of a text, in the form of JSON."""
+    if kind is bool:
+        words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        return words.get(text.lower(), text)
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+    return text
+
+
+def to_toml(spec: RunSpec) -> str:
+    """The run as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(to_dict(spec))
+
+
+def read(path: Path) -> RunSpec:
+    """Run that a TOML file describes, or of which a ``report.json`` has the results.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    SpecError
+        It describes no run.
+    """
+    from sim import json_files
+
+    try:
+        if path.suffix == ".json":
+            content = json_files.read(path)
+            if not isinstance(content, dict) or "run" not in content:
+                raise SpecError("it has no description of a run: write the report again with this version")
+            return from_dict(content["run"])
+        with path.open("rb") as file:
+            return from_dict(tomllib.load(file))
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{path} describes no run: {error}") from None

@@ -1,0 +1,245 @@
+"""Runs in steps of all workers, from their description to their files: schedules update and program."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from hdl.config.forms import as_dict
+from host.console import Progress, make_console, shown
+from host.driver.devices import TIMEOUT
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
+from host.output import claim, prepare, write_bytes, write_json
+from host.reports import chakra as chakra_files
+from host.reports import events as event_files
+from host.reports import measured as schedules
+from host.reports import measured_trace, report, training_page
+from host.run import preparation, slow_link
+from host.run.files import FILES, advice, identity_of, space
+from host.run.grid import check_past, lines
+from host.run.preparation import Preparation
+from host.run.processes import other_processes, threads_of
+from host.run.repeat import digest
+from host.run.spec import RunSpec, to_dict, to_toml
+from host.signals import GRACE, Interrupted, handle_signals
+from host.training import checkpoint as checkpoints
+from host.training import weight_files as weights_files
+from host.training.experiment import Experiment, Keeper
+from host.training.optimizers import moments_note
+from host.training.record import Training
+from host.training.schedule import ALL, patience_of
+from host.training.workloads import CharacterModel, Classifier, WorkloadName
+from host.transports.session import LATENCY, Session, TransportName, open_session
+
+__all__ = ["train"]
+
+
+class _StepRun:
+    """A run in steps of all workers that is under way.
+
+    Parameters
+    ----------
+    prepared : Preparation
+    progress : Progress
+    """
+
+    def __init__(self, prepared: Preparation, progress: Progress):
+        spec, self.progress, self.prepared = prepared.spec, progress, prepared
+        self.spec = spec
+        self.folder: Path = spec.known("output.folder")
+        self.processes = other_processes(spec.backend.processes, nodes=prepared.nodes)
+        self.threads = threads_of(spec.backend.threads, prepared.nodes, self.processes)
+        self.overlap = spec.value("schedule.overlap")
+        self.host_port = spec.backend.host_port or spec.backend.transport is not TransportName.VERILATED
+        self.kept: dict[str, Any] | None = None
+        self.dealing: dict[str, Any] | None = None
+        self.stopped = 0
+
+    def open_files(self) -> None:
+        """Check that all results can be written, and find what to resume from."""
+        spec, prepared = self.spec, self.prepared
+        identity = identity_of(
+            prepared.configs, prepared.node, workload=spec.workload.name.value, nodes=prepared.nodes,
+            transport=spec.known("backend.transport").value,
+            link_latency=spec.ring.link_latency, host_port=self.host_port, overlap=self.overlap,
+            faults=None if prepared.faults is None else dataclasses.asdict(prepared.faults),
+            topology=spec.ring.topology, shape=None if spec.ring.shape is None else spec.ring.shape.value,
+            **({} if spec.ring.slow_link is None else {"slow_link": spec.ring.slow_link}))
+        self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
+        self.keeper.check_key()
+        if spec.output.chakra is not None:
+            prepare(spec.output.chakra.parent)
+        prepare(self.folder, files=[name for name in FILES if "/" not in name],
+                space=space(prepared.task, prepared.config, prepared.nodes))
+        self.kept = self.keeper.load() if spec.output.resume else None
+        if self.kept is not None:
+            check_past(prepared.course, self.kept, shown(self.keeper.path))
+        claim(self.folder, files=FILES, keep=() if self.kept is None else (checkpoints.NAME,))
+        if spec.output.resume:
+            self.progress.say(f"{shown(self.keeper.path)}: " + (
+                "there is none, so training begins at its first step" if self.kept is None else
+                "training continues from there"))
+        write_bytes(self.folder / "run.toml", to_toml(spec).encode())
+
+    def events(self) -> Any:
+        """Events for TensorBoard, if they are asked for."""
+        spec, prepared = self.spec, self.prepared
+        if spec.output.tensorboard is None:
+            return contextlib.nullcontext()
+        measure = "loss/held_out" if spec.workload.name is WorkloadName.TEXT else "accuracy/test"
+        return event_files.Events(spec.output.tensorboard, list(map(event_files.run_name, prepared.configs)),
+                                  measure=measure, grid=prepared.course is not None, replay=prepared.node.link.replay)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """The nodes."""
+        spec, prepared, backend = self.spec, self.prepared, self.spec.backend
+        config, course = prepared.config, prepared.course
+        options: dict[str, Any] = {name: value for name, value in (
+            ("arithmetic", backend.arithmetic), ("latency", spec.ring.link_latency),
+            ("persistence", backend.reconnect)) if value is not None}
+        with open_session(
+                prepared.node, nodes=prepared.nodes, transport=spec.known("backend.transport"), threads=self.threads,
+                host_port=self.host_port, faults=prepared.faults, processes=self.processes, device=backend.device,
+                slow_link=None if prepared.slow is None else prepared.slow.as_tuple(),
+                far_rate=None if config.far is None else config.far.rate,
+                timeout=TIMEOUT + patience_of(prepared.task, config, prepared.nodes),
+                baud=prepared.board.baud if backend.baud is None else backend.baud, frequency=prepared.board.clock,
+                grid=None if course is None else (course.rows, course.columns),
+                say=self.progress.say, announce=self.progress.stage, **options) as session:
+            yield session
+
+    def carry_out(self, session: Session, events: Any) -> None:
+        """Do all runs, until they end or a signal comes."""
+        prepared, progress = self.prepared, self.progress
+        if prepared.slow is not None:
+            self.dealing = slow_link.deal(
+                session.ring, prepared.task.parameters.size, planes=prepared.config.optimizer.planes,
+                latency=self.spec.known("ring.link_latency"), say=progress.say)
+        experiment = self.experiment = Experiment(session, prepared.task, prepared.configs, keeper=self.keeper,
+                                                  content=self.kept, course=prepared.course)
+
+        def begin(number: int) -> None:
+            self._announce(number)
+            if events is not None:
+                events.begin(number, experiment.trainings)
+
+        def step(training: Training) -> None:
+            progress.step(training)
+            if events is not None:
+                events.step(training)
+
+        with handle_signals(grace=GRACE) as signals:
+            try:
+                experiment.run(signals, on_run=begin, on_step=step, on_repeat=progress.say)
+            except Interrupted as interrupted:
+                self.stopped = interrupted.signal
+            except (DeviceError, RingError):
+                progress.say(advice(experiment, self.keeper))
+                raise
+        self.simulation = self._simulation(session)
+
+    def _announce(self, number: int) -> None:
+        """Begin the stage of a run."""
+        prepared, config = self.prepared, self.prepared.configs[number]
+        if self.overlap == ALL:
+            self.progress.say(f"overlap: {config.overlap}")
+        elif number:
+            name = config.optimizer.name if prepared.config.density is None else "dense"
+            self.progress.say(f"{name}, for comparison")
+        self.progress.stage("compare" if number and prepared.plain else "train", config.steps(prepared.task.examples),
+                            prepared.task)
+
+    def _simulation(self, session: Session) -> report.Simulation:
+        """Figures of the simulation, for the report."""
+        experiment, prepared, backend = self.experiment, self.prepared, self.spec.backend
+        seconds = dict(zip(("run", "comparison"), experiment.seconds, strict=False))
+        if self.overlap == ALL:
+            seconds = {"run": sum(experiment.seconds)}
+        return report.Simulation(
+            transport=self.spec.known("backend.transport").value, threads=self.threads,
+            arithmetic=backend.arithmetic.value if backend.arithmetic else "gateware",
+            link_latency=self.spec.ring.link_latency or LATENCY, configuration=as_dict(prepared.node),
+            configuration_hash=prepared.node.hash, host_port=self.host_port, elapsed=experiment.elapsed,
+            seconds=session.build_seconds | seconds, simulation_seconds=experiment.simulation_seconds,
+            faults=prepared.faults, course=prepared.course, dealing=self.dealing)
+
+    def result(self) -> dict[str, Any] | None:
+        """The report; None if a signal came before the first step ended."""
+        prepared, experiment = self.prepared, self.experiment
+        task = prepared.task
+        begun = [(config, training) for config, training in zip(prepared.configs, experiment.trainings, strict=False)
+                 if training.steps]
+        if not begun:
+            return None
+        comparison = None if prepared.plain is None or self.stopped else (prepared.plain, experiment.trainings[1])
+        result = report.build_report(
+            prepared.config, experiment.trainings[0], self.simulation, comparison, interrupted=bool(self.stopped),
+            bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None,
+            schedules=begun if self.overlap is not None else [])
+        weights = None if self.stopped else digest(experiment.parameters)
+        return {**result, "run": to_dict(self.spec), "weights_sha256": weights}
+
+    def write(self, console: Console, result: dict[str, Any]) -> None:
+        """Write and print the results of a run that has ended."""
+        prepared, folder, chakra = self.prepared, self.folder, self.spec.output.chakra
+        with Progress(console) as progress:
+            progress.stage("report")
+            written, picture = report.write_report(result, folder)
+            timelines = schedules.write(result, folder, nodes=prepared.nodes) if self.overlap is not None else []
+            if chakra is not None and isinstance(prepared.task, Classifier):
+                timelines += measured_trace.write(result, prepared.task.layers, chakra, nodes=prepared.nodes)
+            page = training_page.write(result, folder, timelines=timelines)
+        weights, parameters = folder / "weights.npz", self.experiment.parameters
+        assert parameters is not None
+        weights_files.save(weights_files.TrainedWeights(
+            workload=self.spec.workload.name, hidden=prepared.config.hidden, seed=prepared.config.seed,
+            parameters=prepared.task.compact(parameters)), weights)
+        console.print(report.table(result))
+        console.print(report.verdict(result), soft_wrap=True)
+        for line in schedules.lines(result):
+            console.print(line, soft_wrap=True)
+        if result["sample"] is not None:
+            console.print(f"It writes: {result['sample']['written']}", soft_wrap=True)
+        console.print(" · ".join(map(shown, (written, picture, page, weights, *timelines))), soft_wrap=True)
+
+
+def train(spec: RunSpec) -> dict[str, Any]:
+    """Carry a run out, and return its report.
+
+    Raises
+    ------
+    typer.Exit
+        A signal has come.
+    """
+    if spec.output.tensorboard is not None:
+        event_files.needed()
+    if spec.output.chakra is not None:
+        chakra_files.needed()
+    console = make_console()
+    with Progress(console) as progress:
+        progress.stage("data")
+        prepared = preparation.prepare(spec, progress.say)
+        run = _StepRun(prepared, progress)
+        note = moments_note([prepared.config.optimizer], packed_state=prepared.config.packed_state)
+        for line in [] if note is None else [note]:
+            progress.say(line)
+        if prepared.course is not None:
+            lines(prepared.course, progress.say)
+        run.open_files()
+        with run.session() as session, run.events() as events:
+            run.carry_out(session, events)
+    result = run.result()
+    if run.stopped:
+        if result is not None:
+            write_json(run.folder / "report.json", result)
+        console.print(f"interrupted; {advice(run.experiment, run.keeper)}", soft_wrap=True)
+        raise typer.Exit(128 + run.stopped)
+    assert result is not None
+    run.write(console, result)
+    return result

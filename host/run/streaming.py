@@ -1,0 +1,253 @@
+"""Runs of layer streaming, from their description to their files."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hdl.config import NodeConfig
+from host.checkpoints.keys import user_key
+from host.console import Progress, make_console, shown, thread_count
+from host.models.digits import digits
+from host.models.widths import widths as hidden_widths
+from host.options import COUNT, check_range
+from host.output import claim, prepare, write_bytes, write_json
+from host.relay.assessor import Plateau, Together, Underflow
+from host.relay.checkpoint import RelayKeeper
+from host.relay.edits import Structure
+from host.relay.measured import SetTimes
+from host.relay.node_run import NodeRun, check_structure
+from host.relay.opening import LATENCY, open_relay, relay_nodes
+from host.relay.plan import cut, make_relay_plan
+from host.relay.program_timeline import Far
+from host.relay.run import Assessor
+from host.relay.timeline import microbatches
+from host.run.files import FILES
+from host.run.repeat import digest
+from host.run.sections import Streaming
+from host.run.spec import RunSpec, to_dict, to_toml
+from host.signals import GRACE, Interrupted, handle_signals
+from host.training.checkpoint import NAME
+from host.training.optimizers import SGD
+
+__all__ = ["check", "train"]
+
+
+class _StreamingRun:
+    """A run of layer streaming; the parameter is its description, with all defaults.
+
+    Raises
+    ------
+    ValueError
+        The run is impossible.
+    """
+
+    def __init__(self, spec: RunSpec):
+        schedule, optimizer = spec.schedule, spec.optimizer
+        assert isinstance(schedule, Streaming)
+        self.spec, self.schedule = spec, schedule
+        self.folder: Path = spec.known("output.folder")
+        self.workers, self.steps, self.rate = self._checked()
+        self.threads = thread_count(spec.backend.threads, self.workers + 1)
+        self.speed = _speed("the server's far memory", schedule.server_far)
+        self.worker_speed = _speed("the workers' far memories", schedule.worker_far)
+        self.data, self.optimizer = digits(), SGD(self.rate, momentum=optimizer.momentum or 0.0)
+        self.widths = (self.data.train_x.shape[1], *hidden_widths(spec.model.hidden or "64x4"), self.data.classes)
+        self._lay_out()
+        self.pace = Far(lanes=NodeConfig.lanes, rate=self.worker_speed, latency=LATENCY)
+        self.rows: list[dict[str, Any]] = []
+        self.result: dict[str, Any] | None = None
+        self.stopped = 0
+
+    def _checked(self) -> tuple[int, int, float]:
+        """Workers, steps and learning rate."""
+        spec = self.spec
+        check_range("Workers", spec.ring.nodes, 1, 15)
+        check_range("Steps", spec.workload.steps, 1, 100_000)
+        check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
+        check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
+        check_range("Momentum", spec.optimizer.momentum, 0, 1)
+        return spec.known("ring.nodes"), spec.known("workload.steps"), spec.known("optimizer.learning_rate")
+
+    def _lay_out(self) -> None:
+        """Cut layers into units, and find the memories of the nodes and the microbatch that fits."""
+        schedule, window = self.schedule, self.spec.known("schedule.window")
+        units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
+        if schedule.resident:  # one window more than streaming needs at least, and one for a layer that comes
+            windows = max(3, len(units) + schedule.plateau)
+        self.configs = relay_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
+                                   window=window, windows=windows)
+        self.plan = make_relay_plan(
+            self.widths, worker=self.configs.memories, count=schedule.microbatches or 1,
+            microbatch=schedule.microbatch, most=len(self.data.train_y) // self.workers)
+        formats = tuple((schedule.format or "raw").split(","))
+        self.structure = Structure(self.widths, formats * (len(self.widths) - 1) if len(formats) == 1 else formats,
+                                   schedule.microbatches or 1, self.rate, self.plan.microbatch,
+                                   self.configs.memories)
+        check_structure(self.structure, self.configs.worker, self.configs.server, planes=self.optimizer.planes)
+
+    def open_files(self, console: Console) -> bool:
+        """Check that all results can be written; whether there is a checkpoint to resume from."""
+        user_key()  # of checkpoints
+        prepare(self.folder, files=("report.json", NAME))
+        self.keeper = RelayKeeper(self.folder / NAME, self._identity(), sets=self.spec.output.checkpoint or 0)
+        resume = self.spec.output.resume
+        kept = resume and self.keeper.check()
+        claim(self.folder, files=FILES, keep=(NAME,) if kept else ())
+        write_bytes(self.folder / "run.toml", to_toml(self.spec).encode())
+        console.print(self.plan.line, soft_wrap=True)
+        if resume:
+            console.print(f"{shown(self.keeper.path)}: " + (
+                "the run continues from there" if kept else "there is none, so the run begins at its first step"),
+                soft_wrap=True)
+        return kept
+
+    def _identity(self) -> dict[str, Any]:
+        """Description of the run without what its bits do not depend on."""
+        without = ("steps", "server_far", "worker_far")
+        return {section: {name: value for name, value in fields.items() if name not in without}
+                for section, fields in to_dict(self.spec).items() if section not in ("backend", "output")}
+
+    def carry_out(self, progress: Progress, *, kept: bool) -> None:
+        """Do all steps, until a signal comes."""
+        schedule, spec = self.schedule, self.spec
+        rules: list[Assessor] = [*([Plateau()] if schedule.plateau else []),
+                                 *([Underflow()] if schedule.underflow else [])]
+        progress.stage("build", 1)
+        with open_relay(self.configs, workers=self.workers, rate=self.speed, worker_rate=self.worker_speed,
+                        threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation), \
+                handle_signals(grace=GRACE) as signals:
+            run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
+                          traced=True, assessor=Together(*rules) if rules else None)
+            self.rows = self.keeper.go_on(ring, run) if kept else []
+            self.result = self._report(run) if self.rows else None
+            progress.stage("steps", self.steps - len(self.rows))
+            try:
+                for number in range(len(self.rows), self.steps):
+                    signals.check()
+                    before = simulation.cycle
+                    report = run.step()
+                    run.compare()
+                    signals.settle()
+                    self.rows.append(_row(run, number, simulation.cycle - before, speed=self.speed, far=self.pace))
+                    progress.advance(f"loss {report.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
+                    if number == 0 and schedule.microbatches is None:
+                        run.choose(self.rows[0]["chosen"])
+                    self.keeper.keep(ring, run, self.rows, last=number + 1 == self.steps)
+                    self.result = self._report(run)
+            except Interrupted as interrupted:  # the report is of the steps that have ended
+                if self.result is None or len(self.result["times"]) < self.steps:
+                    self.stopped = interrupted.signal
+                    self.keeper.write()
+
+    def _report(self, run: NodeRun) -> dict[str, Any]:
+        """Report of the steps so far, made between two steps, since within one the golden nodes are at neither."""
+        accuracy, same = run.accuracy, run.same
+        self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
+                        f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
+        return {**run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
+                "same": same, "accuracy": accuracy, "times": list(self.rows), "run": to_dict(self.spec),
+                "weights_sha256": digest(*run.server.masters)}
+
+    def write(self, console: Console) -> None:
+        """Print and write the report."""
+        assert self.result is not None
+        rows = self.result["times"]
+        console.print(_table(rows))
+        console.print(_link(rows[-1]), soft_wrap=True)
+        console.print(self.verdict, soft_wrap=True)
+        path = self.folder / "report.json"
+        write_json(path, {**self.result, "interrupted": bool(self.stopped)})
+        console.print(shown(path), soft_wrap=True)
+
+    @property
+    def advice(self) -> str:
+        """Line about the next run, after one that was interrupted."""
+        if not self.keeper.sets_kept:
+            return "interrupted; no step has ended, so that the next run begins at its first step"
+        return (f"interrupted; {shown(self.keeper.path)} holds {self.keeper.sets_kept} steps: the same command with "
+                f"--resume (make: RESUME=1) continues from there")
+
+
+def train(spec: RunSpec) -> dict[str, Any] | None:
+    """Carry a run out, and return its report.
+
+    Raises
+    ------
+    ValueError
+        The run is impossible.
+    typer.Exit
+        A signal has come, or nodes have other bits than golden ones.
+    """
+    run, console = _StreamingRun(spec), make_console()
+    kept = run.open_files(console)
+    with Progress(console) as progress:
+        run.carry_out(progress, kept=kept)
+    if run.result is not None:
+        run.write(console)
+    if run.stopped:
+        console.print(run.advice, soft_wrap=True)
+        raise typer.Exit(128 + run.stopped)
+    if run.result is not None and not run.result["same"]:
+        raise typer.Exit(1)
+    return run.result
+
+
+def check(spec: RunSpec) -> None:
+    """Raise ``ValueError`` if a run with all defaults is impossible."""
+    _StreamingRun(spec)
+
+
+def _speed(what: str, text: str | None) -> Fraction:
+    """Words per cycle of a far memory."""
+    try:
+        speed = Fraction(text or "")
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"Rate of {what} must be words per cycle, such as 4 or 1/2, not {text!r}") from None
+    if not 0 < speed <= 4:
+        raise ValueError(f"Rate of {what} must be above 0 and at most 4 words per cycle, not {text!r}")
+    return speed
+
+
+def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
+    """Figures of a step, and of its timeline."""
+    times: SetTimes = run.times[number - len(run.reports)]
+    costs, units = run.costs(times, rate=speed), run.reports[number].structure.plan.units
+    model, packets = run.timeline(number, rate=speed, far=far)
+    longest = max(range(len(units)), key=lambda unit: units[unit].words)
+    link = {f"measured_{kind}": sorted(found for (one, unit), found in times.links.items() if one == kind and all(
+        getattr(units[unit], name) == getattr(units[longest], name) for name in ("words", "format")))
+            for kind in ("fetch", "push")}
+    return {"set": number, "microbatches": run.reports[number].structure.count,
+            "loss": run.reports[number].mean_loss, "cycles": times.cycles,
+            "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": model.stall,
+            "modelled_idle": model.idle, "forward": costs[longest].forward, "backward": costs[longest].backward,
+            "words": units[longest].words, "fetch": costs[longest].fetch, "push": costs[longest].push,
+            "packets_fetch": packets[longest].fetch, "packets_push": packets[longest].push, **link,
+            "chosen": microbatches(costs)}
+
+
+def _link(row: dict[str, Any]) -> str:
+    """Line about FETCH and PUSH of the longest units, in the last step."""
+    parts = []
+    for kind in ("fetch", "push"):
+        found = row[f"measured_{kind}"]
+        measured = " to ".join(f"{one:,}" for one in dict.fromkeys((found[0], found[-1]))) if found else "not"
+        parts.append(f"{kind.upper()} {measured} measured, {row[f'packets_{kind}']:,} by packets, {row[kind]:,} by "
+                     f"the formula for u")
+    return f"cycles for {row['words']:,} words in step {row['set']}: {'; '.join(parts)}"
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="steps on nodes of u microbatches; modelled: a timeline of measured executions, and of moves",
+                  title_justify="left")
+    for name in ("step", "u", "loss", "cycles", "stall, %", "modelled", "idle, %", "modelled "):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]]:
+        table.add_row(*(str(row[name]) for name in ("set", "microbatches")), f"{row['loss']:.4f}",
+                      f"{row['cycles']:,}", *(f"{100 * row[name]:.2f}" for name in (
+                          "stall", "modelled_stall", "idle", "modelled_idle")))
+    return table

@@ -1,0 +1,81 @@
+"""Couplings of a run's options: each is tried, and pairs of options run or are refused by naming both."""
+
+import pytest
+
+from host.run import couplings
+from host.run.couplings import COUPLINGS, SCHEDULED
+from host.run.defaults import with_defaults
+from host.run.flags import flag
+from host.run.spec import SCHEDULES, RunSpec
+from tests.host.run.drawing import CONTEXTS, FIELDS, tried
+
+SEED = 20
+
+
+def tries(coupling):
+    """Descriptions with the option of a coupling, and with each value of the option that it depends on."""
+    value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
+    others = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
+    for other in others:
+        for second in (None, *FIELDS[other]):
+            values = {other: second} if second is not None else {}
+            for context in ({}, CONTEXTS.get(coupling.option, {})):
+                try:
+                    yield RunSpec().replace({**context, **values, coupling.option: value})
+                except ValueError:  # two schedules
+                    continue
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS, ids=lambda coupling: f"{coupling.option} {coupling.other}")
+def test_each(coupling):
+    """It refuses some values of the other option with its message, and lets others pass."""
+    refused = [spec for spec in tries(coupling) if coupling.violated(spec, with_defaults(spec))]
+    assert refused
+    assert len(refused) < len(list(tries(coupling)))
+    for spec in refused:
+        with pytest.raises(ValueError, match=r"^Option --[a-z-]+.* is for .*: leave it out$"):
+            couplings.check(spec)
+    message = coupling.message(with_defaults(refused[0]))
+    assert message.startswith(f"Option {coupling.left} is for {coupling.condition}")
+    assert f"({coupling.reason})" in message
+
+
+def test_number():
+    """The table has the couplings that are known: a new one is entered here with its reason."""
+    assert len(COUPLINGS) == 55
+    assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
+
+
+@pytest.mark.parametrize("kind", SCHEDULED)
+def test_schedules(kind):
+    """A schedule with a loop of its own takes its options, and refuses the rest by naming both."""
+    lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
+            "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
+    for path, values in FIELDS.items():
+        if path.startswith("schedule.") or "schedule.overlap" in CONTEXTS.get(path, ()):
+            continue
+        if values[-1] == RunSpec().value(path):
+            continue
+        spec = RunSpec().replace({**lead, **CONTEXTS.get(path, {}), path: values[-1]})
+        if path in SCHEDULED[kind]:
+            continue
+        with pytest.raises(ValueError, match=r"leave it out$") as caught:
+            couplings.check(spec)
+        needed = [flag(one) for one in (path, *CONTEXTS.get(path, ()))]
+        assert any(f"Option {one} is for a run without " in str(caught.value) for one in needed), str(caught.value)
+
+
+def test_fields():
+    """Lists of fields have fields that there are."""
+    for fields in SCHEDULED.values():
+        assert set(fields) <= set(FIELDS)
+    assert set(CONTEXTS) <= set(FIELDS)
+    assert set(SCHEDULES) == {"update", "program", "quorum", "streaming", "side-by-side"}
+
+
+def test_pairs(tmp_path, monkeypatch):
+    """Random pairs of options pass the check, or are refused in one line that names both sides."""
+    monkeypatch.chdir(tmp_path)
+    outcomes = [outcome for _, _, outcome in tried(SEED, 60)]
+    assert [outcome for outcome in outcomes if outcome not in ("passed", "refused")] == []
+    assert {"passed", "refused"} <= set(outcomes)

@@ -1,0 +1,82 @@
+"""Runs by a file, and reports that are run again."""
+
+import copy
+import json
+import tomllib
+
+import pytest
+
+from host.run.repeat import check_report, comparison, digest
+from host.run.spec import SpecError, read
+
+REPORT = {"per_step": [{"loss": 0.5, "cycles": 100, "words_sent": 7}, {"loss": 0.25, "cycles": 90, "words_sent": 7}],
+          "weights_sha256": "ab", "training": {"seed": 0}}
+EQUAL = ["losses of 2 steps: equal to those of the report", "cycles of 2 steps: equal to those of the report",
+         "words of 2 steps: equal to those of the report", "weights: bits equal to those of the report"]
+
+
+def test_comparison():
+    """Each figure that differs is named, with the first step."""
+    assert comparison(REPORT, copy.deepcopy(REPORT)) == EQUAL
+    for name, line in (("loss", 0), ("cycles", 1), ("words_sent", 2)):
+        other = copy.deepcopy(REPORT)
+        other["per_step"][1][name] += 1
+        what = EQUAL[line].partition(":")[0]
+        expected = [*EQUAL]
+        expected[line] = f"{what}: OTHER than in the report, from step 2 on"
+        assert comparison(REPORT, other) == expected
+    assert comparison(REPORT, {**REPORT, "weights_sha256": "cd"})[3] == (
+        "weights: bits OTHER than those of the report")
+    short = {**REPORT, "per_step": REPORT["per_step"][:1], "weights_sha256": None}
+    assert comparison(short, REPORT) == [
+        "losses of 1 steps: equal to those of the report", "cycles of 1 steps: equal to those of the report",
+        "words of 1 steps: equal to those of the report",
+        "weights: not compared, since the report is of a run that was interrupted"]
+    jobs = [{**REPORT, "training": {"seed": seed}, "weights_sha256": str(seed)} for seed in (4, 5)]
+    assert comparison(jobs[1], jobs) == EQUAL
+    assert digest() != digest(None) is None
+
+
+def test_other_reports(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text('{"run": {}}')
+    with pytest.raises(SpecError, match=r"report\.json must be the report of a run, with its steps$"):
+        check_report(path)
+
+
+def test_report_again(run, nodes_of, tmp_path):
+    """A report leads to the same run, by itself and with options that change it; so does its run.toml."""
+    nodes_of("default")
+    first, folder = tmp_path / "first", ("--output", tmp_path / "second")
+    assert run("train", "--nodes", 2, "--steps", 2, "--hidden", "none", "--batch", 200, "--set", "workload.seed=3",
+               "--threads", 1, "--output", first)[0] == 0
+    found = json.loads((first / "report.json").read_text())
+    assert found["run"]["workload"] == {"seed": 3, "steps": 2, "batch": 200}
+    assert tomllib.loads((first / "run.toml").read_text()) == found["run"]
+    assert read(first / "run.toml") == read(first / "report.json")
+    code, out, err = run("train", first / "report.json", *folder)
+    assert (code, err) == (0, "")
+    assert "losses of 2 steps: equal to those of the report\ncycles of 2 steps: equal" in out
+    assert "weights: bits equal to those of the report" in out
+    code, out, err = run("train", first / "report.json", "--seed", 4, *folder)
+    assert (code, err) == (0, "")
+    assert "losses of 2 steps: OTHER than in the report, from step 1 on" in out
+    assert "weights: bits OTHER than those of the report" in out
+    code, out, err = run("train", first / "run.toml", "--set", "optimizer.momentm=0.5", *folder)
+    assert (code, out) == (1, "")
+    assert err.endswith("not 'momentm': did you mean momentum or moments?\n")
+    # In its own folder, the report before is moved aside.
+    code, out, err = run("train", first / "report.json")
+    assert (code, err) == (0, "")
+    assert "cycles of 2 steps: equal to those of the report" in out
+    assert json.loads((first / "previous" / "report.json").read_text()) == found
+
+
+def test_old_spelling(run, tmp_path):
+    """The command of the release before works, and warns."""
+    code, out, err = run("relay-nodes", "--sets=3", "--rate", -1, "--output", tmp_path)
+    assert (code, out) == (1, "")
+    warning, error = err.splitlines()
+    assert warning == ("warning: gradring relay-nodes is an old spelling: write gradring train --schedule streaming "
+                       f"--steps=3 --learning-rate -1 --output {tmp_path}")
+    assert error == "error: Learning rate must be between 0 and 1,000,000,000, not -1.0"
