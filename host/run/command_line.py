@@ -73,8 +73,8 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
 
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
         spec = with_texts(RunSpec() if file is None else read(file), assignments or ())
-        given = {paths[name]: value for name, value in values.items() if value not in (None, False)
-                 or (value is False and "/" in _flag(paths[name]))}
+        given = {paths[name]: value for name, value in values.items() if value is not None
+                 and (value is not False or "/" in _flag(paths[name]))}
         if schedule is not None:
             given["schedule.kind"] = schedule
         if given.get("schedule.jobs") == 1:

@@ -61,9 +61,9 @@ class Coupling:
             return False
         others = [_value(full, path) for path in self._others]
         if self.allowed is None:
-            return all(other in (None, False, HOST) for other in others)
+            return all(_is_absent(other) for other in others)
         if self.allowed == ():
-            return others[0] not in (None, False)
+            return not _is_absent(others[0])
         return others[0] not in self.allowed
 
     @property
@@ -93,6 +93,11 @@ class Coupling:
         if self.allowed and _value(full, self._others[0]) is None:
             actual = ""
         return f"Option {self.left} is for {self.condition}{actual} ({self.reason}): leave it out"
+
+
+def _is_absent(value: Any) -> bool:
+    """Whether an option is not given; zero is a value."""
+    return value is None or value is False or value == HOST
 
 
 def _value(spec: RunSpec, path: str) -> Any:

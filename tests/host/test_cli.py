@@ -192,15 +192,15 @@ class TestTrain:
             results.append(json.loads((folder / "report.json").read_text()))
             assert results[-1]["arithmetic"] == arithmetic
         assert trained[0] == trained[1]
-        timed = ("arithmetic", "stage_seconds", "simulated_cycles_per_second")
+        timed = ("run", "arithmetic", "stage_seconds", "simulated_cycles_per_second")
         gateware, native = ({name: value for name, value in result.items() if name not in timed}
                             for result in results)
         assert gateware == native
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        (["--gradients", "mx7"], f"error: NodeConfig.gradients must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'"
+        (["--gradients", "mx7"], f"error: Gradient codec must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'"
                                  f": did you mean mx9 or mx6 or mx4?\n"),
-        (["--weights", "mx7"], f"error: Weights.codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
+        (["--weights", "mx7"], f"error: Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
                                f": did you mean mx9 or mx6 or mx4?\n"),
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
@@ -229,7 +229,9 @@ class TestTrain:
         (["--compute", "node", "--compare"],
          "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "
          "out\n"),
-        (["--compute", "node", "--board", "ulx3s-85f"], "error: Nodes must have a compute engine to compute\n"),
+        (["--compute", "node", "--board", "ulx3s-85f"], "error: Option --compute node is for --board "
+                                                        "ulx3s-85f-compute, or a run without --board, not ulx3s-85f "
+         "(other boards have no compute engine): leave it out\n"),
         (["--compute", "node", "--macs", 5],
          "error: Multiply-adds per cycle of nodes that compute must be one of 4, 8, 16, not 5\n"),
         (["--compute", "fpga"], "error: Compute must be host or node, not 'fpga'\n"),

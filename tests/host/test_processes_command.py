@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 def result(folder):
     """A report without its times, and the weights."""
     report = json.loads((folder / "report.json").read_text())
-    for name in ("stage_seconds", "simulated_cycles_per_second"):
+    for name in ("run", "stage_seconds", "simulated_cycles_per_second"):
         del report[name]
     return report, (folder / "weights.npz").read_bytes()
 

@@ -15,7 +15,7 @@ RUN = ("train", "--topology", "2x4", "--hidden", "none", "--batch", 200, "--thre
 CHANGES = ("--disable", "card1@2,link0:0@5,node5@7", "--enable", "card1@4,link0:0@6")
 STEPS = ("--steps", 9, "--interval", 3)
 #: Figures of the time that a run took.
-TIMED = ("stage_seconds", "simulated_cycles_per_second")
+TIMED = ("run", "stage_seconds", "simulated_cycles_per_second")
 
 
 def result(folder):

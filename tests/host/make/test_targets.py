@@ -86,11 +86,6 @@ def test_all_options_are_variables():
     ("sim", {"steps": "3"}, f"{UNKNOWN} 'steps': did you mean STEPS?"),
     ("sim", {"LINK_LATENCY": "3"}, f"{UNKNOWN} 'LINK_LATENCY': did you mean LATENCY?"),
     ("sim", {"N": "2;id"}, f"{UNKNOWN} 'N'"),
-    ("sim", {"RELAY": "1", "OPTIMIZER": "adam"}, "Variable OPTIMIZER must be left out with RELAY"),
-    ("sim", {"RELAY": "0", "SETS": "3"}, "Variable SETS must be left out without RELAY: did you mean STEPS?"),
-    ("sim", {"RELAY": "1", "RATE": "3"},
-     f"Variable of make sim must be one of {', '.join(targets()['sim'].modes['RELAY'].variables)}, not 'RATE': did "
-     "you mean LEARNING_RATE?"),
     ("synth", {"BOARD": "icebreaker", "LANES": "3"}, "Variable LANES must be left out with BOARD"),
     ("synth", {"CABLE": "x"}, "Variable CABLE must be left out without BOARD: did you mean TABLE?"),
     ("program", {}, "Variable BOARD must be set for make program, not left out: 'make help-program' shows it"),

@@ -7,6 +7,7 @@ from host.run.couplings import COUPLINGS, SCHEDULED
 from host.run.defaults import with_defaults
 from host.run.flags import flag
 from host.run.spec import SCHEDULES, RunSpec
+from host.transports.session import TransportName
 from tests.host.run.drawing import CONTEXTS, FIELDS, tried
 
 SEED = 20
@@ -17,7 +18,7 @@ def tries(coupling):
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     others = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in others:
-        for second in (None, *FIELDS[other]):
+        for second in (None, *(TransportName if other == "backend.transport" else FIELDS[other])):
             values = {other: second} if second is not None else {}
             for context in ({}, CONTEXTS.get(coupling.option, {})):
                 try:
@@ -42,7 +43,7 @@ def test_each(coupling):
 
 def test_number():
     """The table has the couplings that are known: a new one is entered here with its reason."""
-    assert len(COUPLINGS) == 55
+    assert len(COUPLINGS) == 57
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
