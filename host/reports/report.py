@@ -222,7 +222,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "threads": simulation.threads,
         "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
-        **({"links": "slots"} if simulation.configuration.get("link", {}).get("kind") in ("slots", "job_slots") else {}),
+        **({"links": "slots"} if "slots" in simulation.configuration.get("link", {}).get("kind", "") else {}),
         "wires_per_link": [len(wires(replay=_repeats(simulation.configuration))) - 1, 1],
         "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
         "topology": None if simulation.course is None else _topology(simulation.course),

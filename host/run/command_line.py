@@ -61,14 +61,14 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
     paths = {name: path for path, name, *_ in fields()}
     own = {
         "file": Annotated[Path | None, typer.Argument(
-            metavar="[FILE]", show_default=False,
+            metavar="[FILE]", show_default=False, rich_help_panel="Description",
             help="Description in TOML, or a report.json to run again and to compare with; options change it.")],
         "schedule": Annotated[str | None, typer.Option(
             "--schedule", metavar="|".join(SCHEDULES), show_default=False, rich_help_panel="Schedule",
             help="How workers compute and update. [default: that of the options --overlap, --straggler and --jobs, "
                  "else update]")],
         "assignments": Annotated[list[str] | None, typer.Option(
-            "--set", metavar="SECTION.FIELD=VALUE", show_default=False, rich_help_panel="Output",
+            "--set", metavar="SECTION.FIELD=VALUE", show_default=False, rich_help_panel="Description",
             help="Set a field by its name in a file, such as optimizer.rule=adam; can be given more than once.")]}
 
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
@@ -83,7 +83,7 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
 
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
                   for name, kind in own.items()]
-    parameters[1:1] = list(_parameters())
+    parameters = [parameters[0], parameters[2], *_parameters(), parameters[1]]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__doc__ = run.__doc__

@@ -18,7 +18,7 @@ from host.run.files import FILES
 from host.run.preparation import random_faults
 from host.run.repeat import digest
 from host.run.sections import Quorum
-from host.run.spec import RunSpec, to_dict, to_toml
+from host.run.spec import RunSpec, repeatable, to_toml
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training import checkpoint as checkpoints
 from host.training.experiment import Keeper
@@ -95,7 +95,6 @@ class _QuorumRun:
             self.progress.say(f"{shown(self.keeper.path)}: " + (
                 "there is none, so training begins at its first round" if kept is None else
                 "training continues from there"))
-        write_bytes(self.folder / "run.toml", to_toml(spec).encode())
         return kept
 
     def carry_out(self, kept: dict[str, Any] | None) -> None:
@@ -133,7 +132,7 @@ class _QuorumRun:
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,
             configuration=as_dict(self.node), configuration_hash=self.node.hash,
             simulated_cycles=session.elapsed.simulated)
-        return {**result, "run": to_dict(self.spec), "weights_sha256": digest(run.master)}
+        return {**result, "run": repeatable(self.spec), "weights_sha256": digest(run.master)}
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
@@ -161,6 +160,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
             raise ValueError(f"Cycles must be enough for a round, not {run.config.cycles:,}")
         result["interrupted"] = bool(stopped)
         progress.stage("report")
+        write_bytes(run.folder / "run.toml", to_toml(spec).encode())
         write_json(run.folder / "report.json", result)
         report.draw(result, run.folder / "report.png")
     for line in report.lines(result):

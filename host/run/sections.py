@@ -190,7 +190,7 @@ class Compute(Section):
     format: str | None = option(None, "--compute-format", help=(
         f"Format of the factors of matrix products, on the host or on nodes: {', '.join(OPERANDS)}."),
         shown_default="fp32")
-    macs: int | None = option(None, "--macs", help=(
+    macs: int | None = option(None, "--macs", minimum=1, maximum=COUNT, label="Multiply-adds per cycle", help=(
         "Multiply-adds per cycle of each node's engine, or of the modelled one of a schedule."),
         shown_default=str(MACS))
     tiling: str | None = option(None, "--tiling", help=(

@@ -23,7 +23,7 @@ from host.run.files import FILES
 from host.run.repeat import digest
 from host.run.sections import SLOTS
 from host.run.slot_links import with_links
-from host.run.spec import RunSpec, to_dict, to_toml
+from host.run.spec import RunSpec, repeatable, to_toml
 from host.signals import Signals, handle_signals
 from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import OptimizerName, create
@@ -122,7 +122,6 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
                       nodes=nodes // JOBS, planes=None)
         keepers = [Keeper(folder / "checkpoint.tar", {}, steps=0) for folder in folders]
         claim(output, files=FILES, space=JOBS << 20)
-        write_bytes(output / "run.toml", to_toml(spec).encode())
         threads = thread_count(spec.backend.threads, nodes)
         with open_ring(node, nodes=nodes, threads=threads, arithmetic=spec.known("backend.arithmetic"),
                        announce=progress.stage) as opened, handle_signals() as signals:
@@ -131,6 +130,7 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
                            zip(_sessions(opened, node, time), tasks, configs, keepers, strict=True)]
             progress.stage("train", configs[0].steps(tasks[0].examples), tasks[0])
             _run_both(experiments, time, signals, progress.step)
+            write_bytes(output / "run.toml", to_toml(spec).encode())
             results = []
             for config, one, folder in zip(configs, experiments, folders, strict=True):
                 simulation = report.Simulation(
@@ -140,7 +140,7 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
                     elapsed=one.elapsed, seconds=opened.seconds | {"run": one.seconds[0]},
                     simulation_seconds=one.seconds[0])
                 results.append(report.build_report(config, one.trainings[0], simulation) | {
-                    "run": to_dict(spec), "weights_sha256": digest(one.parameters)})
+                    "run": repeatable(spec), "weights_sha256": digest(one.parameters)})
                 write_json(folder / "report.json", results[-1])
     for job, result in enumerate(results):
         console.print(f"job {job}, seed {configs[job].seed}", soft_wrap=True)

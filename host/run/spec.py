@@ -43,7 +43,7 @@ from host.run.sections import (
     Workload,
 )
 
-__all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "read", "to_dict", "to_toml",
+__all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "read", "repeatable", "to_dict", "to_toml",
            "with_texts"]
 
 #: Types of schedules by their kinds.
@@ -147,6 +147,11 @@ def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
     return found
 
 
+def repeatable(spec: RunSpec) -> dict[str, dict[str, Any]]:
+    """The same without the folder, and what an earlier run has left in it: as it is in a report."""
+    return to_dict(spec.replace({"output.folder": None, "output.resume": False}))
+
+
 def _plain(value: Any) -> Any:
     """A value in JSON and TOML."""
     if isinstance(value, enum.Enum):
@@ -240,10 +245,10 @@ def _parsed(path: str, kind: Any, text: str) -> Any:
 
 
 def to_toml(spec: RunSpec) -> str:
-    """The run as TOML."""
+    """The run as TOML, without its folder."""
     import tomli_w
 
-    return tomli_w.dumps(to_dict(spec))
+    return tomli_w.dumps(repeatable(spec))
 
 
 def read(path: Path) -> RunSpec:

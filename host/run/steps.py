@@ -25,7 +25,7 @@ from host.run.grid import check_past, lines
 from host.run.preparation import Preparation
 from host.run.processes import other_processes, threads_of
 from host.run.repeat import digest
-from host.run.spec import RunSpec, to_dict, to_toml
+from host.run.spec import RunSpec, repeatable, to_toml
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
@@ -84,7 +84,6 @@ class _StepRun:
             self.progress.say(f"{shown(self.keeper.path)}: " + (
                 "there is none, so training begins at its first step" if self.kept is None else
                 "training continues from there"))
-        write_bytes(self.folder / "run.toml", to_toml(spec).encode())
 
     def events(self) -> Any:
         """Events for TensorBoard, if they are asked for."""
@@ -183,13 +182,14 @@ class _StepRun:
             bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None,
             schedules=begun if self.overlap is not None else [])
         weights = None if self.stopped else digest(experiment.parameters)
-        return {**result, "run": to_dict(self.spec), "weights_sha256": weights}
+        return {**result, "run": repeatable(self.spec), "weights_sha256": weights}
 
     def write(self, console: Console, result: dict[str, Any]) -> None:
         """Write and print the results of a run that has ended."""
         prepared, folder, chakra = self.prepared, self.folder, self.spec.output.chakra
         with Progress(console) as progress:
             progress.stage("report")
+            write_bytes(folder / "run.toml", to_toml(self.spec).encode())
             written, picture = report.write_report(result, folder)
             timelines = schedules.write(result, folder, nodes=prepared.nodes) if self.overlap is not None else []
             if chakra is not None and isinstance(prepared.task, Classifier):
@@ -232,7 +232,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
         if prepared.course is not None:
             lines(prepared.course, progress.say)
         run.open_files()
-        with run.session() as session, run.events() as events:
+        with run.events() as events, run.session() as session:
             run.carry_out(session, events)
     result = run.result()
     if run.stopped:

@@ -28,7 +28,7 @@ from host.relay.timeline import microbatches
 from host.run.files import FILES
 from host.run.repeat import digest
 from host.run.sections import Streaming
-from host.run.spec import RunSpec, to_dict, to_toml
+from host.run.spec import RunSpec, repeatable, to_toml
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training.checkpoint import NAME
 from host.training.optimizers import SGD
@@ -97,7 +97,6 @@ class _StreamingRun:
         resume = self.spec.output.resume
         kept = resume and self.keeper.check()
         claim(self.folder, files=FILES, keep=(NAME,) if kept else ())
-        write_bytes(self.folder / "run.toml", to_toml(self.spec).encode())
         console.print(self.plan.line, soft_wrap=True)
         if resume:
             console.print(f"{shown(self.keeper.path)}: " + (
@@ -107,9 +106,12 @@ class _StreamingRun:
 
     def _identity(self) -> dict[str, Any]:
         """Description of the run without what its bits do not depend on."""
-        without = ("steps", "server_far", "worker_far")
-        return {section: {name: value for name, value in fields.items() if name not in without}
-                for section, fields in to_dict(self.spec).items() if section not in ("backend", "output")}
+        spec, schedule = self.spec, self.schedule
+        parts = {"workload": ("seed",), "model": ("hidden",), "ring": ("nodes",),
+                 "optimizer": ("learning_rate", "momentum"),
+                 "schedule": [name for name in schedule.options() if name not in ("server_far", "worker_far")]}
+        return {f"{section}.{name}": spec.value(f"{section}.{name}") for section, names in parts.items()
+                for name in names}
 
     def carry_out(self, progress: Progress, *, kept: bool) -> None:
         """Do all steps, until a signal comes."""
@@ -149,7 +151,7 @@ class _StreamingRun:
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
         return {**run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
-                "same": same, "accuracy": accuracy, "times": list(self.rows), "run": to_dict(self.spec),
+                "same": same, "accuracy": accuracy, "times": list(self.rows), "run": repeatable(self.spec),
                 "weights_sha256": digest(*run.server.masters)}
 
     def write(self, console: Console) -> None:
@@ -160,6 +162,7 @@ class _StreamingRun:
         console.print(_link(rows[-1]), soft_wrap=True)
         console.print(self.verdict, soft_wrap=True)
         path = self.folder / "report.json"
+        write_bytes(self.folder / "run.toml", to_toml(self.spec).encode())
         write_json(path, {**self.result, "interrupted": bool(self.stopped)})
         console.print(shown(path), soft_wrap=True)
 

@@ -118,7 +118,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
     assert not (tmp_path / "report.json").exists()
     blocks = 1
     out = call("--straggler", "3:40", "--cycles", 2_000_000, "--checkpoint", 1)
-    assert "interrupted; the same command with --resume (make: RESUME=1) goes on from there\n" in out
+    assert "interrupted; the same command with --resume (make: RESUME=1) continues from there\n" in out
     found = json.loads((tmp_path / "report.json").read_text())
     assert (found["interrupted"], len(found["rounds"]), found["gradients"]["computed"]) == (True, 1, 4)
 
@@ -152,7 +152,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     folder.mkdir()
     shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
     again, out = report(*faults, "--resume", folder=folder)
-    assert "checkpoint.tar: training goes on from there\n" in out
+    assert "checkpoint.tar: training continues from there\n" in out
     assert bits(again) == bits(whole)
     # The host looks at nodes at multiples of 16 cycles of a simulation, which begins again with the process.
     lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(found["rounds"])]

@@ -27,7 +27,7 @@ _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 def commands():
     """Commands that write an output folder, and the files that their help names."""
     for name, command in typer.main.get_command(cli.app).commands.items():
-        options = [option for option in command.params if option.name == "output"]
+        options = [option for option in command.params if "--output" in option.opts]
         if options and name not in _SINGLE:
             yield name, sorted(set(_FILE.findall(options[0].help)))
 

@@ -93,7 +93,7 @@ def test_goes_on(run, signalled, tmp_path):
     assert experiment.replay_log(digits(), found).digest == found["digest"]
     code, _, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--seed", 1, *options)
     assert code == 1
-    assert "must be of a run with the same options and versions, not with seed 0 (here 1)" in err
+    assert "must be of a run with the same options and versions, not with workload.seed 0 (here 1)" in err
 
 
 @pytest.mark.parametrize(("sets", "line"), [

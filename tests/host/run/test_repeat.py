@@ -66,7 +66,7 @@ def test_report_again(run, nodes_of, tmp_path):
     assert (code, out) == (1, "")
     assert err.endswith("not 'momentm': did you mean momentum or moments?\n")
     # In its own folder, the report before is moved aside.
-    code, out, err = run("train", first / "report.json")
+    code, out, err = run("train", first / "report.json", "--output", first)
     assert (code, err) == (0, "")
     assert "cycles of 2 steps: equal to those of the report" in out
     assert json.loads((first / "previous" / "report.json").read_text()) == found
