@@ -87,11 +87,13 @@ class Coupling:
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
 
-    def message(self, full: RunSpec) -> str:
-        """Text of the error."""
-        actual = "" if not self.allowed else f", not {_words((_value(full, self._others[0]),))}"
-        if self.allowed and _value(full, self._others[0]) is None:
-            actual = ""
+    def message(self, given: RunSpec, full: RunSpec) -> str:
+        """Text of the error, for a run's given values and those with all defaults."""
+        other, value = self._others[0], _value(full, self._others[0])
+        actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
+        if not given.given(other) and not _is_absent(value):
+            source = next((path for path in _SOURCES.get(other, ()) if given.given(path)), None)
+            actual += "" if source is None else f", which {flag(source)} implies"
         return f"Option {self.left} is for {self.condition}{actual} ({self.reason}): leave it out"
 
 
@@ -105,6 +107,10 @@ def _value(spec: RunSpec, path: str) -> Any:
     has_momentum = path == "optimizer.rule" and spec.value("schedule.kind") in SCHEDULED
     return OptimizerName.MOMENTUM if has_momentum else spec.value(path)
 
+
+#: Options that lead to a value of an option that is not given.
+_SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
+            "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
 
 _V, _M, _P, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM, TransportName.BOARD,
                       TransportName.SERIAL)
@@ -164,6 +170,7 @@ COUPLINGS = (
     Coupling("ring.enable", "ring.topology", None, "parts are those of a grid"),
     Coupling("ring.shape", "ring.topology", None, "a ring has one shape"),
     Coupling("schedule.overlap", "ring.topology", (), _FIXED),
+    Coupling("schedule.overlap", "workload.name", (_DIGITS,), "programs are made of a perceptron's layers"),
     Coupling("compute.on", "ring.topology", (), _FIXED, value=NODE),
     Coupling("ring.slow_link", "ring.topology", (), "rates are measured in one ring"),
     Coupling("ring.links", "ring.topology", (), "slots are of one ring", value=sections.SLOTS),
@@ -212,7 +219,7 @@ def check(spec: RunSpec) -> None:
     full = with_defaults(spec)
     for coupling in COUPLINGS:
         if coupling.violated(spec, full):
-            raise ValueError(coupling.message(full))
+            raise ValueError(coupling.message(spec, full))
     if spec.workload.epochs is not None and spec.workload.steps is not None:
         raise ValueError(f"Epochs or steps must be given, not both: {spec.workload.epochs!r} and "
                          f"{spec.workload.steps!r}")

@@ -178,10 +178,13 @@ def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Calla
         return config, CharacterModel(topics(context=TransformerConfig.context))
     data = digits()
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
-    if spec.model.hidden is None and spec.backend.board is not None:
+    if spec.backend.board is not None:
         try:
             config.allocation(task.parameters.size).check(node, nodes=spec.known("ring.nodes"))
         except ValueError as error:
+            if spec.model.hidden is not None:
+                raise ValueError(f"{error}, such as a perceptron with fewer or no --hidden layers, or another "
+                                 f"--board or --transport") from None
             say(f"no hidden layer: {error}")
             config = dataclasses.replace(config, hidden=())
             task = Classifier(data, (), align=config.align, operands=config.compute_format)

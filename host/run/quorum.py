@@ -11,7 +11,7 @@ from hdl.config.forms import as_dict
 from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.widths import widths
-from host.options import COUNT, check_range
+from host.options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_bytes, write_json
 from host.reports import late_run as report
 from host.run.files import FILES
@@ -43,6 +43,7 @@ def config_of(spec: RunSpec) -> LateConfig:
     assert schedule.straggler is not None
     slow = stragglers(schedule.straggler)
     check_range("Nodes of a run with --straggler", spec.ring.nodes, 2, 16)
+    check_range("Seed", spec.workload.seed, 0, SEEDS)
     check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
     check_range("Momentum", spec.optimizer.momentum, 0, 1)
     check_range("Link latency", spec.ring.link_latency, 1, LONGEST_REPLAYED)

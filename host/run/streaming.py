@@ -13,7 +13,7 @@ from host.checkpoints.keys import user_key
 from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.widths import widths as hidden_widths
-from host.options import COUNT, check_range
+from host.options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_bytes, write_json
 from host.relay.assessor import Plateau, Together, Underflow
 from host.relay.checkpoint import RelayKeeper
@@ -68,6 +68,7 @@ class _StreamingRun:
         check_range("Workers", spec.ring.nodes, 1, 15)
         check_range("Steps", spec.workload.steps, 1, 100_000)
         check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
+        check_range("Seed", spec.workload.seed, 0, SEEDS)
         check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
         check_range("Momentum", spec.optimizer.momentum, 0, 1)
         return spec.known("ring.nodes"), spec.known("workload.steps"), spec.known("optimizer.learning_rate")

@@ -114,17 +114,25 @@ def test_wave_output_is_checked_first(run, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ("--workload text --hidden 3", "--hidden is for workload digits, not text"),
-    ("--optimizer adam --momentum 0.8", "--momentum is for optimizers momentum and nesterov, not adam"),
-    ("--optimizer nesterov --dampening 0", "--dampening is for optimizer momentum, not nesterov"),
-    ("--optimizer sgd --moments bf16", "--moments is for optimizers with state, not sgd"),
-    ("--transport pysim --threads 2", "--threads is for transport verilated, not pysim"),
-    ("--transport pysim --arithmetic native", "--arithmetic is for transport verilated, not pysim"),
-    ("--board icebreaker --arithmetic native", "--arithmetic is for nodes with floating-point units"),
-    ("--transport board --link-latency 3", "--link-latency is for transports verilated and pysim, not board"),
-    ("--baud 115200", "--baud is for a board's serial port, which --device names"),
-    ("--reconnect 3", "--reconnect is for transports board and serial, not verilated"),
-    ("--device /dev/null --transport pysim", "--transport must be serial for --device, not pysim"),
+    ("--workload text --hidden 3", "--hidden is for --workload digits, not text (the transformer has one shape)"),
+    ("--optimizer adam --momentum 0.8", "--momentum is for --optimizer momentum or nesterov, not adam (other rules "
+                                        "have none)"),
+    ("--optimizer nesterov --dampening 0", "--dampening is for --optimizer momentum, not nesterov (other rules have "
+                                           "none)"),
+    ("--optimizer sgd --moments bf16", "--moments is for --optimizer momentum, nesterov, adam or adamw, not sgd "
+                                       "(sgd has no state)"),
+    ("--transport pysim --threads 2", "--threads is for --transport verilated or messages, not pysim (other "
+                                      "transports simulate in one thread, or not)"),
+    ("--transport pysim --arithmetic native", "--arithmetic is for --transport verilated, not pysim (only Verilated "
+                                              "nodes have native units)"),
+    ("--board icebreaker --arithmetic native", "--board icebreaker is for a run without --arithmetic (it has no "
+                                               "floating-point units)"),
+    ("--transport board --link-latency 3", "--link-latency is for --transport verilated, messages or pysim, not "
+                                           "board (a board's wires are as long as they are)"),
+    ("--baud 115200", "--baud is for --transport serial, not verilated (it is the rate of a serial port)"),
+    ("--reconnect 3", "--reconnect is for --transport board or serial, not verilated (no other transport loses its "
+                      "port)"),
+    ("--device /dev/null --transport pysim", "--device is for --transport serial, not pysim (it is a serial port)"),
 ])
 def test_options_that_do_not_apply(run, arguments, message, tmp_path):
     found = run("train", *arguments.split(), "--output", tmp_path)

@@ -100,9 +100,9 @@ def test_training(run, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--jobs", 2), "Jobs must be 1, or 2 with --links slots, not 2 with --links credits"),
-    (("--jobs", 3, "--links", "slots"), "Jobs must be 1, or 2 with --links slots, not 3 with --links slots"),
-    (("--jobs", 2, "--links", "slots", "--overlap", "none"), "Option --overlap is for a run without --jobs"),
+    (("--jobs", 2), "Option --jobs is for --links slots, not credits (jobs take turns in slots): leave it out"),
+    (("--jobs", 3, "--links", "slots"), "Jobs must be between 1 and 2, not 3"),
+    (("--jobs", 2, "--links", "slots", "--overlap", "none"), "Option --jobs is for a run without --overlap"),
     (("--jobs", 2, "--links", "slots", "--compare"), "Option --compare is for a run without --jobs"),
     (("--jobs", 2, "--links", "slots", "--nodes", 5), "Nodes of a run with --jobs must be a multiple of 2, not 5"),
     (("--jobs", 2, "--links", "slots", "--steps", 1, "--epochs", 1), "Epochs or steps must be given, not both"),

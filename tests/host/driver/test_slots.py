@@ -1,7 +1,6 @@
 """Rings whose nodes send in slots of a common TIME: every bit is right, and faults end a command."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.run import preparation
 from host.run.slot_links import with_links
 from host.transports import verilated
-from host.transports.session import TransportName
 from sim.golden import ring as golden
 from sim.verilated.build import build_ring
 from tests.host import rings
@@ -207,16 +205,8 @@ def test_training(run, monkeypatch, tmp_path):
     assert "slots" in out
 
 
-@pytest.mark.parametrize(("links", "options", "message"), [
-    ("tokens", {}, "Links must be credits or slots, not 'tokens'"),
-    ("slots", {"topology": "2x2"}, "Option --links slots is for a run without --topology: leave it out"),
-    ("slots", {"slow_link": "2:0.5"}, "Option --links slots is for a run without --slow-link: leave it out"),
-    ("slots", {"transport": TransportName.BOARD},
-     "Option --links slots is for transports verilated, messages and pysim, not board: leave it out"),
-    ("credits", {"transport": TransportName.MESSAGES},
-     "Transport messages must be with --links slots, not 'credits'"),
-])
-def test_option(links, options, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        with_links(links, NodeConfig(), **{"transport": TransportName.VERILATED} | options)
-    assert with_links("credits", NodeConfig(), transport=TransportName.BOARD) == NodeConfig()
+def test_option():
+    """Links on credit change nothing; slots have room for messages where hosts send them."""
+    assert with_links("credits", NodeConfig()) == NodeConfig()
+    assert [with_links("slots", NodeConfig(), messages=messages).link.messages for messages in (False, True)] == [
+        False, True]
