@@ -149,7 +149,8 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     """Build a simulated ring for a job, unless an earlier run has, and start it.
 
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
-    longer used.
+    longer used. Parameters of sections are keyword arguments, in place of the sections:
+    ``simulate(length=1000, density=0.1, threads=2)``.
 
     Parameters
     ----------
@@ -159,16 +160,14 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
-    gradients, weights, density, packed_state
-        Parameters of :class:`FormatOptions`.
+    formats : FormatOptions
     node : NodeConfig, optional
         Nodes to simulate; by default those of :func:`node_for`.
     part : int, optional
         Elements of the longest vector that nodes are given at once; by default those that they have room for.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
-    threads, arithmetic, host_port, link_latency, announce
-        Parameters of :class:`RingOptions`.
+    ring : RingOptions
 
     Returns
     -------

@@ -53,7 +53,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
     params : iterable
         As those of ``torch.optim``: parameters, or groups of them. Frozen parameters, those without
         ``requires_grad``, are left out, and must stay frozen.
-    arguments, options
+    *arguments, **options
         Arguments of ``__signature__``: options of a group that has none of its own. Those that ask for what nodes do
         not do must be left out.
     """
@@ -236,12 +236,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
 class SGD(_NodeOptimizer):
     """``torch.optim.SGD``, on the nodes.
 
-    Parameters
-    ----------
-    params, lr, momentum, dampening, weight_decay, nesterov
-        Arguments of ``torch.optim.SGD``, with its defaults.
-    clip : float, optional
-        Largest magnitude of an element of the mean gradient, as by ``torch.nn.utils.clip_grad_value_``.
+    Arguments are ``params``, ``lr``, ``momentum``, ``dampening``, ``weight_decay`` and ``nesterov`` of
+    ``torch.optim.SGD``, with its defaults, and ``clip``, the largest magnitude of an element of the mean gradient, as
+    by ``torch.nn.utils.clip_grad_value_``; None for no limit.
     """
 
     __signature__ = _with_clip(torch.optim.SGD)
@@ -261,12 +258,8 @@ class SGD(_NodeOptimizer):
 class Adam(_NodeOptimizer):
     """``torch.optim.Adam``, on the nodes.
 
-    Parameters
-    ----------
-    params, lr, betas, eps, weight_decay, decoupled_weight_decay
-        Arguments of ``torch.optim.Adam``, with its defaults.
-    clip : float, optional
-        Largest magnitude of an element of the mean gradient, as by ``torch.nn.utils.clip_grad_value_``.
+    Arguments are ``params``, ``lr``, ``betas``, ``eps``, ``weight_decay`` and ``decoupled_weight_decay`` of
+    ``torch.optim.Adam``, with its defaults, and ``clip`` as of :class:`SGD`.
     """
 
     __signature__ = _with_clip(torch.optim.Adam)

@@ -433,6 +433,9 @@ def open_session(
         progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
     """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
 
+    Parameters of sections are keyword arguments, in place of the sections: ``open_session(node, nodes=2,
+    threads=4)``.
+
     Parameters
     ----------
     config : Configuration
@@ -440,14 +443,11 @@ def open_session(
     nodes : int
         Ring size, or nodes of the whole grid.
     transport : TransportName
-    threads, arithmetic, host_port, processes, wave, far_rate
-        Parameters of :class:`SimulationOptions`, for Verilated nodes; transport messages has threads and a waveform.
-    latency, timeout, faults, slow_link, grid
-        Parameters of :class:`LinkOptions`.
-    rates, device, baud, frequency, persistence
-        Parameters of :class:`BoardOptions`.
-    say, announce
-        Parameters of :class:`ProgressOptions`.
+    simulation : SimulationOptions
+        For Verilated nodes; transport messages has threads and a waveform.
+    links : LinkOptions
+    board : BoardOptions
+    progress : ProgressOptions
 
     Raises
     ------
