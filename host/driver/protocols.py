@@ -254,7 +254,8 @@ class Programs(Protocol):
         collectives : int
             Numbers of collectives that a pass takes.
         passes, parity, first : int
-            Parameters of :class:`~host.driver.command.ProgramRun`. Nodes with one queue have no other copy of weights.
+            Parameters of :class:`~host.driver.command.ProgramRun`. Nodes with one queue have no other copy of
+            weights.
         traced : bool
             Whether to read the traces, which hold 256 records.
         on_event, over : callable
