@@ -44,7 +44,7 @@ class Backend(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class RankOptions(Section):
-    """Ranks, and what they run."""
+    """Ranks, and their program."""
 
     nodes: int = option(4, "--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")
     module: bool = option(False, "--module", "-m", help="SCRIPT is the name of a module.")

@@ -83,7 +83,7 @@ class TargetOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class SiteOptions(Section):
-    """What the nodes of the sites are."""
+    """Nodes of the sites."""
 
     transport: str = option("verilated",
                             help="Target: verilated, board for a simulated one, or serial for the one at --device.")

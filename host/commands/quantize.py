@@ -62,7 +62,7 @@ class SimulationOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ExtraOptions(Section):
-    """What is made in addition to the report."""
+    """Results in addition to the report."""
 
     onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
                                     "gradring[onnx].")

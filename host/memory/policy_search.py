@@ -39,7 +39,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """What is done with the maps of a chain, within a budget.
+    """Policies of the maps of a chain, within a budget.
 
     Parameters
     ----------

@@ -185,7 +185,7 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 @dataclasses.dataclass(frozen=True)
 class Step(Section):
-    """What nodes do in a step, and what of it overlaps: a model without layers has only ``none``."""
+    """Work of nodes in a step, and its schedule; a model without layers has only ``none``."""
 
     examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
     macs: int = option(

@@ -160,7 +160,7 @@ class RoundProgram:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundModel:
-    """What a run of rounds asks of its model, and gives to it.
+    """Connection of a run of rounds to its model.
 
     Parameters
     ----------
