@@ -260,7 +260,9 @@ class TestTrain:
         (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, stale:n, search "
                                   "with n of at least 1, or 0 of stale, not 'chunks'\n"),
         (["--overlap", "layers", "--workload", "text"],
-         "error: Workload of a schedule must be digits, not text\n"),
+         "error: Option --overlap is for --workload digits, not text (programs are made of a perceptron's layers): "
+         "leave it "
+         "out\n"),
         (["--far", "1/4"], "error: Option --far is for a run with --activations (without it all maps fit): leave it "
                            "out\n"),
         (["--memory", "swap"], "error: Option --memory is for a run with --activations (without it all maps fit): "
