@@ -9,7 +9,7 @@ none       one fused update of all layers, after the last backward command
 strict     a reduce-scatter for each layer; after the last, an update of all owned blocks, and one all-gather
 layers     a fused update for each layer
 chunks:n   a fused update for every n layers
-stale:k    a fused update for each layer; the first k compute with weights that lack the update of the pass before
+delayed:k    a fused update for each layer; the first k compute with weights that lack the update of the pass before
 =========  ============================================================================================
 """
 
@@ -43,12 +43,12 @@ class Kind(enum.Enum):
     STRICT = "strict"
     LAYERS = "layers"
     CHUNKS = "chunks"
-    STALE = "stale"
+    DELAYED = "delayed"
     SEARCH = "search"
 
 
 #: Kinds with a number of layers, and the least of these.
-_COUNTED = {Kind.CHUNKS: 1, Kind.STALE: 0}
+_COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Schedule:
     ----------
     kind : Kind
     layers : int
-        Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``stale``.
+        Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``delayed``.
     """
 
     kind: Kind
@@ -76,11 +76,11 @@ class Schedule:
     @property
     def behind(self) -> int:
         """First layers that compute with weights which lack the update of the pass before."""
-        return self.layers if self.kind is Kind.STALE else 0
+        return self.layers if self.kind is Kind.DELAYED else 0
 
     def check_state(self, *, packed: bool) -> None:
         """Raise ``ValueError`` if parts of state that is stored as bfloat16 would begin inside a word."""
-        if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.STALE):
+        if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.DELAYED):
             raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {self}: state of a part "
                              f"may begin inside a word")
 
@@ -97,7 +97,7 @@ class Schedule:
             kinds = [kind.value for kind in Kind]
             names = ", ".join(f"{kind.value}:n" if kind in _COUNTED else kind.value for kind in Kind)
             similar = "" if name in kinds else suggestion(kinds, name)
-            raise ValueError(f"Overlap must be one of {names} with n of at least 1, or 0 of stale, not {text!r}"
+            raise ValueError(f"Overlap must be one of {names} with n of at least 1, or 0 of delayed, not {text!r}"
                              f"{similar}") from None
 
 
@@ -329,7 +329,7 @@ class _Builder:
             case Kind.LAYERS | Kind.CHUNKS:
                 for part in chunks(self.layers, schedule.layers):
                     self.update(part)
-            case Kind.STALE:
+            case Kind.DELAYED:
                 for layer in reversed(self.layers):
                     self.stale(layer)
             case Kind.SEARCH:
@@ -405,7 +405,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
 
 def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copies:
     """Copies of the weights of a schedule's layers; ``ValueError`` if they overlap."""
-    if schedule.kind is not Kind.STALE:
+    if schedule.kind is not Kind.DELAYED:
         return Copies()
     if schedule.behind > len(layers):
         raise ValueError(f"Layers one update behind must be at most all {len(layers)}, not {schedule.behind}")

@@ -19,7 +19,7 @@ from sim.fields import choice, having, number, optional, several, text
 
 __all__ = ["draw", "main"]
 
-_COLOURS = {"fold": "#0b7a75", "wait": "#e4a53a", "drop": "#d1495b"}
+_COLOURS = {"apply-late": "#0b7a75", "wait": "#e4a53a", "drop": "#d1495b"}
 _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))

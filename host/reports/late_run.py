@@ -53,7 +53,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     settings = report["settings"]
     quorum = settings["workers"] if settings["late"] == "wait" else settings["quorum"]
     deadline = f", or {settings['deadline']:,} cycles" if settings["deadline"] else ""
-    factor = f", lambda {settings['factor']:g}" if settings["late"] == "fold" else ""
+    factor = f", lambda {settings['factor']:g}" if settings["late"] == "apply-late" else ""
     found = [f"{settings['late']}{factor}: rounds are closed by {quorum} of {settings['workers']} gradients"
              f"{deadline}; skew {settings['skew']:g}",
              f"{len(report['rounds'])} rounds in {report['cycles']:,} cycles, test accuracy {report['accuracy']:.2%}",

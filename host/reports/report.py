@@ -252,7 +252,7 @@ def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathl
 def verdict(report: dict[str, Any]) -> str:
     """The verdict of the comparison with the golden model, in one sentence or two."""
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
-    overlapping = str(report["training"]["overlap"]).startswith("stale")
+    overlapping = str(report["training"]["overlap"]).startswith("delayed")
     if overlapping:
         steps = f"each block of passes that overlap, {report['steps']} steps in all"
     if report["bit_exact"] is None:

@@ -93,7 +93,7 @@ class Bench:
 
     def measure(self, schedule: Schedule) -> Row:
         """Run passes of a schedule."""
-        ring, stale = self._ring, schedule.kind is Kind.STALE
+        ring, stale = self._ring, schedule.kind is Kind.DELAYED
         copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
         computer = self._computer(copies) if ring.devices[0].config.compute else None
         computed = None if computer is None else Computed(
@@ -137,7 +137,7 @@ class Bench:
                             random.integers(0, CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
 
     def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
-        places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.STALE
+        places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.DELAYED
         passes, cycles = 1, float(found.outcome.cycles)
         if stale:
             last = max(task.place for task in program.tasks if task.name.startswith("update"))
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         node = node.replace(stub=ComputeStub())
     schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
-                 *(Schedule(Kind.STALE, int(layers)) for layers in options.behind.split(","))]
+                 *(Schedule(Kind.DELAYED, int(layers)) for layers in options.behind.split(","))]
     # What passes are given is written beside the timed run.
     with open_session(nodes=options.nodes, config=node, host_port=False) as session:
         bench = Bench(session.ring, layers, costs, distance=words // 2)

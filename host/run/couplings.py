@@ -196,10 +196,11 @@ COUPLINGS = (
     Coupling("compute.far", "compute.activations", None, "without it all maps fit"),
     Coupling("compute.memory", "compute.activations", None, "without it all maps fit"),
     # Quorum updates, and jobs side by side.
-    Coupling("schedule.quorum", "schedule.stale_gradients", (Late.FOLD, Late.DROP), "every update is of all workers"),
-    Coupling("schedule.deadline", "schedule.stale_gradients", (Late.FOLD, Late.DROP),
+    Coupling("schedule.quorum", "schedule.stale_gradients", (Late.APPLY, Late.DROP), "every update is of all "
+                                                                                     "workers"),
+    Coupling("schedule.deadline", "schedule.stale_gradients", (Late.APPLY, Late.DROP),
              "every update is of all workers"),
-    Coupling("schedule.staleness_factor", "schedule.stale_gradients", (Late.FOLD,), "no stale gradient is added"),
+    Coupling("schedule.staleness_factor", "schedule.stale_gradients", (Late.APPLY,), "no stale gradient is added"),
     Coupling("schedule.jobs", "ring.links", (sections.SLOTS,), "jobs take turns in slots"),
 )
 

@@ -73,7 +73,7 @@ def _schedule(spec: RunSpec) -> RunSpec:
     if spec.schedule is None:
         return spec.replace({"schedule.kind": Update.kind})
     if isinstance(spec.schedule, Quorum):
-        late = Late.FOLD if spec.schedule.stale_gradients is None else spec.schedule.stale_gradients
+        late = Late.APPLY if spec.schedule.stale_gradients is None else spec.schedule.stale_gradients
         waits = late is Late.WAIT
         workers = LateConfig.workers if spec.ring.nodes is None else spec.ring.nodes
         slow = stragglers(spec.schedule.straggler or "")
@@ -81,7 +81,7 @@ def _schedule(spec: RunSpec) -> RunSpec:
             "schedule.stale_gradients": late, "schedule.skew": LateConfig.skew, "schedule.cycles": LateConfig.cycles,
             "schedule.deadline": None if waits else LateConfig.deadline,
             "schedule.quorum": None if waits else max(1, workers - len(slow)),
-            "schedule.staleness_factor": LateConfig.factor if late is Late.FOLD else None}))
+            "schedule.staleness_factor": LateConfig.factor if late is Late.APPLY else None}))
     if isinstance(spec.schedule, Streaming):
         return spec.replace(_missing(spec, {"schedule.format": RAW, "schedule.server_far": "4",
                                             "schedule.worker_far": "1", "schedule.window": 4160}))

@@ -220,7 +220,7 @@ class Program(Section):
     panel: ClassVar[str] = "Schedule: program"
 
     overlap: str | None = option(None, "--overlap", help=(
-        "Compute and communicate by a program: none, strict, layers, chunks:n for n layers at a time, stale:k for "
+        "Compute and communicate by a program: none, strict, layers, chunks:n for n layers at a time, delayed:k for "
         "the first k layers an update behind, search for the best n, or all, one after the other. Computing is "
         "modelled, but with --compute node."), shown_default="the host orders each step")
 
@@ -237,9 +237,10 @@ class Quorum(Section):
         "update; computing is modelled."))
     quorum: int | None = option(None, "--quorum", help=(
         "Gradients in time that close an update."), shown_default="the number of workers that are no stragglers")
-    stale_gradients: Late | None = option(None, "--late", help=(
-        "Stale gradients: fold them into a later update, wait for them, or drop them."), shown_default="fold")
-    staleness_factor: float | None = option(None, "--lambda", minimum=0, maximum=1, label="Lambda", help=(
+    stale_gradients: Late | None = option(None, "--stale-gradients", help=(
+        "Gradients that are late for their update: apply them late, in a later update, wait for them, or drop "
+        "them."), shown_default="apply-late")
+    staleness_factor: float | None = option(None, "--staleness-factor", minimum=0, maximum=1, help=(
         "Factor of a gradient for each update that it is late."), shown_default=f"{LateConfig.factor:g}")
     deadline: int | None = option(None, "--deadline", minimum=0, maximum=(1 << 32) - 1, help=(
         "Cycles after which an update with a gradient is closed."), shown_default="none")

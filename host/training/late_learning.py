@@ -44,7 +44,7 @@ _CLOSING = 150
 class Late(enum.Enum):
     """Ways to treat late gradients, by the names the command line knows them by."""
 
-    FOLD = "fold"
+    APPLY = "apply-late"
     WAIT = "wait"
     DROP = "drop"
 
@@ -81,7 +81,7 @@ class LateConfig:
     seed : int
     """
 
-    late: Late = Late.FOLD
+    late: Late = Late.APPLY
     workers: int = 4
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 4.5})
     quorum: int = 3
@@ -109,7 +109,7 @@ class LateConfig:
     @property
     def weights(self) -> tuple[int, ...]:
         """Weights of late gradients, in sixteenths, by their age."""
-        return late_weights(self.factor, ages=self.ages if self.late is Late.FOLD else 0)
+        return late_weights(self.factor, ages=self.ages if self.late is Late.APPLY else 0)
 
     @property
     def oldest(self) -> int:
@@ -322,7 +322,8 @@ def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     """Add the options of runs with a straggler."""
     default = LateConfig()
     parser.add_argument("--skew", default="0,0.9", help="parts of own classes [0,0.9]")
-    parser.add_argument("--late", default="fold,wait,drop", help="ways to treat late gradients [fold,wait,drop]")
+    parser.add_argument("--late", default="apply-late,wait,drop",
+                        help="ways to treat late gradients [apply-late,wait,drop]")
     parser.add_argument("--straggler", default="3:4.5", help="slow workers and their factors [3:4.5]")
     parser.add_argument("--quorum", type=int, default=default.quorum, help=f"[{default.quorum}]")
     parser.add_argument("--deadline", type=int, default=default.deadline, help="cycles, 0 for none [0]")

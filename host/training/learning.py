@@ -54,7 +54,7 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
     layers = layers_of(task.widths)
     program = build(schedule, layers, nodes=nodes, costs=costs, staged=staged, distance=length).placed(nodes)
     golden = Nodes(nodes, gradient_words=2 * staged, weights=ring.bits(task.parameters),
-                   planes=config.optimizer.planes, mastered=schedule.kind is Kind.STALE)
+                   planes=config.optimizer.planes, mastered=schedule.kind is Kind.DELAYED)
     # Where layers have two copies of their weights, both begin with the same.
     golden.weights, golden.weight_stride = np.tile(golden.weights, 2), length
     older = slice(0, sum(layer.length for layer in layers[:schedule.behind]))
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code, 1 where a mean is below the least that is asked for."""
     parser = argparse.ArgumentParser(prog="python -m host.training.learning", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--overlap", default=str(Schedule(Kind.LAYERS)),
-                        help="schedules, as layers or stale:0,stale:1 [layers]")
+                        help="schedules, as layers or delayed:0,delayed:1 [layers]")
     parser.add_argument("--hidden", default="", help="widths of hidden layers, as 64 or 32x9 [32x9]")
     parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
     parser.add_argument("--seeds", type=int, default=3, help="seeds, from 0 on [3]")

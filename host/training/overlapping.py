@@ -1,4 +1,4 @@
-"""Training by a schedule whose passes overlap (``stale:k``): blocks of steps, checked bit for bit.
+"""Training by a schedule whose passes overlap (``delayed:k``): blocks of steps, checked bit for bit.
 
 The golden model does the steps of a block first, with weights of the first k layers that lack the update of the step
 before, and the nodes do them then, in one run. At the end of each block both copies of the weights, masters, state

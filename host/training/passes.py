@@ -1,6 +1,6 @@
 """Blocks of passes that overlap, as the nodes of a training run do them, and the cycles of each pass.
 
-The program of a ``stale:k`` schedule is loaded once. A block is one run of it, which the host feeds
+The program of a ``delayed:k`` schedule is loaded once. A block is one run of it, which the host feeds
 (:mod:`host.program.feeding`); passes are counted from the time at which weights were written to the nodes.
 """
 

@@ -174,7 +174,7 @@ class TrainingConfig:
     @property
     def overlaps(self) -> bool:
         """Whether passes of the schedule overlap."""
-        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.STALE
+        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.DELAYED
 
     def allocation(self, length: int) -> Allocation:
         """Memory that the nodes need for ``length`` parameters."""

@@ -378,7 +378,7 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if config.overlap is None:
         return
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
-    if schedule.kind is Kind.STALE:
+    if schedule.kind is Kind.DELAYED:
         _check_stale(node, config)
     length = layers[-1].base + layers[-1].length
     if config.density is not None:

@@ -38,7 +38,7 @@ LEGAL = {
     "train --threads": {LARGE}, "train --learning-rate": {"0", LARGE}, "train --momentum": {LARGE},
     "train --dampening": {"0", "-1", LARGE}, "train --weight-decay": {"0", LARGE}, "train --clip": {"0", LARGE},
     "train --device": {"no-such-name"}, "train --reconnect": {"0"}, "train --faults": {"0"},
-    "train --fault-seed": {"0"}, "train --lambda": {"0"}, "train --deadline": {"0"}, "train --skew": {"0"},
+    "train --fault-seed": {"0"}, "train --staleness-factor": {"0"}, "train --deadline": {"0"}, "train --skew": {"0"},
     "train --checkpoint": {"0"}, "train --seed": {"0"}, "predict --macs": {"0"},
     "sweep --scheduler": {"no-such-name"}, "migrate --after": {"0"}, "migrate --threads": {LARGE},
     "migrate --seed": {"0"}, "quantize --seed": {"0"},

@@ -257,8 +257,8 @@ class TestTrain:
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "
          "out\n"),
-        (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, stale:n, search "
-                                  "with n of at least 1, or 0 of stale, not 'chunks'\n"),
+        (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, delayed:n, search "
+                                  "with n of at least 1, or 0 of delayed, not 'chunks'\n"),
         (["--overlap", "layers", "--workload", "text"],
          "error: Option --overlap is for --workload digits, not text (programs are made of a perceptron's layers): "
          "leave it "

@@ -44,8 +44,8 @@ def bits(found):
 
 def test_ways(report):
     """Folding has late gradients, and waiting none; with lambda 0 folding is dropping, bit for bit."""
-    fold, out = report("--lambda", 0.5)
-    assert "fold, lambda 0.5: rounds are closed by 3 of 4 gradients; skew 0.9\n" in out
+    fold, out = report("--staleness-factor", 0.5)
+    assert "apply-late, lambda 0.5: rounds are closed by 3 of 4 gradients; skew 0.9\n" in out
     assert "compute: modelled; rounds, sums and updates: gateware\n" in out
     assert fold["gradients"]["folded"] > 0
     assert all(one["on_time"] == [0, 1, 2] for one in fold["rounds"])
@@ -60,21 +60,21 @@ def test_ways(report):
     for worker in fold["workers"]:
         assert worker["computed"] == (sum(worker[fate] for fate in ("applied", "folded", "dropped"))
                                       + len(worker["pending"]))
-    wait, out = report("--late", "wait")
+    wait, out = report("--stale-gradients", "wait")
     assert "wait: rounds are closed by 4 of 4 gradients; skew 0.9\n" in out
     assert all(one["on_time"] == [0, 1, 2, 3] for one in wait["rounds"])
     assert len(fold["rounds"]) > 1.5 * len(wait["rounds"])
-    drop, out = report("--late", "drop")
+    drop, out = report("--stale-gradients", "drop")
     assert "worker 3 was never in time, and " in out
     assert drop["gradients"]["folded"] == 0
     assert sum(3 in one["dropped"] for one in drop["rounds"]) == drop["workers"][3]["dropped"] > 0
-    assert bits(report("--lambda", 0)[0]) == bits(drop)
+    assert bits(report("--staleness-factor", 0)[0]) == bits(drop)
     assert bits(drop) != bits(fold)
 
 
 def test_straggler_of_any_factor(report):
     """Rounds that a quorum closes do not wait for a straggler, however slow it is, nor does the end of the run."""
-    runs = {factor: report("--straggler", f"3:{factor}", "--late", "drop", "--cycles", 45_000)
+    runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
     for factor, (found, _) in runs.items():
@@ -99,7 +99,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def call(*options):
-        code, out, err = run(*RUN, *options, "--late", "wait", "--output", tmp_path)
+        code, out, err = run(*RUN, *options, "--stale-gradients", "wait", "--output", tmp_path)
         assert (code, err) == (143, "")
         assert time.monotonic() - sent.pop() < 10
         return out
@@ -175,7 +175,7 @@ def test_switch_out(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("options", "message"), [
     (("--switch-out",), "Option --switch-out is for a run with --straggler: leave it out"),
     (("--quorum", 3), "Option --quorum is for a run with --straggler: leave it out"),
-    (("--lambda", 0.5), "Option --lambda is for a run with --straggler: leave it out"),
+    (("--staleness-factor", 0.5), "Option --staleness-factor is for a run with --straggler: leave it out"),
     (("--straggler", "3:2", "--epochs", 2), "Option --epochs is for a run without --straggler: leave it out"),
     (("--straggler", "3:2", "--fault-seed", 2),
      "Option --fault-seed is for a run with --faults (there are no faults to draw): leave it out"),
@@ -184,16 +184,16 @@ def test_switch_out(run, tmp_path, monkeypatch):
     (("--straggler", "4:2"), "Straggler must be a worker, 0 to 3, not 4"),
     (("--straggler", "3:0.5"), "Factor of a straggler must be between 1 and 1,000, not 0.5"),
     (("--straggler", "3:2", "--quorum", 5), "Quorum must be between 1 and the workers, 4, not 5"),
-    (("--straggler", "3:2", "--lambda", 2), "Lambda must be between 0 and 1, not 2.0"),
+    (("--straggler", "3:2", "--staleness-factor", 2), "Staleness factor must be between 0 and 1, not 2.0"),
     (("--straggler", "3:2", "--skew", -1), "Skew must be between 0 and 1, not -1.0"),
     (("--straggler", "3:2", "--deadline", -1), "Deadline must be between 0 and 4,294,967,295, not -1"),
-    *(((("--straggler", "3:2", "--late", way, f"--{option}", 1)),
-       f"Option --{option} is for --late {ways}, not {way} ({reason}): leave it out")
+    *(((("--straggler", "3:2", "--stale-gradients", way, f"--{option}", 1)),
+       f"Option --{option} is for --stale-gradients {ways}, not {way} ({reason}): leave it out")
       for way, option, ways, reason in (
-          ("wait", "quorum", "fold or drop", "every update is of all workers"),
-          ("wait", "lambda", "fold", "no stale gradient is added"),
-          ("wait", "deadline", "fold or drop", "every update is of all workers"),
-          ("drop", "lambda", "fold", "no stale gradient is added"))),
+          ("wait", "quorum", "apply-late or drop", "every update is of all workers"),
+          ("wait", "staleness-factor", "apply-late", "no stale gradient is added"),
+          ("wait", "deadline", "apply-late or drop", "every update is of all workers"),
+          ("drop", "staleness-factor", "apply-late", "no stale gradient is added"))),
     (("--straggler", "0:2", "--nodes", 1), "Nodes of a run with --straggler must be between 2 and 16, not 1"),
     (("--straggler", "3:2", "--link-latency", 481), "Link latency must be between 1 and 480, not 481"),
 ])

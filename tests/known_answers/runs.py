@@ -141,7 +141,7 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
     "tiling": ((*_TRAIN, "--steps", "1", "--compute", "node", "--tiling", "searched"), _training),
     "layers": ((*_TRAIN, "--steps", "3", "--overlap", "layers"), _training),
     "search": ((*_TRAIN, "--steps", "8", "--hidden", "16x5", "--batch", "32", "--overlap", "search"), _training),
-    "stale": ((*_TRAIN, "--steps", "4", "--hidden", "32,16", "--batch", "64", "--overlap", "stale:2"), _training),
+    "stale": ((*_TRAIN, "--steps", "4", "--hidden", "32,16", "--batch", "64", "--overlap", "delayed:2"), _training),
     "topology": ((*_DIGITS, "--steps", "4", "--topology", "2x4", "--disable", "card1@1", "--enable", "card1@3"),
                  _training),
     "slow-link": ((*_TRAIN, "--steps", "2", "--slow-link", "2:0.5"), _training),

@@ -22,7 +22,7 @@ MOMENTS = (0.3, 2.5, 6.0)
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
 
 #: A run with a straggler that takes a thousand times as long as the others.
-LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--late", "drop", "--cycles", "100000000")
+LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--stale-gradients", "drop", "--cycles", "100000000")
 
 _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process_group()\ntime.sleep(100)\n"
 

@@ -70,7 +70,7 @@ def test_passes_that_overlap(model, behind):
     distance = 1024
     copies = Copies(layers=behind, distance=distance)
     lists = compile_lists(layers, array=Array(rows=2, lanes=4), examples=max(SHARES), words=WORDS, copies=copies)
-    program = build(Schedule.parse(f"stale:{behind}"), layers, nodes=NODES, costs=Costs(examples=max(SHARES)),
+    program = build(Schedule.parse(f"delayed:{behind}"), layers, nodes=NODES, costs=Costs(examples=max(SHARES)),
                     computed=Computed(lists.commands, SHARES), distance=distance)
     generator = np.random.default_rng(behind)
     weights = model.parameters.view(np.uint32).copy()

@@ -113,8 +113,9 @@ def test_errors(monkeypatch, capsys, target, given, error):
 @pytest.mark.parametrize(("target", "given", "command"), [
     ("sim", {"MOMENTUM": "0.5", "LATENCY": "32", "INTERVAL": "3"},
      "gradring train --interval 3 --momentum 0.5 --link-latency 32"),
-    ("sim", {"CHECKPOINT": "no", "COMPARE": "0", "PLANES": "2", "LAMBDA": "0.9", "TENSORBOARD": "0", "OVERLAP": "No"},
-     "gradring train --no-compare --state-planes 2 --lambda 0.9 --checkpoint 0"),
+    ("sim", {"CHECKPOINT": "no", "COMPARE": "0", "PLANES": "2", "STALENESS_FACTOR": "0.9", "TENSORBOARD": "0",
+             "OVERLAP": "No"},
+     "gradring train --no-compare --state-planes 2 --staleness-factor 0.9 --checkpoint 0"),
     ("sim", {"RELAY": "resident", "FORMAT": "mx4", "LEARNING_RATE": "1"},
      "gradring train --learning-rate 1 --format mx4 --schedule streaming --resident"),
     ("sim", {"RELAY": "yes", "PLATEAU": "no"}, "gradring train --schedule streaming"),
@@ -213,7 +214,8 @@ class TestHelp:
         lines = manual("sim").splitlines()
         assert [line for line in lines if re.match(r"[A-Z]", line)] == [
             "Description", "Workload", "Optimizer", "Formats", "Compute", "Ring", "Schedule: program",
-            "Schedule: quorum", "Schedule: streaming", "Schedule: side by side", "Backend", "Output", "Schedule"]
+            "Schedule: quorum", "Schedule: streaming", "Schedule: side by side", "Backend", "Output", "Schedule",
+            "Old spellings"]
         assert any(line.startswith("  TRANSPORT ") and "Transport to the nodes. [default: verilated] Names" in line
                    for line in lines)
         assert manual("two-jobs").splitlines()[-1] == "It has no variables."

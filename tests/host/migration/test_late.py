@@ -13,7 +13,7 @@ from tests.host.migration.sites import DATA
 from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
-CONFIG = LateConfig(workers=3, late=Late.FOLD, slow={1: 3}, quorum=2, skew=0.9, batch=4, hidden=(), macs=1,
+CONFIG = LateConfig(workers=3, late=Late.APPLY, slow={1: 3}, quorum=2, skew=0.9, batch=4, hidden=(), macs=1,
                     cycles=150_000, seed=3)
 
 

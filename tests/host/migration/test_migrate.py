@@ -93,4 +93,4 @@ def test_refused(tmp_path):
                                           "there$"):
         migrate(here, there, ledger_of(tmp_path, "there"))
     with pytest.raises(ValueError, match=r"^Job to be migrated must have no schedule, and a host that computes$"):
-        site_of("here", tmp_path, None, config=with_optimizer(MOMENTUM, overlap="stale:1"), data=DATA)
+        site_of("here", tmp_path, None, config=with_optimizer(MOMENTUM, overlap="delayed:1"), data=DATA)

@@ -75,7 +75,7 @@ def test_products_are_the_array_s():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"macs": 5}, "Multiply-adds per cycle must be 0, 4, 8, 16, 32, not 5"),
-    ({"overlap": "stale:1"}, "Schedule that is predicted must be none, strict, layers or chunks:n"),
+    ({"overlap": "delayed:1"}, "Schedule that is predicted must be none, strict, layers or chunks:n"),
     ({"overlap": "layers"}, "Schedule of a model without layers must be none, not layers"),
     ({"examples": 0}, "Examples must be between 1 and 4,095, not 0"),
 ])

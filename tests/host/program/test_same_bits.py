@@ -90,7 +90,7 @@ def test_weight_codecs(number, name):
 
 def alternating(nodes, layers, weights, seed):
     """Steps of a stale schedule: golden nodes after each, from a program that runs pass by pass."""
-    program_of = build(Schedule(Kind.STALE, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
+    program_of = build(Schedule(Kind.DELAYED, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
                        distance=LENGTH).placed(nodes)
     golden = Nodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
     golden.weights, golden.weight_stride = np.tile(golden.weights, 2), LENGTH
@@ -129,7 +129,7 @@ def test_versions(seed):
     order commands of four passes run that the program allows."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
-    placed = build(Schedule(Kind.STALE, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
+    placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
     golden = Nodes(3, gradient_words=2 * STAGED, planes=1, weights=np.zeros(2 * length, np.uint32), mastered=True)
     golden.weight_stride = length
     golden.settings = settings(np.random.default_rng(0))

@@ -23,7 +23,7 @@ def program(schedule, widths=DEEP, *, nodes=4, costs=None, **options):
 
 
 def stale(layers):
-    return program(Schedule(Kind.STALE, layers), distance=LENGTH)
+    return program(Schedule(Kind.DELAYED, layers), distance=LENGTH)
 
 
 def steady(compiled):
@@ -72,7 +72,7 @@ class TestLayers:
 
 
 class TestNames:
-    @pytest.mark.parametrize("text", ["none", "strict", "layers", "chunks:3", "stale:0", "stale:2", "search"])
+    @pytest.mark.parametrize("text", ["none", "strict", "layers", "chunks:3", "delayed:0", "delayed:2", "search"])
     def test_round_trip(self, text):
         assert str(Schedule.parse(text)) == text
 
@@ -80,19 +80,20 @@ class TestNames:
                                       "stale:-1"])
     def test_refused(self, text):
         with pytest.raises(ValueError, match=re.escape(
-                f"Overlap must be one of none, strict, layers, chunks:n, stale:n, search with n of at least 1, or 0 "
-                f"of stale, not {text!r}")):
+                f"Overlap must be one of none, strict, layers, chunks:n, delayed:n, search with n of at least 1, or "
+                f"0 "
+                f"of delayed, not {text!r}")):
             Schedule.parse(text)
 
     def test_errors(self):
         with pytest.raises(ValueError, match=r"^Layers of chunks must be at least 1, not 0$"):
             Schedule(Kind.CHUNKS, 0)
         with pytest.raises(ValueError, match=r"^Layers of stale must be at least 0, not -1$"):
-            Schedule(Kind.STALE, -1)
+            Schedule(Kind.DELAYED, -1)
         with pytest.raises(ValueError, match=r"^Layers one update behind must be at most all 10, not 11$"):
-            program(Schedule(Kind.STALE, 11), distance=LENGTH)
+            program(Schedule(Kind.DELAYED, 11), distance=LENGTH)
         with pytest.raises(ValueError, match=r"^Copies of weights must lie at least 3,136 elements apart, not 3104$"):
-            program(Schedule(Kind.STALE, 2), distance=3104)
+            program(Schedule(Kind.DELAYED, 2), distance=3104)
         with pytest.raises(ValueError, match=r"^Schedule of a program must be one, not search: measure several and "
                                              r"choose$"):
             program(Schedule(Kind.SEARCH))

@@ -51,7 +51,7 @@ class Steps:
         self.ring, self.behind = ring, behind
         self.generator = np.random.default_rng(seed)
         weights = rings.random(self.generator, LENGTH)
-        self.program = build(Schedule(Kind.STALE, behind), LAYERS, nodes=ring.nodes, costs=COSTS, staged=LENGTH,
+        self.program = build(Schedule(Kind.DELAYED, behind), LAYERS, nodes=ring.nodes, costs=COSTS, staged=LENGTH,
                              distance=LENGTH)
         self.tags = {task.name: task.place for task in self.program.tasks}
         self.golden = Nodes(
@@ -184,7 +184,7 @@ class Engines:
             examples=self.EXAMPLES, words=config.compute.activations,
             copies=Copies(layers=behind, distance=self.DISTANCE))
         self.program = build(
-            Schedule(Kind.STALE, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
+            Schedule(Kind.DELAYED, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
             computed=Computed(self.lists.commands, [self.EXAMPLES] * self.NODES), distance=self.DISTANCE,
             depth=config.programs.depth)
         self.computer = Computer(ring, self.lists, self.LENGTH)

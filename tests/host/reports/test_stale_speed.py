@@ -15,8 +15,8 @@ def test_rows():
     with rings.open_nodes(2, config=config, host_port=False) as (ring, _):
         bench = Bench(ring, LAYERS, Costs(examples=4, macs=1), distance=1024)
         rows = [bench.measure(schedule) for schedule in (
-            Schedule(Kind.NONE), *(Schedule(Kind.STALE, behind) for behind in (0, 1, 3)))]
-    assert [row.schedule for row in rows] == ["none", "stale:0", "stale:1", "stale:3"]
+            Schedule(Kind.NONE), *(Schedule(Kind.DELAYED, behind) for behind in (0, 1, 3)))]
+    assert [row.schedule for row in rows] == ["none", "delayed:0", "delayed:1", "delayed:3"]
     assert [row.versions for row in rows] == [[], [0, 0, 0], [1, 0, 0], [1, 1, 1]]
     assert [row.commands for row in rows] == [2, 4, 4, 4]
     for row in rows:
@@ -25,8 +25,8 @@ def test_rows():
 
 
 def test_table():
-    rows = [Row("none", 2000.0, 900.0, 1000.0, 2, []), Row("stale:1", 1100.0, 900.0, 1076.0, 3, [1, 0])]
+    rows = [Row("none", 2000.0, 900.0, 1000.0, 2, []), Row("delayed:1", 1100.0, 900.0, 1076.0, 3, [1, 0])]
     assert table(rows).splitlines()[2:] == [
         "| none | 2,000 | 1.000 | 900 | 1,000 | 1.969 | - |",
-        "| stale:1 | 1,100 | 0.550 | 900 | 1,076 | 1.000 | 1 0 |",
+        "| delayed:1 | 1,100 | 0.550 | 900 | 1,076 | 1.000 | 1 0 |",
     ]

@@ -31,7 +31,7 @@ VALUES = {
     "compute.memory": ("swap",), "ring.nodes": (2,), "ring.link_latency": (32,), "ring.links": ("slots",),
     "ring.slow_link": ("1:0.5",), "ring.topology": ("2x2",), "ring.disable": ("card1@1",),
     "ring.enable": ("card1@2",), "faults.rate": (1e-4,), "faults.seed": (7,),
-    "schedule.overlap": ("none", "layers", "stale:1", "search", "all"), "schedule.straggler": ("1:2",),
+    "schedule.overlap": ("none", "layers", "delayed:1", "search", "all"), "schedule.straggler": ("1:2",),
     "schedule.quorum": (1,), "schedule.staleness_factor": (0.5,), "schedule.deadline": (1000,),
     "schedule.skew": (0.5,), "schedule.cycles": (100_000,), "schedule.microbatch": (8,),
     "schedule.microbatches": (2,), "schedule.format": ("mx4",), "schedule.server_far": ("2",),

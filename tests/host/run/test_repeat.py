@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from host.commands.old_spellings import translated
 from host.run.repeat import check_report, comparison, digest
 from host.run.spec import SpecError, read
 
@@ -72,11 +73,17 @@ def test_report_again(run, nodes_of, tmp_path):
     assert json.loads((first / "previous" / "report.json").read_text()) == found
 
 
-def test_old_spelling(run, tmp_path):
-    """The command of the release before works, and warns."""
+def test_old_spelling(run, tmp_path, capsys):
+    """Command lines of the release before work, and warn."""
     code, out, err = run("relay-nodes", "--sets=3", "--rate", -1, "--output", tmp_path)
     assert (code, out) == (1, "")
     warning, error = err.splitlines()
-    assert warning == ("warning: gradring relay-nodes is an old spelling: write gradring train --schedule streaming "
-                       f"--steps=3 --learning-rate -1 --output {tmp_path}")
+    assert warning == (f"warning: gradring relay-nodes --sets=3 --rate -1 --output {tmp_path} has old spellings: "
+                       f"write "
+                       f"gradring train --schedule streaming --steps=3 --learning-rate -1 --output {tmp_path}")
     assert error == "error: Learning rate must be between 0 and 1,000,000,000, not -1.0"
+    assert translated(["train", "--late", "fold", "--overlap=stale:2", "--lambda", "0.5"]) == [
+        "train", "--stale-gradients", "apply-late", "--overlap=delayed:2", "--staleness-factor", "0.5"]
+    assert "warning: " in capsys.readouterr().err
+    same = ["train", "--overlap", "layers", "--output", "stale:2"]
+    assert (translated(same), capsys.readouterr().err) == (same, "")

@@ -226,7 +226,7 @@ class TestNodes:
          r"^Run of nodes that compute must be checked with a density"),
         ({"density": 0.1, "overlap": "none"}, {}, r"^Density must not be given with a schedule, whose programs send "
                                                   r"everything$"),
-        ({"overlap": "stale:1"}, {}, r"^Nodes must count updates of weights and have masters for passes that "
+        ({"overlap": "delayed:1"}, {}, r"^Nodes must count updates of weights and have masters for passes that "
                                      r"overlap$"),
     ])
     def test_errors(self, data, options, node, message):

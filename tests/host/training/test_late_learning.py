@@ -12,7 +12,7 @@ SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=
 def test_ways(data):
     """Waiting drops and folds nothing; without weight, folding is dropping."""
     found = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
-    wait, fold, drop = (found[late] for late in (Late.WAIT, Late.FOLD, Late.DROP))
+    wait, fold, drop = (found[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
     assert (wait.counts["folded"], wait.counts["dropped"]) == (0, 0)
     assert wait.counts["computed"] == wait.counts["applied"] == 4 * len(wait.cycles)
     assert len(fold.cycles) == len(drop.cycles) > 1.5 * len(wait.cycles)

@@ -68,7 +68,7 @@ def test_behind(task):
         cycles = {}
         for behind in range(4):
             said = []
-            training = train(ring, task, f"stale:{behind}",
+            training = train(ring, task, f"delayed:{behind}",
                              on_step=lambda found, said=said: said.append(len(found.steps)))
             assert training.bit_exact is True
             assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [1] * NODES
@@ -82,7 +82,7 @@ def test_behind(task):
             assert training.measured == [4, 7]
             cycles[behind] = sum(step.cycles for step in training.steps)
             for step in training.steps:
-                assert (step.schedule, step.nodes) == (f"stale:{behind}", NODES)
+                assert (step.schedule, step.nodes) == (f"delayed:{behind}", NODES)
                 # The first update of a pass may have ended before the last one of the pass before is looked at.
                 assert abs(step.cycles - step.modelled_cycles) <= 0.03 * step.modelled_cycles
             spans = [Span(*one) for one in training.timeline]
@@ -99,11 +99,11 @@ def test_goes_on(task, tmp_path):
     and the losses of an unbroken one."""
     path = tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
-        expected = train(ring, task, "stale:2")
+        expected = train(ring, task, "delayed:2")
         bits = contents(ring, task.parameters.size)
     for steps in (0, 2, 4, 6, 7):
         with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
-            run = run_of(ring, task, "stale:2", every=2)
+            run = run_of(ring, task, "delayed:2", every=2)
             if steps:
                 run.resume(checkpoint.load(path, {}))
             else:
@@ -131,10 +131,10 @@ def test_repeated(task, monkeypatch):
         return found
 
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
-        expected = train(ring, task, "stale:1")
+        expected = train(ring, task, "delayed:1")
         bits, said = contents(ring, task.parameters.size), []
         monkeypatch.setattr(OverlappingExecution, "run_block", run_block)
-        training = train(ring, task, "stale:1", on_repeat=said.append)
+        training = train(ring, task, "delayed:1", on_repeat=said.append)
         assert said == ["steps 5 to 7 is repeated: a word was lost"]
         assert [step.repeats for step in training.steps] == [0, 0, 0, 0, 1, 1, 1]
         assert training.losses == expected.losses
@@ -145,7 +145,7 @@ def test_repeated(task, monkeypatch):
 def test_divergence(task, steps, name):
     """A wrong bit in the copy that the next pass does not write is found, with its node and number."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
-        run = run_of(ring, task, "stale:2", every=1)
+        run = run_of(ring, task, "delayed:2", every=1)
         run.begin()
         for _ in range(steps):
             run.advance()
@@ -160,7 +160,7 @@ def test_divergence(task, steps, name):
 
 def test_refused(task):
     """Nodes and runs that passes cannot overlap on, each with the reason."""
-    config = dataclasses.replace(CONFIG, overlap="stale:1")
+    config = dataclasses.replace(CONFIG, overlap="delayed:1")
     check_run(NODE, task, config, nodes=NODES)
     check_run(programmed(NodeConfig(), task.parameters.size, 3, stale=True, nodes=NODES), task, config, nodes=NODES)
     with pytest.raises(ValueError, match="Nodes must count updates of weights and have masters for passes that"):
@@ -169,4 +169,4 @@ def test_refused(task):
                                          "not centroid16"):
         check_run(rings.CONFIGS["centroid"], task, config, nodes=NODES)
     with pytest.raises(ValueError, match="Layers one update behind must be at most all 3, not 4"):
-        check_run(NODE, task, dataclasses.replace(config, overlap="stale:4"), nodes=NODES)
+        check_run(NODE, task, dataclasses.replace(config, overlap="delayed:4"), nodes=NODES)

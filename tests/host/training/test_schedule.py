@@ -203,8 +203,8 @@ def test_refusals(data, task):
         check_run(NODE, wide, config, nodes=NODES)
     with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not chunks:1"):
         check_run(NODE, task, dataclasses.replace(config, overlap="search", packed_state=True), nodes=NODES)
-    with pytest.raises(ValueError, match=r"^Overlap must be one of none, strict, layers, chunks:n, stale:n, search "
-                                         r"with n of at least 1, or 0 of stale, not 'chunks:0'$"):
+    with pytest.raises(ValueError, match=r"^Overlap must be one of none, strict, layers, chunks:n, delayed:n, search "
+                                         r"with n of at least 1, or 0 of delayed, not 'chunks:0'$"):
         dataclasses.replace(config, overlap="chunks:0")
     with pytest.raises(ValueError, match=r"^Multiply-adds per cycle must be between 1 and 1,000,000,000, not 0$"):
         dataclasses.replace(config, macs=0)
