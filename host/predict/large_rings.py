@@ -13,12 +13,12 @@ import typer
 from rich import box
 from rich.table import Table
 
+from host.cycles.costs import Format
+from host.cycles.timing import timing_of
+from host.cycles.walk import walk
 from host.driver.optimizer_settings import Rule, Settings
 from host.plain_text import PlainConsole
-from host.predict.costs import Format
 from host.predict.points import SMALL
-from host.predict.timing import timing_of
-from host.predict.walk import walk
 from host.program.estimate import Collective
 from host.transports.session import LATENCY, Session, open_session
 from sim.golden import ring as golden

@@ -1,6 +1,6 @@
 """Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
 
-Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.predict.timing` were fitted with, and
+Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.cycles.timing` were fitted with, and
 two that nothing was fitted with, of rings of up to 16 nodes and of larger ones.
 """
 
@@ -22,10 +22,10 @@ import numpy.typing as npt
 from hdl.compression.registry import RAW
 from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from hdl.ring.topology import MOST_NODES
+from host.cycles.costs import Format, Zeros
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.protocols import FlatRing
 from host.output import write_bytes
-from host.predict.costs import Format, Zeros
 from host.program.estimate import Collective
 from host.transports.session import open_session
 from sim.bounded_files import read_bytes

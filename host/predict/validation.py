@@ -4,10 +4,10 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 
-from host.predict.costs import CountedCosts
+from host.cycles.costs import CountedCosts
+from host.cycles.timing import timing_of
+from host.cycles.walk import walk, walk_costs
 from host.predict.points import FORMATS, Point, config_of, gradients
-from host.predict.timing import timing_of
-from host.predict.walk import walk, walk_costs
 from host.program.estimate import Collective
 
 __all__ = ["WORST", "Compared", "compare", "summary"]

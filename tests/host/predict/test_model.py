@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from hdl.config import NodeConfig
-from host.predict.costs import Format, Zeros
+from host.cycles.costs import Format, Zeros
+from host.cycles.timing import timing_of
+from host.cycles.walk import walk
 from host.predict.model import Step, format_of, model_of, predict, sizes
-from host.predict.timing import timing_of
-from host.predict.walk import walk
 from host.program.estimate import Collective, Costs
 from sim.golden.program import GAP
 

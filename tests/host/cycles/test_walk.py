@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig, Weights
-from host.predict import units, validation, walk
-from host.predict.costs import Costs, CountedCosts, Format, Zeros
+from host.cycles import units, walk
+from host.cycles.costs import Costs, CountedCosts, Format, Zeros
+from host.cycles.timing import COMMAND, HOP, timing_of
+from host.predict import validation
 from host.predict.points import load
-from host.predict.timing import COMMAND, HOP, timing_of
 from host.program import estimate
 from host.program.estimate import Collective
 from sim.golden import optimizer

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from host.predict.timing import BEHIND, HOP, Timing
+from host.cycles.timing import BEHIND, HOP, Timing
 from sim.golden.ring import GROUP
 
 __all__ = ["Arrival", "Numbers", "There", "Units"]

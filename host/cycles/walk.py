@@ -9,8 +9,8 @@ from those of packets before it by maxima and sums alone, a max-plus walk:
 
 A credit is back when the packet that many before has left the ingress of the successor. That waits for the units
 behind the ingress: the adder, decoders, the optimizer, and queues of one or two segments. Each has a time from which
-on it is free (:class:`~host.predict.units.Units`), and takes the cycles of its packets
-(:class:`~host.predict.costs.Costs`).
+on it is free (:class:`~host.cycles.units.Units`), and takes the cycles of its packets
+(:class:`~host.cycles.costs.Costs`).
 
 Where every block has whole segments, and the times have only moved on by a constant since one of the last segments,
 all that follows repeats. The walk then leaves out as many of these periods as there are.
@@ -21,9 +21,9 @@ import dataclasses
 import numpy as np
 
 from hdl.compression.feedback import PacketAdder
-from host.predict.costs import Costs, Format
-from host.predict.timing import BEHIND, COMMAND, Timing
-from host.predict.units import Arrival, Numbers, There, Units
+from host.cycles.costs import Costs, Format
+from host.cycles.timing import BEHIND, COMMAND, Timing
+from host.cycles.units import Arrival, Numbers, There, Units
 from host.program.estimate import Collective
 from sim.golden.ring import GROUP
 
