@@ -11,18 +11,19 @@ engine, and state planes and masters, of which each node has those of its own bl
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.compute.layer_list import Place
 from hdl.control.protocol import EventStatus
-from sim.golden import optimizer, ring
+from sim.golden import moments, one_owner, optimizer, ring
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
 from sim.golden.compute import Engine
 from sim.golden.program import Remote, remote_of
 
-__all__ = ["Nodes", "Placed"]
+__all__ = ["Collected", "Nodes", "Placed"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -50,6 +51,31 @@ class Placed:
     remotes: tuple[Remote | None, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """Outcome of a collective.
+
+    Members
+    -------
+    ranks : tuple of int
+        Nodes that have carried it out, in the order of their ranks in its ring.
+    words : array of int64
+        Words that each of them has sent.
+    traffic : Traffic, optional
+        Costs of all but a broadcast.
+    total : array of uint32, optional
+        Sum of the gradients at its owners.
+    own : list of array
+        Elements of ``total`` that each of these nodes owns.
+    """
+
+    ranks: tuple[int, ...]
+    words: npt.NDArray[np.int64]
+    traffic: ring.Traffic | None = None
+    total: Bits | None = None
+    own: Sequence[npt.NDArray[np.int64]] = ()
+
+
 class Nodes:
     """Memories of nodes, and the commands that change them.
 
@@ -65,7 +91,7 @@ class Nodes:
     weight_codec, gradient_codec : Codec
     mastered : bool
         Whether nodes have masters beside raw weights, as they always have with a weight codec.
-    segment : int
+    segment, lanes : int
     engine : Engine, optional
         Compute engine, for LAYERS.
     activation_words, far_words : int
@@ -79,6 +105,8 @@ class Nodes:
     state : list of array of shape (nodes, words)
     settings : Settings
         Settings that the host has written; LATCH has updates use them.
+    packed_state : bool
+        Whether updates with these settings have state as bfloat16, two elements to a word.
     weight_stride : int
         Elements by which a command with ``alternate`` has its weights further on in odd passes.
     versions : dict
@@ -89,8 +117,8 @@ class Nodes:
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
                  weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE],
-                 mastered: bool = False, segment: int = 256, engine: Engine | None = None, activation_words: int = 0,
-                 far_words: int = 0):
+                 mastered: bool = False, segment: int = 256, lanes: int = 4, engine: Engine | None = None,
+                 activation_words: int = 0, far_words: int = 0):
         self.nodes = nodes
         self._engine = engine
         self.activations, self.far = (np.zeros((nodes, words), dtype=np.uint32)
@@ -98,7 +126,7 @@ class Nodes:
         self._weight_codec = weight_codec
         self._mastered = mastered or weight_codec is not CODECS[RAW]
         self._gradient_codec = gradient_codec
-        self._segment = segment
+        self._segment, self._lanes = segment, lanes
         self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
         decoded = ring.distribute(weights, nodes, weight_codec=weight_codec, segment=segment)
         self.weights = np.tile(decoded, (nodes, 1))
@@ -109,7 +137,8 @@ class Nodes:
             self.masters[rank, :len(index)] = weights[index]
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
         self.settings: optimizer.Settings | None = None
-        self._latched: optimizer.Settings | None = None
+        self.packed_state = False
+        self._latched: tuple[optimizer.Settings, bool] | None = None
         self.weight_stride = 0
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
         self.found: list[tuple[int, int, int]] = []
@@ -136,10 +165,12 @@ class Nodes:
 
     # Commands.
 
-    def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> None:
-        """Carry a command out on some nodes, in an even pass or in an odd one."""
+    def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
+        """Carry a command out on some nodes, in an even pass or in an odd one; the nodes of a collective are those of
+        a ring, in its order."""
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
-                   "size": self.nodes, "root": 0, **command.fields[rank]} for rank in range(self.nodes)]
+                   "size": self.nodes, "root": 0, "one_owner": 0, **command.fields[rank]}
+                  for rank in range(self.nodes)]
         for one in fields:
             one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
         for rank in ranks:
@@ -162,27 +193,52 @@ class Nodes:
                     else:
                         self.activations[rank, near] = self.far[rank, far]
             case "LATCH":
-                self._latched = self.settings
+                self.latch()
             case "FUSED_UPDATE":
                 groups = [[rank] for rank in ranks] if fields[ranks[0]]["size"] == 1 else [list(ranks)]
-                for group in groups:
-                    self._update(group, [fields[rank] for rank in group])
+                return [self._update(group, [fields[rank] for rank in group]) for group in groups]
             case "ALL_REDUCE" | "REDUCE_SCATTER":
-                place, turn = _place(fields[0], "gradient_base"), fields[0]["turn"]
-                add = ring.all_reduce if command.operation == "ALL_REDUCE" else ring.reduce_scatter
-                residuals = self.residuals[:, place]
-                self.gradients[:, place], _ = add(self.gradients[:, place], gradient_codec=self._gradient_codec,
-                                                  residuals=residuals, segment=self._segment, turn=turn)
-                self.residuals[:, place] = residuals
+                return [self._sum(command.operation, ranks, fields[ranks[0]])]
             case "BROADCAST":
-                place = _place(fields[0], "weight_base")
-                self.weights[:, place] = ring.broadcast(self.weights[:, place], fields[0]["root"])
+                place, root = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["root"]
+                rows = np.array(ranks)[:, np.newaxis]
+                self.weights[rows, place] = ring.broadcast(self.weights[rows, place], root)
+                words = np.full(len(ranks), len(place) + ring.PACKET_OVERHEAD * -(-len(place) // self._segment))
+                words[(root - 1) % len(ranks)] = 0
+                return [Collected(tuple(ranks), words)]
             case "ALL_GATHER":
-                place, turn = _place(fields[0], "weight_base"), fields[0]["turn"]
-                self.weights[:, place], _ = ring.all_gather(self.weights[:, place], weight_codec=self._weight_codec,
-                                                            segment=self._segment, turn=turn)
+                place, turn = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["turn"]
+                rows = np.array(ranks)[:, np.newaxis]
+                self.weights[rows, place], traffic = ring.all_gather(
+                    self.weights[rows, place], weight_codec=self._weight_codec, segment=self._segment,
+                    lanes=self._lanes, turn=turn)
+                return [Collected(tuple(ranks), traffic.words, traffic)]
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+        return []
+
+    def latch(self) -> None:
+        """Let updates use the settings that the host has written."""
+        self._latched = None if self.settings is None else (self.settings, self.packed_state)
+
+    def _sum(self, operation: str, ranks: Sequence[int], fields: dict[str, int]) -> Collected:
+        """A sum of gradients, at all nodes or at their owners."""
+        rows, place = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
+        gradients, own = self.gradients[rows, place], _owned(fields, len(ranks))
+        shape = {"segment": self._segment, "lanes": self._lanes}
+        if fields["one_owner"]:
+            total, traffic = one_owner.all_reduce(gradients, fields["root"], **shape)
+            self.gradients[rows, place] = total
+            return Collected(tuple(ranks), traffic.words, traffic, total, own)
+        add = ring.all_reduce if operation == "ALL_REDUCE" else ring.reduce_scatter
+        residuals = self.residuals[rows, place]
+        result, traffic = add(gradients, gradient_codec=self._gradient_codec, residuals=residuals,
+                              turn=fields["turn"], **shape)
+        self.gradients[rows, place], self.residuals[rows, place] = result, residuals
+        total = np.empty(len(place), dtype=np.uint32)
+        for number, index in enumerate(own):
+            total[index] = result[index] if result.ndim == 1 else result[number, index]
+        return Collected(tuple(ranks), traffic.words, traffic, total, own)
 
     def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
         """Count an update of a region, or note which one a command finds."""
@@ -194,44 +250,55 @@ class Nodes:
         elif operation in ("COMPUTE", "LAYERS"):
             self.found.append((rank, region, self.versions[mine]))
 
+    def spaces(self, rank: int) -> dict[Place, Bits]:
+        """Memories of a node that lists of layers work on."""
+        return {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
+                Place.ACTIVATIONS: self.activations[rank]}
+
     def _compute(self, rank: int, fields: dict[str, int]) -> None:
         """A list of layers on one node."""
         if self._engine is None:
             raise ValueError("Nodes must have an engine for LAYERS")
-        memories = {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
-                    Place.ACTIVATIONS: self.activations[rank]}
-        outcome = self._engine.run(memories, base=fields["weight_base"], length=fields["length"],
+        outcome = self._engine.run(self.spaces(rank), base=fields["weight_base"], length=fields["length"],
                                    offset=fields["state_base"])
         if outcome.status is not EventStatus.OK:
             raise ValueError(f"LAYERS must end well, not with {outcome.status.name} {outcome.detail}")
 
-    def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> None:
+    def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> Collected:
         """A fused update on nodes that form a ring."""
         if self._latched is None:
             raise ValueError("Settings must be latched before an update")
+        settings, packed = self._latched
         places, weights = _place(fields[0], "gradient_base"), _place(fields[0], "weight_base")
-        length, turn = fields[0]["length"], fields[0]["turn"]
-        blocks = ring.block_indices(length, len(ranks), turn=turn)
-        own = [blocks[(number + 1) % len(ranks)] for number in range(len(ranks))]
+        length, own = fields[0]["length"], _owned(fields[0], len(ranks))
         master = np.empty(length, dtype=np.uint32)
         state = [np.empty(length, dtype=np.uint32) for _ in self.state]
-        dense = [slice(one["state_base"], one["state_base"] + len(index))
-                 for one, index in zip(fields, own, strict=True)]
-        for rank, index, part in zip(ranks, own, dense, strict=True):
-            master[index] = self.masters[rank, part] if self._mastered else self.weights[rank, weights[index]]
+        bases = [one["state_base"] for one in fields]
+        for rank, index, base in zip(ranks, own, bases, strict=True):
+            master[index] = (self.masters[rank, base:base + len(index)] if self._mastered
+                             else self.weights[rank, weights[index]])
             for plane, mine in zip(state, self.state, strict=True):
-                plane[index] = mine[rank, part]
+                plane[index] = (moments.unpack(mine[rank, base:base + -(-len(index) // 2)], len(index)) if packed
+                                else mine[rank, base:base + len(index)])
         rows = np.array(ranks)[:, np.newaxis]
-        residuals = self.residuals[rows, places]
-        update = ring.fused_update(
-            self.gradients[rows, places], master, state, self._latched, weight_codec=self._weight_codec,
-            gradient_codec=self._gradient_codec, residuals=residuals, segment=self._segment, turn=turn)
-        self.residuals[rows, places] = residuals
+        shape: dict[str, Any] = {"packed_state": packed, "segment": self._segment, "lanes": self._lanes}
+        if fields[0]["one_owner"] and len(ranks) > 1:
+            update = one_owner.fused_update(self.gradients[rows, places], master, state, settings, fields[0]["root"],
+                                            **shape)
+        else:
+            residuals = self.residuals[rows, places]
+            update = ring.fused_update(
+                self.gradients[rows, places], master, state, settings, weight_codec=self._weight_codec,
+                gradient_codec=self._gradient_codec, residuals=residuals, turn=fields[0]["turn"], **shape)
+            self.residuals[rows, places] = residuals
         self.weights[rows, weights] = update.weights
-        for rank, index, part in zip(ranks, own, dense, strict=True):
-            self.masters[rank, part] = update.master[index]
-            for plane, mine in zip(update.state, self.state, strict=True):
-                mine[rank, part] = plane[index]
+        for rank, index, base in zip(ranks, own, bases, strict=True):
+            if self.masters.size:
+                self.masters[rank, base:base + len(index)] = update.master[index]
+            for plane, mine in zip(update.state[:settings.planes], self.state, strict=False):
+                words = moments.pack(plane[index]) if packed else plane[index]
+                mine[rank, base:base + len(words)] = words
+        return Collected(tuple(ranks), update.traffic.words, update.traffic, update.total, own)
 
     # Programs.
 
@@ -292,6 +359,14 @@ class Nodes:
                     number - remote.lag) * len(queues[remote.queue]) + remote.after:
                 return False
         return True
+
+
+def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]:
+    """Elements of a command's vector that each node of its ring owns."""
+    if fields["one_owner"]:
+        return [np.arange(fields["length"] if rank == fields["root"] else 0) for rank in range(nodes)]
+    blocks = ring.block_indices(fields["length"], nodes, turn=fields["turn"])
+    return [blocks[(rank + 1) % nodes] for rank in range(nodes)]
 
 
 def _place(fields: Mapping[str, int], base: str) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sim.golden import optimizer
 from sim.golden.codecs import CODECS
-from sim.golden.program_nodes import Nodes, Placed
+from sim.golden.program_nodes import Collected, Nodes, Placed
 from sim.golden.relay import Counts, counts, push_sum
 
 __all__ = ["FORMATS", "RelayNodes"]
@@ -51,15 +51,15 @@ class RelayNodes(Nodes):
         self.weights[self.server] = weights
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
-    def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> None:
+    def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "root": 0,
                    "format": 0, "entry": 0, **one}
                   for one in command.fields]
         if command.operation in ("BROADCAST", "PUSH"):
             self._from_root(command.operation, fields)
-            return
+            return []
         local = command.operation in ("LAYERS", "MOVE_OUT", "MOVE_IN")
-        super().execute(command, [rank for rank in ranks if rank != self.server] if local else ranks, odd=odd)
+        return super().execute(command, [rank for rank in ranks if rank != self.server] if local else ranks, odd=odd)
 
     def _from_root(self, operation: str, fields: Sequence[dict[str, int]]) -> None:
         root = fields[0]["root"]
@@ -86,6 +86,6 @@ class RelayNodes(Nodes):
         self.counts[operation, fields[root]["entry"]] = counts(total)
         state = place(root, "state_base")
         self.weights[root, served], planes = optimizer.update(
-            total, self.weights[root, served], [plane[root, state] for plane in self.state], self._latched)
+            total, self.weights[root, served], [plane[root, state] for plane in self.state], self._latched[0])
         for plane, new in zip(self.state, planes, strict=True):
             plane[root, state] = new
