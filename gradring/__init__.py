@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from host.run.execution import train
     from host.run.spec import RunSpec
     from host.training.optimizers import SGD, Adam, AdamW
-    from host.transports.session import Session, open_session
+    from host.transports.session import Session, TransportName, open_session
     from sim.verilated.native import Arithmetic
 
     __version__: str
 
 __all__ = ["SGD", "Adam", "AdamW", "Arithmetic", "Figures", "Job", "JobError", "NodeConfig", "Ring", "RingError",
-           "RunSpec", "Session", "node_for", "open_session", "simulate", "train"]
+           "RunSpec", "Session", "TransportName", "node_for", "open_session", "simulate", "train"]
 
 #: Modules of the names above.
 _MODULES = {
@@ -42,7 +42,8 @@ _MODULES = {
     "Figures": "host.jobs.figures", "Job": "host.jobs.job", "JobError": "host.jobs.job",
     "node_for": "host.jobs.simulate", "simulate": "host.jobs.simulate", "SGD": "host.training.optimizers",
     "Adam": "host.training.optimizers", "AdamW": "host.training.optimizers", "Session": "host.transports.session",
-    "open_session": "host.transports.session", "Arithmetic": "sim.verilated.native",
+    "open_session": "host.transports.session", "TransportName": "host.transports.session",
+    "Arithmetic": "sim.verilated.native",
 }
 
 

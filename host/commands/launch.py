@@ -18,6 +18,7 @@ from host.console import (
     Link,
     Progress,
     Threads,
+    TransportOption,
     make_console,
     shown,
     thread_count,
@@ -30,7 +31,7 @@ from host.pytorch.launch import LaunchError, launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
 from host.pytorch.server import Patience
 from host.training.density import check_zeros
-from host.transports.session import LATENCY, MAX_LATENCY
+from host.transports.session import LATENCY, MAX_LATENCY, TransportName
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
@@ -98,6 +99,7 @@ class BackendOptions(Section):
 class SimulationOptions(Section):
     """Simulation of the ring."""
 
+    transport: TransportOption = TransportName.VERILATED
     threads: Threads = None
     arithmetic: ArithmeticOption = Arithmetic.GATEWARE
     host_port: HostPort = False
@@ -107,6 +109,13 @@ class SimulationOptions(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("Link latency", self.link_latency, 1, MAX_LATENCY)
+        if self.transport not in (TransportName.VERILATED, TransportName.GOLDEN):
+            raise ValueError(f"Transport must be verilated or golden, not {self.transport.value}")
+        default = {"threads": None, "arithmetic": Arithmetic.GATEWARE, "host_port": False, "check": True}
+        for name, value in default.items() if self.transport is TransportName.GOLDEN else ():
+            if getattr(self, name) != value:
+                raise ValueError(f"Option --{name.replace('_', '-')} is for gateware, not for --transport golden, "
+                                 f"which has no second witness: leave it out")
 
 
 @command
@@ -127,7 +136,9 @@ def launch_command(
     NodeConfig(gradients=formats.codec, weights=Weights(codec=formats.weights)).check_ring(ranks.nodes)
     options = Options(nodes=ranks.nodes, gradients=formats.codec, weights=formats.weights, density=formats.density,
                       packed_state=formats.bf16_moments, check=simulation.check,
-                      threads=thread_count(simulation.threads, ranks.nodes), arithmetic=simulation.arithmetic,
+                      threads=1 if simulation.transport is TransportName.GOLDEN else
+                      thread_count(simulation.threads, ranks.nodes), arithmetic=simulation.arithmetic,
+                      transport=simulation.transport,
                       host_port=simulation.host_port, link_latency=simulation.link_latency)
     claim(output, files=FILES)
     begun = time.monotonic()

@@ -195,8 +195,8 @@ class Event:
     flags : EventFlag
     detail : int
         Details of the status, see docs/protocol.md.
-    cycles : int
-        Cycles that the command took.
+    cycles : int, optional
+        Cycles that the command took; None where they are not modelled (docs/golden.md).
     weight_version : int
         Updates that the node's weights have seen.
     queue : int
@@ -207,7 +207,7 @@ class Event:
     status: EventStatus
     flags: EventFlag
     detail: int
-    cycles: int
+    cycles: int | None
     weight_version: int
     queue: int = 0
 

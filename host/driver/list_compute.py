@@ -9,7 +9,7 @@ from host.driver.command import Command
 from host.driver.command_queueing import CommandQueueing
 from host.driver.devices import Devices
 from host.driver.protocols import Compute
-from host.driver.results import ListsOutcome
+from host.driver.results import ListsOutcome, slowest
 from host.driver.ring_memory import RingMemory
 from host.memory.lists import ListProgram
 from host.memory.plan import Plan, PlanError
@@ -87,6 +87,6 @@ class ListCompute(Compute):
              for rank, length in enumerate(lengths) if length}, patience=patience) for base in lists if any(lengths)]
         if not pending:
             return []
-        return [ListsOutcome(cycles=max(event.cycles for event in events.values()),
+        return [ListsOutcome(cycles=slowest(event.cycles for event in events.values()),
                              multiplied=sum(event.detail >> MULTIPLIED_BIT for event in events.values()))
                 for events in self._commands.wait(*pending)]

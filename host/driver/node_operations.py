@@ -16,7 +16,7 @@ from host.driver.devices import Devices
 from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.driver.masking import MaskJob, Region, plan, unpack
 from host.driver.protocols import Operations
-from host.driver.results import InferOutcome, MaskOutcome, SparsifyOutcome
+from host.driver.results import Cycles, InferOutcome, MaskOutcome, SparsifyOutcome, slowest, total
 from host.driver.ring_memory import RingMemory
 from host.driver.ring_settings import RingSettings
 
@@ -63,16 +63,16 @@ class NodeOperations(Operations):
         self._settings.write_registers(
             {"MASK_ALTERNATIVE": self._number_of("Alternative", alternative, -(1 << 15), 1 << 15)})
         contents: list[list[npt.NDArray[np.uint32]]] = [[] for _ in jobs]
-        replaced, cycles = [0] * len(self._devices), 0
+        replaced, cycles = [0] * len(self._devices), []
         passes = list(itertools.zip_longest(*regions))
         for step in passes:
             events, masked = self._mask(step, data.base, lists.base)
             for rank, event in events.items():
                 contents[rank].append(masked[rank])
                 replaced[rank] += event.detail
-            cycles += max(event.cycles for event in events.values())
+            cycles.append(slowest(event.cycles for event in events.values()))
         results = [unpack(own, planned, words) for own, planned, words in zip(jobs, regions, contents, strict=True)]
-        return MaskOutcome(results=results, replaced=replaced, cycles=cycles, commands=len(passes))
+        return MaskOutcome(results=results, replaced=replaced, cycles=total(cycles), commands=len(passes))
 
     def _mask(self, regions: Sequence[Region | None], data: int,
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
@@ -94,7 +94,7 @@ class NodeOperations(Operations):
             rank: Command(operation=Operation.SPARSIFY, gradient_base=gradients.base, weight_base=errors.base,
                           length=gradients.length) for rank in range(len(self._devices))})
         return SparsifyOutcome(dropped=[events[rank].detail for rank in range(len(self._devices))],
-                               cycles=max(event.cycles for event in events.values()))
+                               cycles=slowest(event.cycles for event in events.values()))
 
     def infer(self, layers: Sequence[IntegerLayer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
@@ -111,7 +111,8 @@ class NodeOperations(Operations):
         ranks = [rank for rank in range(len(self._devices)) if rank * share < len(values)]
         self._devices.write_space("weights", lists.base, dict.fromkeys(ranks, layout.weights))
         self._devices.write_space("gradients", data.base, dict.fromkeys(ranks, layout.parameters))
-        cycles = multiplied = commands = 0
+        cycles: list[Cycles] = []
+        multiplied = 0
         for first in range(0, share, layout.samples):
             runs = {}
             for rank in ranks:
@@ -121,10 +122,9 @@ class NodeOperations(Operations):
             events, results = self._infer(layout, lists.base, {rank: values[run] for rank, run in runs.items()})
             for rank, run in runs.items():
                 outputs[run] = results[rank]
-            cycles += max(event.cycles for event in events.values())
+            cycles.append(slowest(event.cycles for event in events.values()))
             multiplied += sum(event.detail for event in events.values())
-            commands += 1
-        return InferOutcome(outputs=outputs, cycles=cycles, multiplied=multiplied, commands=commands)
+        return InferOutcome(outputs=outputs, cycles=total(cycles), multiplied=multiplied, commands=len(cycles))
 
     def _infer(self, layout: Program, base: int,
                x: dict[int, npt.NDArray[Any]]) -> tuple[dict[int, Event], dict[int, Integers]]:

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from host.driver.buffers import Buffer
+from host.driver.results import known
 from host.driver.ring import Ring
 from sim.golden.ring import PACKET_OVERHEAD
 from sim.golden.ring_cycles import best_owner
@@ -77,7 +78,7 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
     words = (long - short) * (1 + PACKET_OVERHEAD / ring.formats.segment)
     costs = []
     for root in range(ring.nodes):
-        cycles = [ring.collectives.broadcast(Buffer("weights", 0, length), root=root).cycles
+        cycles = [known(ring.collectives.broadcast(Buffer("weights", 0, length), root=root).cycles)
                   for length in (short, long)]
         costs.append(max((cycles[1] - cycles[0]) / words, 1.0))
     fastest, slowest = min(costs), max(costs)

@@ -50,7 +50,7 @@ class Counters(Protocol):
     """Counters of all nodes."""
 
     def read(self) -> list[dict[str, int]]:
-        """All counters of each node."""
+        """All counters of each node; golden nodes have none of cycles."""
 
     def clear(self) -> None:
         """Set all counters of all nodes to zero."""

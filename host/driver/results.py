@@ -1,13 +1,39 @@
 """Results of commands that ended well on a ring."""
 
 import dataclasses
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from host.driver.command import Event
 from host.driver.inference import Integers
 from host.driver.masking import Matrices
 from host.driver.trace import TraceRecord
 
-__all__ = ["InferOutcome", "ListsOutcome", "MaskOutcome", "Outcome", "Passes", "SparsifyOutcome"]
+__all__ = ["Cycles", "InferOutcome", "ListsOutcome", "MaskOutcome", "Outcome", "Passes", "SparsifyOutcome", "known",
+           "slowest", "total"]
+
+#: Number of cycles; None for a command of golden nodes without a model of its cycles.
+Cycles: TypeAlias = int | None
+
+
+def known(cycles: Cycles) -> int:
+    """Return cycles that must be known: a ``ValueError`` for those of a command without a model on golden nodes."""
+    if cycles is None:
+        raise ValueError("Cycles of the command must be measured, not those of golden nodes, which have no model of "
+                         "them: take transport verilated")
+    return cycles
+
+
+def total(cycles: Iterable[Cycles]) -> Cycles:
+    """Sum of cycles; None where some are not known."""
+    every = list(cycles)
+    return None if None in every else sum(map(known, every))
+
+
+def slowest(cycles: Iterable[Cycles]) -> Cycles:
+    """Largest number of cycles; None where some are not known."""
+    every = list(cycles)
+    return None if None in every else max(map(known, every))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,13 +42,13 @@ class Outcome:
 
     Members
     -------
-    cycles : int
+    cycles : int, optional
         Cycles from the command's start to its end, on the slowest node.
     local_nan, not_finite : tuple of int
         Nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite.
     """
 
-    cycles: int
+    cycles: Cycles
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
 
@@ -45,7 +71,7 @@ class MaskOutcome:
 
     results: list[list[Matrices]]
     replaced: list[int]
-    cycles: int
+    cycles: Cycles
     commands: int
 
 
@@ -62,7 +88,7 @@ class SparsifyOutcome:
     """
 
     dropped: list[int]
-    cycles: int
+    cycles: Cycles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +108,7 @@ class InferOutcome:
     """
 
     outputs: Integers
-    cycles: int
+    cycles: Cycles
     multiplied: int
     commands: int
 
@@ -99,7 +125,7 @@ class ListsOutcome:
         Cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes.
     """
 
-    cycles: int
+    cycles: Cycles
     multiplied: int = 0
 
 

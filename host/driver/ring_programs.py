@@ -19,7 +19,7 @@ from host.driver.errors import DeviceError, DeviceTimeoutError
 from host.driver.list_compute import PlannedLists
 from host.driver.pending_command import PendingCommand
 from host.driver.protocols import Programs
-from host.driver.results import Outcome, Passes
+from host.driver.results import Cycles, Outcome, Passes, slowest, total
 from host.driver.staged_programs import NodeProgram, Staged, commands_of, digest, end_slot, named
 from host.driver.trace import TraceRecord
 
@@ -372,11 +372,11 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
     # A record of a later time may come first, since two in one cycle wait for each other; times wrap.
-    cycles = []
+    cycles: list[Cycles] = []
     for trace in traces:
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
         cycles.append(max(times, default=0) - min(times, default=0))
-    if not traces:
-        cycles = [sum(event.cycles for event in own) for own in events]
-    return Outcome(cycles=max(cycles), local_nan=flagged(EventFlag.LOCAL_NAN),
+    if not any(traces):
+        cycles = [total(event.cycles for event in own) for own in events]
+    return Outcome(cycles=slowest(cycles), local_nan=flagged(EventFlag.LOCAL_NAN),
                    not_finite=flagged(EventFlag.NOT_FINITE))

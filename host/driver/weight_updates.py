@@ -13,7 +13,7 @@ from host.driver.formats import Formats
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.pending_command import PendingCommand
 from host.driver.protocols import Updates
-from host.driver.results import Outcome
+from host.driver.results import Outcome, slowest
 from host.driver.ring_memory import RingMemory
 from host.driver.ring_settings import RingSettings
 
@@ -24,7 +24,7 @@ def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
     """Outcome of a collective that has ended well on every node."""
     done = pending.events
     return Outcome(
-        cycles=max(event.cycles for event in done.values()),
+        cycles=slowest(event.cycles for event in done.values()),
         local_nan=tuple(rank for rank, event in sorted(done.items()) if EventFlag.LOCAL_NAN in event.flags),
         not_finite=tuple(rank for rank, event in sorted(done.items()) if EventFlag.NOT_FINITE in event.flags))
 

@@ -14,6 +14,7 @@ from host.compute.factors import Array
 from host.compute.lists import Lists, compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.estimate.machine import NODES, Machine
@@ -201,7 +202,7 @@ class Step:
         first = self._opened.simulation.cycle
         self._give()
         found = self._ring.programs.run(collectives=self._program.collectives)
-        cycles = found.outcome.cycles
+        cycles = known(found.outcome.cycles)
         if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
             cycles = max(record.time for trace in found.traces for record in trace) - first
         return cycles, self._ring.memory.read_weights(self._length).tobytes()

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
+
+from host.driver.results import Cycles, total
 
 __all__ = ["Figures"]
 
@@ -20,7 +22,7 @@ class Figures:
         Elements of the vectors, each counted once for all nodes.
     commands : int
         Commands: one for each part of a vector that is in the nodes' memories at a time.
-    cycles : int
+    cycles : int, optional
         Cycles of the commands, each from its start to its end on the slowest node.
     bound : int
         Cycles that the busiest link needs at the least, without headers, latency and pipelines.
@@ -40,10 +42,10 @@ class Figures:
 
     elements: int = 0
     commands: int = 0
-    cycles: int = 0
+    cycles: Cycles = 0
     bound: int = 0
-    sparsify_cycles: int = 0
-    host_cycles: int = 0
+    sparsify_cycles: Cycles = 0
+    host_cycles: Cycles = 0
     words: int = 0
     words_dense: int = 0
     words_zero_value: int = 0
@@ -57,8 +59,9 @@ class Figures:
         return self.nonzeros / self.sent if self.sent else None
 
     def __add__(self, other: "Figures") -> "Figures":
-        return Figures(**{field.name: getattr(self, field.name) + getattr(other, field.name)
-                          for field in dataclasses.fields(self)})
+        sums: dict[str, Any] = {field.name: total([getattr(self, field.name), getattr(other, field.name)])
+                                for field in dataclasses.fields(self)}
+        return Figures(**sums)
 
     @classmethod
     def total(cls, figures: Iterable[Self]) -> "Figures":

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from host.arguments import Flag, Instance, Integer, Items, Optional, checked, represent
 from host.driver.buffers import Buffers
-from host.driver.results import Outcome
+from host.driver.results import Cycles, Outcome, total
 from host.errors import ExpectedError
 from host.jobs.checks import (
     DENSITY,
@@ -204,7 +204,8 @@ class Job:
         else:
             buffers = self._slots.bring(places)
         ring.memory.write_gradients(list(values), buffers)
-        sent, chosen = values.view(np.uint32), 0
+        sent: npt.NDArray[np.uint32] = values.view(np.uint32)
+        chosen: Cycles = 0
         if places is not None and self._density is not None:
             sent, chosen = self._sparsify(values, places, buffers, key=(int(places[0]), len(places)))
         outcome = ring.collectives.all_reduce(buffers)
@@ -296,7 +297,8 @@ class Job:
         settings = dataclasses.replace(optimizer.settings(number, gradient_scale=1 / self.nodes),
                                        packed_state=self._packed and bool(optimizer.planes))
         ring.memory.write_gradients(list(gradients), buffers)
-        sent, chosen = gradients.view(np.uint32), 0
+        sent: npt.NDArray[np.uint32] = gradients.view(np.uint32)
+        chosen: Cycles = 0
         if self._density is not None:
             sent, chosen = self._sparsify(gradients, places, buffers, key=(int(places[0]), len(places)))
         ring.settings.write(settings)
@@ -384,7 +386,7 @@ class Job:
         return self._thresholds[key]
 
     def _sparsify(self, gradients: Vector, places: Places, buffers: Buffers,
-                  key: tuple[int, int]) -> tuple[npt.NDArray[np.uint32], int]:
+                  key: tuple[int, int]) -> tuple[npt.NDArray[np.uint32], Cycles]:
         """Have nodes choose what they send: that, and the cycles that it takes."""
         threshold = self._threshold(key)
         bound = threshold.choose(list(gradients))
@@ -412,13 +414,14 @@ class Job:
         self._ring.counters.clear()
         self._begun = self._session.elapsed, self._session.seconds
 
-    def _cost(self, elements: int, outcome: Outcome, chosen: int, traffic: "Traffic | None") -> Figures:
+    def _cost(self, elements: int, outcome: Outcome, chosen: Cycles, traffic: "Traffic | None") -> Figures:
         """Figures since :meth:`_start`."""
         assert self._begun is not None
         words = [counters["WORDS_SENT"] for counters in self._ring.counters.read()]
         elapsed, seconds = self._session.elapsed.since(self._begun[0]), self._session.seconds - self._begun[1]
+        commands = None if self._session.golden else total([outcome.cycles, chosen])
         cost = Figures(elements=elements, commands=1, cycles=outcome.cycles, sparsify_cycles=chosen, words=sum(words),
-                       host_cycles=max(elapsed.cycles - outcome.cycles - chosen, 0), seconds=seconds)
+                       host_cycles=None if commands is None else max(elapsed.cycles - commands, 0), seconds=seconds)
         if traffic is None:
             return cost
         if words != traffic.words.tolist():

@@ -33,7 +33,7 @@ from host.jobs.checks import (
 from host.jobs.job import Job
 from host.options import Section, option, with_sections
 from host.training.optimizers import Optimizer, moments_note
-from host.transports.session import LATENCY, MAX_LATENCY, Session, open_session
+from host.transports.session import LATENCY, MAX_LATENCY, Session, TransportName, open_session
 from sim.verilated.native import Arithmetic
 
 __all__ = ["LARGEST", "FormatOptions", "MomentsWarning", "RingOptions", "node_for", "simulate"]
@@ -129,6 +129,8 @@ class RingOptions(Section):
         Whether vectors go through simulated host ports; else the ports' time is modelled.
     link_latency : int
         Cycles of each link.
+    transport : TransportName
+        Verilated nodes, or golden models in their place, which have no second witness: docs/golden.md.
     announce : callable
         Called with the name of each stage of a build as it begins.
     """
@@ -137,7 +139,14 @@ class RingOptions(Section):
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
     host_port: bool = option(False, kind=Flag())
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
+    transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transport not in (TransportName.VERILATED, TransportName.GOLDEN):
+            raise ValueError(f"Transport of a job's nodes must be verilated or golden, not {self.transport.value}: "
+                             f"open a session for a Job on others")
 
 
 @checked(nodes=_NODE["nodes"], length=LENGTHS, optimizer=OPTIMIZERS, check=Flag(), part=Optional(Integer(1)),
@@ -201,7 +210,8 @@ def _begun(node: NodeConfig, nodes: int, ring: RingOptions, job_of: Callable[[Se
     """A job on a session that the job closes."""
     with contextlib.ExitStack() as stack:
         job = job_of(stack.enter_context(open_session(
-            node, nodes=nodes, threads=ring.threads, arithmetic=ring.arithmetic, host_port=ring.host_port,
-            latency=ring.link_latency, announce=ring.announce)))
+            node, nodes=nodes, transport=ring.transport, threads=ring.threads, arithmetic=ring.arithmetic,
+            host_port=ring.host_port or ring.transport is TransportName.GOLDEN, latency=ring.link_latency,
+            announce=ring.announce)))
         job.own(stack.pop_all())
         return job

@@ -16,7 +16,7 @@ from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
 from host.pytorch.messages import AllReduce, Buffers, Open, Request, Save, Step
 from host.training.optimizers import moments_note
-from host.transports.session import LATENCY
+from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
 __all__ = ["Jobs", "Operation", "Options"]
@@ -36,6 +36,7 @@ class Options:
     arithmetic: Arithmetic = Arithmetic.GATEWARE
     host_port: bool = False
     link_latency: int = LATENCY
+    transport: TransportName = TransportName.VERILATED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

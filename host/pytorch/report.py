@@ -14,7 +14,7 @@ from host.output import replacing, write_json
 from host.pytorch.jobs import Jobs, Operation, Options
 from host.pytorch.messages import RING
 from host.pytorch.server import by_name
-from host.reports.notes import simulation_notes
+from host.reports.notes import NO_WITNESS, count_text, ratio_text, simulation_notes
 from host.reports.page import Note, Picture, settings_table, table_of, write_page
 from host.reports.style import FAINT, INK, STYLE
 from host.transports.session import TransportName
@@ -72,11 +72,12 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "schema": {"name": SCHEMA, "version": VERSION},
         "program": program(),
         "nodes": options.nodes,
-        "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value},
-        "checked": options.check,
+        "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
+                    "transport": options.transport.value},
+        "checked": options.check and options.transport is not TransportName.GOLDEN,
         "jobs": len(jobs),
         **total,
-        "elapsed_cycles": jobs.cycles,
+        "elapsed_cycles": None if options.transport is TransportName.GOLDEN else jobs.cycles,
         "groups": _groups(jobs.operations),
         "gloo": {name: {"calls": calls, "bytes": size} for name, (calls, size) in sorted(gloo.items())},
         "backends": list(dict.fromkeys(name for names in backends for name in names)),
@@ -85,10 +86,6 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "per_operation": [{"kind": one.kind, "job": one.job, **dataclasses.asdict(one.figures),
                            "density": one.figures.density} for one in jobs.operations],
     }
-
-
-def _part(part: float, whole: float) -> str:
-    return f"{part / whole:.3f}" if whole else "-"
 
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -104,27 +101,27 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         rows += [
             (_NAMES[figures["kind"]], f"{count:,}"),
             ("… elements each", f"{figures['elements'] / count:,.0f}"),
-            ("… cycles each", f"{figures['cycles'] / count:,.0f}"),
-            ("… … of the link-cycle bound", _part(figures["cycles"], figures["bound"])),
+            ("… cycles each", count_text(figures["cycles"], count)),
+            ("… … of the link-cycle bound", ratio_text(figures["cycles"], figures["bound"])),
         ]
-        if figures["sparsify_cycles"]:
-            rows.append(("… cycles to choose elements", f"{figures['sparsify_cycles'] / count:,.0f}"))
+        if figures["sparsify_cycles"] != 0:
+            rows.append(("… cycles to choose elements", count_text(figures["sparsify_cycles"], count)))
         port = "simulated" if options["host_port"] else "modelled"
         rows += [
-            (f"… cycles of the host ports, {port}", f"{figures['host_cycles'] / count:,.0f}"),
+            (f"… cycles of the host ports, {port}", count_text(figures["host_cycles"], count)),
             ("… link words each", f"{figures['words'] / count:,.0f}"),
-            ("… … of raw words", _part(figures["words"], figures["words_dense"])),
+            ("… … of raw words", ratio_text(figures["words"], figures["words_dense"])),
             ("… density", "-" if figures["density"] is None else f"{figures['density']:.1%}"),
         ]
     rows.append(("over the ring", f"{4 * report['words'] / 1e6:,.3f} MB"))
     if options["gradients"] == RAW and report["words_zero_value"]:
         rows.append(("… with gradients in zero_value", f"{4 * report['words_zero_value'] / 1e6:,.3f} MB, "
-                                                       f"{_part(report['words_zero_value'], report['words'])}"))
+                                                       f"{ratio_text(report['words_zero_value'], report['words'])}"))
     rows += [(f"over gloo: {name}, {figures['calls']:,} calls", f"{figures['bytes'] / 1e6:,.3f} MB")
              for name, figures in report["gloo"].items()]
     rows += [(f"rank {rank} was slow", f"{count:,} times") for rank, count in enumerate(report["slow_ranks"])
              if count]
-    rows.append(("cycles in all", f"{report['elapsed_cycles']:,}"))
+    rows.append(("cycles in all", count_text(report["elapsed_cycles"])))
     rows.append(("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())))
     return rows
 
@@ -151,6 +148,8 @@ def verdict(report: dict[str, Any]) -> str:
     count = report["operations"]
     if not count:
         return f"No sum went over the ring: {_reason(report['backends'])}."
+    if report["options"]["transport"] == TransportName.GOLDEN.value:
+        return NO_WITNESS
     if not report["checked"]:
         return "Results were not compared with the golden model (--no-check)."
     return f"Results of all nodes identical to the golden model, bit for bit, in all of {count:,} operations."
@@ -176,15 +175,16 @@ def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.P
 def _notes(report: dict[str, Any]) -> list[Note]:
     options = report["options"]
     return [
-        *simulation_notes(TransportName.VERILATED, latency=options["link_latency"], arithmetic=options["arithmetic"]),
+        *simulation_notes(TransportName(options["transport"]), latency=options["link_latency"],
+                          arithmetic=options["arithmetic"]),
         Note("Ranks compute the gradients, which takes no cycles here; operations run one after the other.",
              ("… cycles each", "cycles in all")),
-        *([] if options["host_port"] else [Note(
+        *([] if options["host_port"] or report["elapsed_cycles"] is None else [Note(
             "Host ports are modelled: values have gone round them, and the cycles that they would have taken are "
             "computed.", ("… cycles of the host ports", "cycles in all"))]),
         *([Note("The link-cycle bound, the words of raw payloads and the density come of the golden model of the "
                 "ring, for the same values.", ("… … of the link-cycle bound", "… … of raw words", "… density"))]
-          if report["checked"] else []),
+          if options["check"] else []),
         Note("Seconds are those of the computer that has simulated the ring.", ("stages",)),
     ]
 
@@ -197,8 +197,8 @@ def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
 
     operations = report["per_operation"]
     places = np.arange(1, len(operations) + 1)
-    commands = np.array([one["cycles"] + one["sparsify_cycles"] for one in operations])
-    ports = np.array([one["host_cycles"] for one in operations])
+    commands = np.array([(one["cycles"] or 0) + (one["sparsify_cycles"] or 0) for one in operations])
+    ports = np.array([one["host_cycles"] or 0 for one in operations])
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 6), layout="constrained")
         FigureCanvasAgg(figure)
@@ -209,7 +209,7 @@ def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
         above.set_title("Cycles of each operation")
         below.plot(places, [one["words"] for one in operations], color="#d1495b", drawstyle="steps-mid",
                    label="sent")
-        if report["checked"]:
+        if report["options"]["check"]:
             below.plot(places, [one["words_dense"] for one in operations], color=FAINT, linestyle="--",
                        drawstyle="steps-mid", label="raw")
         below.set_title("Words on all links")

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.protocols import TrainingRing
+from host.driver.results import known
 from host.models.digits import Dataset
 from host.models.layers import perceptron
 from host.output import write_json
@@ -172,7 +173,7 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
         raise DivergenceError(
             f"Inference: {len(wrong)} of {expected.size} sums differ from the golden model, first example {example}, "
             f"output {output}, which is {outcome.outputs[example, output]} and must be {expected[example, output]}")
-    return expected, outcome.cycles
+    return expected, known(outcome.cycles)
 
 
 def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,

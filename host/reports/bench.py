@@ -31,6 +31,7 @@ from hdl.quantization.engine import peak_cycles
 from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.jobs import speed
 from host.output import write_json
@@ -199,7 +200,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
             ring.memory.clear_state(length)
             ring.settings.write(Adam().settings(1, gradient_scale=1.0))
             cycles = ring.collectives.fused_update(length).cycles
-            rows.append(_row("ring.fused_update", f"{config}, Adam", cycles, collectives["fused_update"][1]))
+            rows.append(_row("ring.fused_update", f"{config}, Adam", known(cycles), collectives["fused_update"][1]))
     return rows
 
 
@@ -211,7 +212,7 @@ def infer_rows(ring: Ring) -> list[Row]:
                     shift=np.full(SIZE, 24), relu=True, signed=False, last=last) for last in (False, True)]
     x = generator.integers(0, 256, (SAMPLES * ring.nodes, SIZE))
     cycles = ring.local.infer(layers, x).cycles
-    return [_row("node.infer", f"{len(layers)} layers of {SIZE} x {SIZE}, {SAMPLES} samples", cycles,
+    return [_row("node.infer", f"{len(layers)} layers of {SIZE} x {SIZE}, {SAMPLES} samples", known(cycles),
                  peak_cycles([(SIZE, SIZE)] * len(layers), SAMPLES, lanes=ring.formats.lanes))]
 
 
@@ -224,10 +225,10 @@ def node_rows(ring: Ring) -> list[Row]:
     for kind, mask, words in (("made", Mask(triangle=True, padding=True, length_rows=SIZE, length_columns=48), None),
                               ("fetched", Mask(external=True), external)):
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
-        cycles = ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles
+        cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
     length = LENGTH // 2  # the errors are behind as many weights
-    cycles = ring.local.sparsify(length, threshold=0.5).cycles
+    cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
 

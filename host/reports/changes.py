@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
+from host.driver.results import total
+from host.reports.notes import count_text
 from host.reports.page import table_of
 from host.reports.style import INK
 
@@ -34,8 +36,8 @@ def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"after step {change['step']}", f"{', '.join(change['requests'])} · {_rings(change)}")
              for change in changes]
     if changes:
-        cycles = [sum(change[name] for change in changes) for name in ("switch_cycles", "carry_cycles")]
-        rows.append(("cycles to switch · to carry over", " · ".join(f"{one:,}" for one in cycles)))
+        cycles = [total(change[name] for change in changes) for name in ("switch_cycles", "carry_cycles")]
+        rows.append(("cycles to switch · to carry over", " · ".join(map(count_text, cycles))))
     return rows
 
 
@@ -54,7 +56,7 @@ def table_of_changes(report: dict[str, Any]) -> list[Table]:
     first = report["topology"]["stages"][0]
     about = [("begin", first["rings"], "-", "-", "-", "-", "-"), *(
         (", ".join(change["requests"]), _rings(change), _numbers(change["left"]), _numbers(change["joined"]),
-         f"{change['moved']:,}", f"{change['switch_cycles']:,}", f"{change['carry_cycles']:,}")
+         f"{change['moved']:,}", count_text(change["switch_cycles"]), count_text(change["carry_cycles"]))
         for change in changes)]
     header = ["from step", "request", "rings", "left", "came", "elements moved", "cycles to switch", "to carry over",
               "words sent"]

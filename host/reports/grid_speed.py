@@ -15,7 +15,7 @@ from hdl.board import node_of
 from hdl.config import Grid, NodeConfig, Weights
 from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.results import Outcome
+from host.driver.results import Outcome, known
 from host.topology.grid import Shape, Topology
 from host.topology.switching import GridNodes
 from host.transports.session import LATENCY
@@ -81,7 +81,7 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
     ring.memory.clear_state(length, packed_state=False)
     ring.memory.write_gradients(gradients)
     ring.settings.write(_SETTINGS)
-    found["flat"] = [ring.collectives.fused_update(length).cycles]
+    found["flat"] = [known(ring.collectives.fused_update(length).cycles)]
 
     plan = grid.grid.plan(Shape.GRID)
     grid.switch(plan)
@@ -92,13 +92,14 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
     rings.counters.clear()
     pending = rings.collectives.submit_fused_update(length)
     outcomes: list[Outcome] = rings.commands.wait(*pending)
-    found["queued"] = [outcome.cycles for outcome in outcomes]
+    found["queued"] = [known(outcome.cycles) for outcome in outcomes]
     found["words"] = [node["WORDS_SENT"] for node in rings.counters.read()]
     found["alone"] = []
     for one in pending:
         commands = [command for _, command in sorted(one.commands.items())]
         fields = [{name: getattr(command, name) for name in _FIELDS} for command in commands]
-        found["alone"].append(rings.collectives.submit(one.operation, fields, ring=commands[0].port).result().cycles)
+        outcome = rings.collectives.submit(one.operation, fields, ring=commands[0].port).result()
+        found["alone"].append(known(outcome.cycles))
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from hdl.config import Memories, NodeConfig, Peer, Weights
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import known
 from host.training.golden_run import Reference
 from host.transports.session import LATENCY, open_session
 from sim.golden.slot_cycles import DENSE, MX9, slot_cycles
@@ -66,7 +67,7 @@ def _cycles(case: Case, interleaved: bool, announce: Callable[[str], None]) -> i
         reference.step(list(gradients), settings)
         if not (ring.memory.read_weights(case.length).view(np.uint32) == reference.weights).all():
             raise AssertionError(f"Weights of {case} must be those of the golden model")
-    return int(cycles)
+    return known(cycles)
 
 
 def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] = lambda stage: None

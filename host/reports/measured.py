@@ -4,8 +4,8 @@ import itertools
 import pathlib
 from typing import Any
 
-import numpy as np
-
+from host.driver.results import total
+from host.reports.notes import count_text, ratio_text
 from host.reports.timeline import draw, write_trace
 from host.training.record import Training, TrainingConfig
 from host.training.schedule import OVERLAPS
@@ -25,14 +25,14 @@ def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
     """
     schedule = training.steps[-1].schedule
     steps = [step for step in training.steps if step.schedule == schedule]
-    cycles, modelled = (float(np.mean([getattr(step, name) for step in steps])) for name in
-                        ("cycles", "modelled_cycles"))
-    compute, communicate = (float(np.mean([getattr(step, name) for step in steps])) for name in
-                            ("compute_cycles", "communicate_cycles"))
-    return {"overlap": config.overlap, "schedule": schedule, "macs": config.macs, "cycles": cycles,
-            "modelled_cycles": modelled, "compute_cycles": compute, "communicate_cycles": communicate,
-            "bound": max(compute, communicate), "search": training.search, "bit_exact": training.bit_exact,
-            "timeline": training.timeline}
+    means: dict[str, float | None] = {}
+    for name in ("cycles", "modelled_cycles", "compute_cycles", "communicate_cycles"):
+        cycles = total(getattr(step, name) for step in steps)
+        means[name] = None if cycles is None else cycles / len(steps)
+    busiest = [means["compute_cycles"], means["communicate_cycles"]]
+    return {"overlap": config.overlap, "schedule": schedule, "macs": config.macs, **means,
+            "bound": None if None in busiest else max(one for one in busiest if one is not None),
+            "search": training.search, "bit_exact": training.bit_exact, "timeline": training.timeline}
 
 
 def lines(report: dict[str, Any]) -> list[str]:
@@ -45,10 +45,9 @@ def lines(report: dict[str, Any]) -> list[str]:
              "| schedule | cycles | of serial | of golden time | compute | communicate | bound |",
              "|---|---:|---:|---:|---:|---:|---:|"]
     for run in runs:
-        part = "-" if serial is None else f"{run['cycles'] / serial:.3f}"
-        found.append(f"| {run['schedule']} | {run['cycles']:,.0f} | {part} | "
-                     f"{run['cycles'] / run['modelled_cycles']:.3f} | {run['compute_cycles']:,.0f} | "
-                     f"{run['communicate_cycles']:,.0f} | {run['bound']:,.0f} |")
+        counts = [count_text(run[name]) for name in ("cycles", "compute_cycles", "communicate_cycles", "bound")]
+        found.append(" | ".join([f"| {run['schedule']}", counts[0], ratio_text(run["cycles"], serial or 0),
+                                 ratio_text(run["cycles"], run["modelled_cycles"] or 0), *counts[1:]]) + " |")
     return [*found, *dict.fromkeys(line for run in runs for line in run["search"])]
 
 
@@ -71,6 +70,8 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
     """
     found = []
     for run in report["schedules"]:
+        if run["timeline"] is None:
+            continue
         spans = [Span(*one) for one in run["timeline"]]
         end = "" if len(report["schedules"]) == 1 else _ending(run["schedule"])
         trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"

@@ -3,7 +3,13 @@
 from host.reports.page import Note
 from host.transports.session import TransportName
 
-__all__ = ["simulation_notes"]
+__all__ = ["NOT_MODELLED", "NO_WITNESS", "count_text", "ratio_text", "simulation_notes"]
+
+#: What a report shows in place of cycles without a model.
+NOT_MODELLED = "not modelled"
+
+#: The verdict of a run on golden nodes.
+NO_WITNESS = "Computed by the golden model: no second witness."
 
 _CYCLES = {
     TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
@@ -13,8 +19,20 @@ _CYCLES = {
     TransportName.PYSIM: "Cycles are those of a simulation of the gateware by Amaranth's simulator; no board has "
                          "taken part.",
     TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",
+    TransportName.GOLDEN: "Golden models have computed all values and words, and no gateware has taken part. Cycles "
+                          "are modelled, as gradring predict models them.",
     TransportName.SERIAL: "Cycles are those that the nodes on the board have counted.",
 }
+
+
+def count_text(count: float | None, per: float = 1) -> str:
+    """A count, such as cycles, or its mean ``per`` so many steps."""
+    return NOT_MODELLED if count is None else f"{count / per:,.0f}"
+
+
+def ratio_text(part: float | None, whole: float) -> str:
+    """Share of a count in another one."""
+    return NOT_MODELLED if part is None else f"{part / whole:.3f}" if whole else "-"
 
 
 def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from host.driver.results import Cycles, total
 from host.output import write_json
 from host.reports.changes import hops, nodes_of, rows_of
 from host.reports.measured import figures_of
+from host.reports.notes import NO_WITNESS, count_text, ratio_text
 from host.reports.training_picture import codecs_of, compresses_alone, draw
 from host.topology.course import Course
 from host.training.record import NODE, Training, TrainingConfig
-from host.transports.session import Elapsed
+from host.transports.session import Elapsed, TransportName
 from host.versions import program
 from sim.link_faults import RandomFaults, wires
 
@@ -132,15 +134,15 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "measured_at": training.measured,
         "bit_exact": training.bit_exact,
         "repeats": training.repeats,
-        "cycles_fused_update": sum(step.cycles for step in steps),
+        "cycles_fused_update": total(step.cycles for step in steps),
         "bound_cycles": sum(step.bound for step in steps),
-        "cycles_scatter_reduce": sum(step.scatter_cycles for step in steps),
+        "cycles_scatter_reduce": total(step.scatter_cycles for step in steps),
         "bound_scatter_reduce": sum(step.scatter_bound for step in steps),
-        "cycles_sparsify": sum(step.sparsify_cycles for step in steps),
-        "cycles_compute": sum(step.compute_cycles for step in steps),
-        "cycles_gemm": sum(step.gemm_cycles for step in steps),
-        "cycles_vector": sum(step.vector_cycles for step in steps),
-        "cycles_communicate": sum(step.communicate_cycles for step in steps),
+        "cycles_sparsify": total(step.sparsify_cycles for step in steps),
+        "cycles_compute": total(step.compute_cycles for step in steps),
+        "cycles_gemm": total(step.gemm_cycles for step in steps),
+        "cycles_vector": total(step.vector_cycles for step in steps),
+        "cycles_communicate": total(step.communicate_cycles for step in steps),
         "cycles_mask": training.mask_cycles,
         "elements_masked": training.elements_masked,
         "elements_through": training.elements_through,
@@ -193,7 +195,6 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     """
     runs = [(config, training), *([comparison] if comparison is not None else [])]
     figures = [_run(settings, outcome, bigram_loss) for settings, outcome in runs]
-    seconds, elapsed = simulation.simulation_seconds, simulation.elapsed
     digits = {} if bigram_loss is not None else {
         "target_accuracy": TARGET,
         "epochs_to_target": {run["training"]["label"]: _first_epoch(run["accuracy_per_epoch"]) for run in figures}}
@@ -206,11 +207,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "interrupted": interrupted,
         "parameters": training.parameters,
         **figures[0],
-        "cycles": elapsed.cycles,
-        "cycles_simulated": elapsed.simulated,
-        "host_port": {"simulated": simulation.host_port, "cycles_computed": elapsed.port_cycles,
-                      "words_computed": elapsed.port_words},
-        "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0,
+        **_elapsed(simulation),
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
@@ -230,6 +227,17 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
     }
+
+
+def _elapsed(simulation: Simulation) -> dict[str, Any]:
+    """Cycles in all; golden nodes have none."""
+    elapsed, seconds = simulation.elapsed, simulation.simulation_seconds
+    golden = simulation.transport == TransportName.GOLDEN.value
+    found = {"cycles": elapsed.cycles, "cycles_simulated": elapsed.simulated,
+             "host_port": {"simulated": simulation.host_port, "cycles_computed": elapsed.port_cycles,
+                           "words_computed": elapsed.port_words},
+             "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0}
+    return {name: None for name in found} if golden else found
 
 
 def _topology(course: Course) -> dict[str, Any]:
@@ -255,6 +263,8 @@ def verdict(report: dict[str, Any]) -> str:
     overlapping = str(report["training"]["overlap"]).startswith("delayed")
     if overlapping:
         steps = f"each block of passes that overlap, {report['steps']} steps in all"
+    if report["transport"] == TransportName.GOLDEN.value:
+        return NO_WITNESS
     if report["bit_exact"] is None:
         return f"Weights were not compared (--no-check) after {steps}."
     nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
@@ -273,10 +283,6 @@ def verdict(report: dict[str, Any]) -> str:
     return sentence
 
 
-def _ratio(part: float, whole: float) -> str:
-    return f"{part / whole:.3f}" if whole else "-"
-
-
 def _hops(density: list[float]) -> str:
     return " → ".join(f"{value:.1%}" for value in density) or "-"
 
@@ -285,21 +291,21 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
     """Cost of a run on the links, or compression of the gradients of a node without links."""
     if reduced:
         return [
-            ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
+            ("cycles per fused update", count_text(run["cycles_fused_update"], steps)),
             ("words per compressed gradient", f"{run['words_sent'] / steps:,.0f}"),
-            ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
+            ("… of raw words", ratio_text(run["words_sent"], run["words_dense"])),
             ("density", _hops(run["density_per_hop"])),
         ]
     engine = run["training"]["compute"] == NODE
     what = f"step, compute {'on nodes' if engine else 'modelled'}" if run["training"]["overlap"] else "fused update"
     return [
         *(_parts(run, steps) if engine and not run["training"]["overlap"] else []),
-        (f"cycles per {what}", f"{run['cycles_fused_update'] / steps:,.0f}"),
+        (f"cycles per {what}", count_text(run["cycles_fused_update"], steps)),
         *(_parts(run, steps) if engine and run["training"]["overlap"] else []),
         *([] if engine and run["training"]["overlap"] else [
-            ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"]))]),
+            ("… of its link-cycle bound", ratio_text(run["cycles_fused_update"], run["bound_cycles"]))]),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
-        ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
+        ("… of raw words", ratio_text(run["words_sent"], run["words_dense"])),
         ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
         ("density hop by hop", _hops(run["density_per_hop"])),
     ]
@@ -307,11 +313,12 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Masks by commands of their own, which nodes that compute do not need."""
+    steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
         ("… replaced", f"{report['elements_masked']:,}"),
         ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
-        ("cycles per step's masks", f"{np.mean([step['mask_cycles'] for step in report['per_step']]):,.0f}"),
+        ("cycles per step's masks", count_text(total(step["mask_cycles"] for step in steps), len(steps))),
     ]
 
 
@@ -328,7 +335,7 @@ def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
     """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
-    lists = run["cycles_compute"] - run["cycles_gemm"] - run["cycles_vector"]
+    lists = _less(run["cycles_compute"], run["cycles_gemm"], run["cycles_vector"])
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", lists)]
     if run["training"]["overlap"] is None:
@@ -336,21 +343,26 @@ def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
     else:
         parts.append(("… ring", run["cycles_communicate"]))
     if run["training"]["overlap"] == "none":
-        waiting = run["cycles_fused_update"] - run["cycles_compute"] - run["cycles_communicate"]
+        waiting = _less(run["cycles_fused_update"], run["cycles_compute"], run["cycles_communicate"])
         parts.append(("… waiting", waiting))
-    return [(name, f"{cycles / steps:,.0f}") for name, cycles in parts]
+    return [(name, count_text(cycles, steps)) for name, cycles in parts]
+
+
+def _less(whole: Cycles, *parts: Cycles) -> Cycles:
+    """Cycles of a whole that are those of none of its parts."""
+    return total([whole, *(None if part is None else -part for part in parts)])
 
 
 def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
     """Figures of a run with a density, or of the dense one beside it."""
-    losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"] / steps
+    losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"]
     return [
         ("test accuracy", f"{run['accuracy']:.2%}"),
         ("loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
         *_traffic(run, steps, reduced=reduced),
         ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
-        ("cycles per sparsify", f"{sparsify:,.0f}" if sparsify else "-"),
-        ("cycles per step, both", f"{sparsify + run['cycles_fused_update'] / steps:,.0f}"),
+        ("cycles per sparsify", "-" if sparsify == 0 else count_text(sparsify, steps)),
+        ("cycles per step, both", count_text(total([sparsify, run["cycles_fused_update"]]), steps)),
     ]
 
 
@@ -365,7 +377,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     codec, gradients = codecs_of(report)
     if codec != "raw":
         setup.append(("new weights on the ring", codec))
-        setup.append(("… weights per word", _ratio(report["weight_elements"], report["weight_words"])))
+        setup.append(("… weights per word", ratio_text(report["weight_elements"], report["weight_words"])))
         if report["codebooks"]:
             setup.append(("codebooks · words to all nodes",
                           f"{report['codebooks']} · {report['codebook_words']:,}"))
@@ -379,13 +391,13 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     if report["repeats"]:
         setup.append(("repeated after failures of the ring", f"{report['repeats']:,}"))
     port = report["host_port"]
-    simulated = [
+    simulated = [("cycles", "modelled")] if report["cycles"] is None else [
         ("simulated cycles", f"{report['cycles_simulated']:,}"),
         *([] if port["simulated"] else [("… host port, computed", f"{port['cycles_computed']:,}")]),
         *([("floating-point units", "native")] if report["arithmetic"] == "native" else []),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
-        ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
     ]
+    simulated.append(("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())))
     if training["density"] is not None:
         rows: list[tuple[str, ...]] = [*_sparse(report, steps, reduced=reduced)]
         if other is not None:

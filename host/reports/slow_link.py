@@ -13,6 +13,7 @@ import numpy as np
 from hdl.config import Memories, NodeConfig, RootReduce
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.partitioning import choose, link_rates
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.output import claim, write_json
 from host.training.golden_run import Reference
@@ -119,7 +120,7 @@ def _update(ring: Ring, case: Case, owner: int | None) -> int:
     ring.partition.set_root(None)
     if not (ring.memory.read_weights(case.length).view(np.uint32) == reference.weights).all():
         raise AssertionError(f"Weights of {case} with owner {owner} must be those of the golden model")
-    return cycles
+    return known(cycles)
 
 
 def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,

@@ -20,7 +20,7 @@ from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.results import Passes
+from host.driver.results import Passes, known
 from host.driver.ring import Ring
 from host.output import write_json
 from host.program.estimate import Costs
@@ -138,7 +138,7 @@ class Bench:
 
     def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
         places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.DELAYED
-        passes, cycles = 1, float(found.outcome.cycles)
+        passes, cycles = 1, float(known(found.outcome.cycles))
         if stale:
             last = max(task.place for task in program.tasks if task.name.startswith("update"))
             ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from host.reports.changes import table_of_changes
-from host.reports.notes import simulation_notes
+from host.reports.notes import count_text, simulation_notes
 from host.reports.page import Note, Picture, flat, settings_table, table_of, write_page
 from host.reports.report import summary, verdict
 from host.reports.training_picture import heading
@@ -34,8 +34,10 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequenc
     pictures = [Picture(directory / "report.png", _alternative(report)),
                 *(Picture(path, f"Commands of one step on each node over time: {path.stem.replace('-', ', ')}.")
                   for path in timelines if path.suffix == ".png")]
+    port = report["host_port"]
     training = {name: value for name, value in report["training"].items() if name != "label"}
-    asked = {name: report[name] for name in _SETTINGS} | {"host_port_simulated": report["host_port"]["simulated"]}
+    asked = {name: report[name] for name in _SETTINGS} | (
+        {} if port is None else {"host_port_simulated": port["simulated"]})
     return write_page(
         directory / "report.html", title=f"gradring: {heading(report)}", verdict=verdict(report),
         tables=[_figures(report), *_schedules(report), *table_of_changes(report), _measures(report)],
@@ -74,7 +76,7 @@ def _schedules(report: dict[str, Any]) -> list[Table]:
     if not report["schedules"]:
         return []
     names = ("cycles", "modelled_cycles", "compute_cycles", "communicate_cycles", "bound")
-    rows = [(run["schedule"], *(f"{run[name]:,.0f}" for name in names)) for run in report["schedules"]]
+    rows = [(run["schedule"], *(count_text(run[name]) for name in names)) for run in report["schedules"]]
     return [table_of("Cycles of a step, by schedule", rows,
                      header=("schedule", "measured", "golden time", "compute", "communicate", "bound"))]
 
@@ -93,7 +95,7 @@ def _notes(report: dict[str, Any]) -> list[Note]:
         *simulation_notes(TransportName(report["transport"]), latency=report["link_latency"],
                           arithmetic=report["arithmetic"]),
         Note(gradients[report["compute"]], ("cycles per",)),
-        *([] if port["simulated"] else [Note(
+        *([] if port is None or port["simulated"] else [Note(
             f"Host ports are modelled: {port['words_computed']:,} words have gone round them, and the "
             f"{port['cycles_computed']:,} cycles that they would have taken are computed and not among the simulated "
             f"ones.", ("… host port", "simulated cycles"))]),

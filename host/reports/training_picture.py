@@ -259,6 +259,11 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     right.grid(False)
 
 
+def _mean(run: dict[str, Any], name: str) -> float:
+    """Mean of a figure of all steps; 0 for cycles that are not modelled."""
+    return float(np.mean([step[name] or 0 for step in run["per_step"]]))
+
+
 def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
     """Parts of a step that its cycles go to, besides the host's reading and writing."""
     parts = [("mask", "mask_cycles", _ATTENTION), ("sparsify", "sparsify_cycles", _SCATTER),
@@ -268,10 +273,9 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
         runs.append((report["comparison"], "dense"))
     axes.set_title("Cycles per step")
     shown = set()
-    longest = max(float(_column(run, "cycles").mean()) for run, _ in runs)
+    longest = max(_mean(run, "cycles") for run, _ in runs)
     for place, (run, _) in enumerate(runs):
-        means = {name: float(_column(run, name).mean())
-                 for name in ("mask_cycles", "sparsify_cycles", "scatter_cycles", "cycles")}
+        means = {name: _mean(run, name) for name in ("mask_cycles", "sparsify_cycles", "scatter_cycles", "cycles")}
         means["rest"] = means["cycles"] - means["scatter_cycles"]
         start = 0.0
         for label, name, color in parts:

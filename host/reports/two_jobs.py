@@ -19,7 +19,7 @@ from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.pending_command import PendingCommand
-from host.driver.results import Outcome
+from host.driver.results import Outcome, known
 from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
 from host.driver.transport import Transport
@@ -169,7 +169,7 @@ class _Work:
             found = [self.ring.memory.read_gradients(self._length), self._sums]
         if not (found[0].view(np.uint32) == found[1]).all():
             raise AssertionError(f"Bits of {pending.operation.name} must be those of the golden model")
-        return tuple(event.cycles for event in pending.every if event is not None)
+        return tuple(known(event.cycles) for event in pending.every if event is not None)
 
 
 def _rests(jobs: Jobs, work: _Work, job: int) -> None:

@@ -112,8 +112,8 @@ def _value(spec: RunSpec, path: str) -> Any:
 _SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
             "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
 
-_V, _M, _P, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM, TransportName.BOARD,
-                      TransportName.SERIAL)
+_V, _M, _P, _G, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM, TransportName.GOLDEN,
+                          TransportName.BOARD, TransportName.SERIAL)
 _DIGITS, _TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 _MOMENTUM, _NESTEROV = OptimizerName.MOMENTUM, OptimizerName.NESTEROV
 _NO_ROOM = "a board's nodes have no room to stage gradients"
@@ -136,14 +136,22 @@ COUPLINGS = (
     Coupling("backend.arithmetic", "backend.transport", (_V,), "only Verilated nodes have native units"),
     *(Coupling("backend.board", "backend.arithmetic", (), "it has no floating-point units", value=name)
       for name, board in BOARDS.items() if board.node.is_int16),
-    Coupling("ring.link_latency", "backend.transport", (_V, _M, _P), "a board's wires are as long as they are"),
+    Coupling("ring.link_latency", "backend.transport", (_V, _M, _P, _G), "a board's wires are as long as they are"),
     Coupling("backend.baud", "backend.transport", (_S,), "it is the rate of a serial port"),
     Coupling("backend.reconnect", "backend.transport", (_B, _S), "no other transport loses its port"),
-    Coupling("ring.topology", "backend.transport", (_V, _M, _P, _B), "a board has no switches"),
+    Coupling("ring.topology", "backend.transport", (_V, _M, _P, _G, _B), "a board has no switches"),
     Coupling("ring.links", "backend.transport", (_V, _M, _P), "boards are built with links on credit",
              value=sections.SLOTS),
     Coupling("backend.transport", "ring.links", (sections.SLOTS,), "messages travel in slots", value=_M),
     Coupling("ring.slow_link", "backend.transport", (_V,), "only Verilated links can be slow"),
+    # Golden nodes.
+    Coupling("backend.transport", "faults.rate", (), "golden nodes have no links", value=_G),
+    Coupling("backend.transport", "backend.board", (), "golden nodes are on no board", value=_G),
+    Coupling("output.check", "backend.transport", (_V, _M, _P, _B, _S), "golden nodes have no second witness"),
+    Coupling("schedule.overlap", "backend.transport", (_V, _M, _P, _B, _S), "searches go by measured cycles",
+             value="search"),
+    Coupling("compute.tiling", "backend.transport", (_V, _M, _P, _B, _S), "searches go by measured cycles",
+             value="searched"),
     # Boards.
     Coupling("backend.state_planes", "backend.board", (), _BUILT),
     Coupling("faults.rate", "backend.board", (), _BUILT),

@@ -122,7 +122,8 @@ def _ring(spec: RunSpec) -> dict[str, Any]:
     if spec.ring.topology is not None:
         rows, columns = grid_size(spec.ring.topology)
         nodes = rows * columns
-    simulated = spec.backend.transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM)
+    simulated = spec.backend.transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM,
+                                                   TransportName.GOLDEN)
     latency = LATENCY if simulated and not isinstance(spec.schedule, Streaming | SideBySide) else None
     return {"ring.nodes": nodes, "ring.link_latency": latency}
 
@@ -169,4 +170,4 @@ def _rest(spec: RunSpec) -> dict[str, Any]:
             "backend.reconnect": 30.0 if serial else None,
             "faults.seed": None if spec.faults.rate is None else RandomFaults.seed,
             "output.folder": toolchain.BUILD / "sim",
-            "output.check": True if _is_ring(spec) else None}
+            "output.check": True if _is_ring(spec) and backend.transport is not TransportName.GOLDEN else None}

@@ -53,7 +53,8 @@ class _StepRun:
         self.spec = spec
         self.folder: Path = spec.known("output.folder")
         self.processes = other_processes(spec.backend.processes, nodes=prepared.nodes)
-        self.threads = threads_of(spec.backend.threads, prepared.nodes, self.processes)
+        is_golden = spec.backend.transport is TransportName.GOLDEN
+        self.threads = 1 if is_golden else threads_of(spec.backend.threads, prepared.nodes, self.processes)
         self.overlap = spec.value("schedule.overlap")
         self.host_port = spec.backend.host_port or spec.backend.transport is not TransportName.VERILATED
         self.kept: dict[str, Any] | None = None

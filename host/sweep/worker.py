@@ -15,6 +15,7 @@ from typing import Any
 from hdl.config.forms import from_dict
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
+from host.driver.results import known
 from host.models.text import Text, topics
 from host.models.transformer import TransformerConfig
 from host.program.schedules import layers_of
@@ -93,7 +94,7 @@ def _figures(training: Training) -> dict[str, Any]:
     steps = training.steps
     words = sum(step.words_sent for step in steps) / len(steps)
     gradients = sum(step.scatter_words for step in steps) / len(steps)
-    cycles = sum(step.cycles for step in steps)
+    cycles = sum(known(step.cycles) for step in steps)
     return {"steps": len(steps), "loss": training.losses[-1], "measure": training.measures[-1],
             "bit_exact": training.bit_exact, "words": words, "words_gradients": gradients,
             "words_weights": words - gradients, "cycles_per_step": cycles / len(steps),
@@ -108,8 +109,8 @@ def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfi
     each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)
                for backward in (False, True))
     return {"multiply_adds": each * sum(shares) / count,
-            "cycles_products": sum(step.gemm_cycles for step in outcome.steps) / count,
-            "cycles_functions": sum(step.vector_cycles for step in outcome.steps) / count}
+            "cycles_products": sum(known(step.gemm_cycles) for step in outcome.steps) / count,
+            "cycles_functions": sum(known(step.vector_cycles) for step in outcome.steps) / count}
 
 
 def _synthesise(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:

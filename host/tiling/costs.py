@@ -20,6 +20,7 @@ from hdl.config import Compute, Memories, NodeConfig, Programs
 from hdl.group import GROUP
 from host.compute.factors import FACTORS, Array
 from host.driver.buffers import aligned
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.tiling.nest import Plan
 from sim.golden.compute import pack
@@ -212,5 +213,5 @@ class GatewareCost:
             raise WrongProductError(f"Product {job.m} x {job.k} x {job.n} must be the same with all factors, not "
                                     f"another one with {plan}")
         self.digest = digest
-        self._known[plan] = found.cycles
-        return found.cycles
+        self._known[plan] = known(found.cycles)
+        return self._known[plan]

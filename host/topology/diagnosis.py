@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from hdl.control.protocol import EventStatus
 from host.driver.command import Event
+from host.driver.results import known
 from host.topology.grid import Plan
 
 __all__ = ["broken_links", "link_name"]
@@ -32,7 +33,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
     """
     found = []
     for members in _rings(plan, ring):
-        ended = [events[node].cycles for node in members if node in events]
+        ended = [known(events[node].cycles) for node in members if node in events]
         told = sum(node in events and events[node].status is EventStatus.PEER_ABORT for node in members)
         for place, node in enumerate(members):
             before = members[place - 1]
@@ -42,7 +43,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
             missing = 0
             if other is not None and other.status in _STANDSTILL:
                 missing = (other.detail - (event.detail >> 16)) % (1 << 16)
-            waited_twice = event.cycles - min(ended) > timeout // 2
+            waited_twice = known(event.cycles) - min(ended) > timeout // 2
             if 0 < missing < 1 << 15:
                 found.append((before, node, f"has not delivered {missing} packet{'s' if missing > 1 else ''}"))
             elif told == len(members) - 1 or waited_twice:

@@ -32,7 +32,7 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.node_operations import NodeOperations
 from host.driver.pending_command import PendingCommand
-from host.driver.results import Outcome
+from host.driver.results import Outcome, total
 from host.driver.ring import Ring
 from host.driver.ring_memory import RingMemory
 from host.driver.ring_partition import RingPartition
@@ -248,7 +248,7 @@ class GridCollectives(WeightUpdates):
     def fused_update(self, where: Where) -> Outcome:
         """Update in two dimensions. The cycles are the sum of the three commands."""
         outcomes: list[Outcome] = self._commands.wait(*self.submit_fused_update(where))
-        return Outcome(cycles=sum(outcome.cycles for outcome in outcomes),
+        return Outcome(cycles=total(outcome.cycles for outcome in outcomes),
                        local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
                        not_finite=tuple(sorted({node for outcome in outcomes for node in outcome.not_finite})))
 

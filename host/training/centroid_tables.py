@@ -140,7 +140,8 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
                dense_words=sent(first), table_words=sent(second), steps=len(second.steps),
-               cycles=float(np.mean([step.compute_cycles for step in second.steps])),
+               cycles=float(np.mean([np.nan if step.compute_cycles is None else step.compute_cycles
+                                     for step in second.steps])),
                multiplications=sum(step.centroid_multiplications for step in second.steps) / outputs)
 
 

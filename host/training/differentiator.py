@@ -4,6 +4,8 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
+from host.driver.results import Cycles
+
 __all__ = ["Differentiator"]
 
 
@@ -42,7 +44,7 @@ class Differentiator(abc.ABC):
         """Write the examples of each node's share, as the workload's ``examples_of`` has them."""
 
     @abc.abstractmethod
-    def run(self) -> int:
+    def run(self) -> Cycles:
         """Have nodes differentiate what they were given, and return the cycles of all commands."""
 
     @abc.abstractmethod

@@ -18,7 +18,7 @@ from host.compute.lists import Lists, compile_lists
 from host.compute.shared_layers import Shared
 from host.driver.memory import distance_of
 from host.driver.protocols import TrainingRing
-from host.driver.results import ListsOutcome
+from host.driver.results import Cycles, ListsOutcome, total
 from host.models.layers import Array, Labels
 from host.program.schedules import Copies, Schedule
 from host.tiling.searched import SearchedFactors
@@ -87,11 +87,11 @@ class Computer(Differentiator):
         given = x if len(x) else np.zeros((1, x.shape[1]), np.float32)
         return np.ascontiguousarray(given, np.float32).view(np.uint32).ravel()
 
-    def run(self) -> int:
+    def run(self) -> Cycles:
         """Have nodes differentiate what they were given, and return the cycles of all commands."""
         found = self._commands([one.fields["weight_base"] for one in self._lists.commands])
         self.multiplications = sum(one.multiplied for one in found) * self._ring.config.lanes
-        return sum(one.cycles for one in found)
+        return total(one.cycles for one in found)
 
     def losses(self) -> list[float]:
         """Losses of the shares that were differentiated last."""

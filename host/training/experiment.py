@@ -172,7 +172,9 @@ class Experiment:
         if self._course is None:
             return self._session.ring
         assert self._session.grid is not None
-        return Rings(self._session.grid, self._course, clock=lambda: self._session.elapsed.cycles)
+        session = self._session
+        return Rings(self._session.grid, self._course,
+                     clock=lambda: None if session.golden else session.elapsed.cycles)
 
     def _train(self, number: int, run: Run, state: dict[str, Any] | None, signals: Signals) -> None:
         seconds, elapsed, simulated = self.seconds[number], self.elapsed, self.simulation_seconds

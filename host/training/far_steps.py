@@ -15,6 +15,7 @@ from hdl.group import GROUP
 from host.compute.factors import Array
 from host.compute.far_lists import FarLists, compile_far, layers_chain_of
 from host.driver.device import Device
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.memory.chain import Chain, Policy
 from host.memory.plan import PlanError
@@ -104,7 +105,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
         raise PlanError("Maps that are all kept must have a plan")
     _give(ring, kept, model, shares)
     outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in kept.commands], [examples] * ring.nodes)
-    cycles = {one.name: found.cycles for one, found in zip(kept.commands, outcomes, strict=True)}
+    cycles = {one.name: known(found.cycles) for one, found in zip(kept.commands, outcomes, strict=True)}
     chain = layers_chain_of(layers, examples=examples, lanes=config.lanes, cycles=cycles)
     planned = ((kind, lists_of(kind, chain)) for kind in kinds)
     expected = [model.differentiate(x, labels) for x, labels in shares]
@@ -137,9 +138,9 @@ def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[
                and np.array_equal(gradient.view(np.uint32), gradients[rank].view(np.uint32))
                for rank, (loss, gradient) in enumerate(expected))
     plan, run = lists.plan, lists.plan.decision.run
-    return FarStep(kind=kind, cycles=passes.outcome.cycles, timeline=run.cycles, budget=plan.budget, peak=run.peak,
-                   far_words=moved, planned=run.far_words, multiplications=run.multiplications, same=same,
-                   policies=plan.decision.policies)
+    return FarStep(kind=kind, cycles=known(passes.outcome.cycles), timeline=run.cycles, budget=plan.budget,
+                   peak=run.peak, far_words=moved, planned=run.far_words, multiplications=run.multiplications,
+                   same=same, policies=plan.decision.policies)
 
 
 def far_node(widths: Sequence[int], examples: int) -> NodeConfig:

@@ -15,6 +15,7 @@ from host.compute.far_text import FarText, fit_text
 from host.compute.text_lists import compile_text
 from host.compute.text_operations import TextOperations
 from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles, total
 from host.models.text import Characters
 from host.models.transformer import TransformerConfig
 from host.training.record import TrainingConfig
@@ -52,15 +53,16 @@ class FarTextComputer(TextComputer):
         super().give([[*share, *[empty] * (most - len(share))] for share in shares])
         self.lengths = [len(share) for share in shares]
 
-    def run(self) -> int:
-        nodes, cycles, planned = self._ring.nodes, 0, 0
+    def run(self) -> Cycles:
+        cycles: Cycles = 0
+        nodes, planned = self._ring.nodes, 0
         for number in range(max(self.lengths)):
             program = self._programs[number > 0]
             self._ring.programs.load([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
-            cycles += self._ring.programs.run(collectives=0).outcome.cycles
+            cycles = total([cycles, self._ring.programs.run(collectives=0).outcome.cycles])
             planned += self._far.cycles[number > 0]
-        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other, in {cycles:,} cycles, "
-                                      f"{cycles / planned:.4f} of their timelines"]
+        taken = "" if cycles is None else f", in {cycles:,} cycles, {cycles / planned:.4f} of their timelines"
+        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other{taken}"]
         return cycles
 
 

@@ -17,6 +17,7 @@ from host.compute.factors import Array
 from host.compute.far_text import FarText, compile_far_text
 from host.compute.text_operations import TextOperations
 from host.driver.device import Device
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.memory.chain import Chain, Policy, run
 from host.memory.policy_search import KINDS, Decision, MapPlan, decide
@@ -78,7 +79,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
         computer.prepare()
         computer.give([[sequence]] * ring.nodes)
         before = sum(simulation.far_memory(0)[1:])
-        cycles = computer.run()
+        cycles = known(computer.run())
         moved = sum(simulation.far_memory(0)[1:]) - before
         same = computer.losses() == [loss] * ring.nodes and bool(
             (ring.memory.read_gradients(model.size).view(np.uint32) == gradient.view(np.uint32)).all())
@@ -99,7 +100,7 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: 
                                        [lists.whole.context] * ring.nodes)
     taken: collections.Counter[str] = collections.Counter()
     for work, outcome in zip(works, outcomes, strict=True):
-        taken[work.name.split(",", maxsplit=1)[0]] += outcome.cycles
+        taken[work.name.split(",", maxsplit=1)[0]] += known(outcome.cycles)
     cycles = {lists.steps[name]: found for name, found in taken.items()} | {(): 0}
     return operations.chain(further=False, cycles=lambda numbers: cycles[tuple(numbers)])
 

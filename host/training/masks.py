@@ -12,6 +12,7 @@ import numpy as np
 from host.driver.buffers import errors_base
 from host.driver.masking import MaskJob, Matrices
 from host.driver.protocols import Operations
+from host.driver.results import Cycles, total
 from host.training.golden_run import Reference, words_of
 from host.training.record import NODE, DivergenceError, TrainingConfig
 
@@ -38,13 +39,14 @@ class Masks:
         self._apart = config.compute == NODE
         self._behind = length if config.density is None else errors_base(length) + length
         self.number = 0
-        self.cycles = self.replaced = self.elements = self.words = 0
+        self.cycles: Cycles = 0
+        self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in mine] for mine in jobs]
         outcome = self._local.mask(jobs, alternative=alternative, behind=self._behind)
-        self.cycles += outcome.cycles
+        self.cycles = total([self.cycles, outcome.cycles])
         self.replaced += sum(outcome.replaced)
         self.elements += sum(job.matrices.size for mine in jobs for job in mine)
         self.words += sum(-(-job.matrices.size // 32) for mine in jobs for job in mine if job.mask.external)

@@ -23,7 +23,7 @@ from host.training.golden_run import words_of
 from host.training.passes import OverlappingExecution, overlapping_execution_of
 from host.training.record import DivergenceError, Step
 from host.training.schedule import Execution
-from host.training.step_checks import gradients_of, growth, refuse_nonfinite
+from host.training.step_checks import gradients_of, growth, most, refuse_nonfinite
 from host.training.trainer import Run
 from host.training.workloads import Classifier
 from sim.golden.ring import Traffic
@@ -155,8 +155,8 @@ class OverlappingRun(Run):
         # Counters are read at the end of a block: its last step has the repairs, and each step its part of cycles.
         repairs = self._repairs(before, counters)
         figures = {**self._overlapping.engine_figures(before, counters),
-                   "scatter_cycles": max(growth("SCATTER_REDUCE_CYCLES", before, counters))}
-        parts = {name: cycles // len(golden) for name, cycles in figures.items()}
+                   "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
+        parts = {name: None if cycles is None else cycles // len(golden) for name, cycles in figures.items()}
         found = []
         for number, (step, timing) in enumerate(zip(golden, timings, strict=True)):
             share = {**parts, **(repairs if number == len(golden) - 1 else {})}

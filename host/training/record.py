@@ -6,6 +6,7 @@ from typing import Any
 from hdl.choices import choice_error, suggestion
 from hdl.group import GROUP
 from host.driver.memory import Allocation
+from host.driver.results import Cycles
 from host.errors import ExpectedError
 from host.memory.policy_search import KINDS
 from host.program.estimate import MACS
@@ -239,9 +240,9 @@ class Step:
     number: int
     epoch: int
     loss: float
-    cycles: int
+    cycles: Cycles
     bound: int
-    scatter_cycles: int
+    scatter_cycles: Cycles
     scatter_bound: int
     words_sent: int
     words_dense: int
@@ -250,17 +251,17 @@ class Step:
     weight_elements: int = 0
     weight_words: int = 0
     codebook_words: int = 0
-    sparsify_cycles: int = 0
+    sparsify_cycles: Cycles = 0
     threshold: float | None = None
-    mask_cycles: int = 0
+    mask_cycles: Cycles = 0
     elements_masked: int = 0
     elements_through: int = 0
     schedule: str | None = None
-    modelled_cycles: int = 0
-    compute_cycles: int = 0
-    communicate_cycles: int = 0
-    gemm_cycles: int = 0
-    vector_cycles: int = 0
+    modelled_cycles: Cycles = 0
+    compute_cycles: Cycles = 0
+    communicate_cycles: Cycles = 0
+    gemm_cycles: Cycles = 0
+    vector_cycles: Cycles = 0
     centroid_multiplications: int = 0
     link_restarts: int = 0
     words_repeated: int = 0
@@ -307,16 +308,16 @@ class Change:
     heirs: list[list[int]]
     moved: int
     dropped: int
-    switch_cycles: int
-    carry_cycles: int
+    switch_cycles: Cycles
+    carry_cycles: Cycles
 
     @property
     def line(self) -> str:
         """The change in a line."""
         nodes = len(self.nodes)
         return (f"after step {self.step}, {' and '.join(self.requests)}: {nodes} node{'s' if nodes > 1 else ''}, "
-                f"{self.shape}; {self.moved:,} elements have another owner; {self.switch_cycles:,} cycles to switch, "
-                f"{self.carry_cycles:,} to carry over")
+                f"{self.shape}; {self.moved:,} elements have another owner" + ("" if self.switch_cycles is None else
+                f"; {self.switch_cycles:,} cycles to switch, {self.carry_cycles:,} to carry over"))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -362,7 +363,7 @@ class Training:
     losses: list[float] = dataclasses.field(default_factory=list)
     measures: list[float] = dataclasses.field(default_factory=list)
     measured: list[int] = dataclasses.field(default_factory=list)
-    mask_cycles: int = 0
+    mask_cycles: Cycles = 0
     elements_through: int = 0
     elements_masked: int = 0
     mask_words_fetched: int = 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles
 from host.topology.carry import carry_over
 from host.topology.course import Course
 from host.topology.grid import Plan, Shape
@@ -26,7 +27,7 @@ class Rings:
     grid : GridNodes
     course : Course
     clock : callable
-        Cycles so far.
+        Cycles so far; None where they are not modelled.
 
     Members
     -------
@@ -36,7 +37,7 @@ class Rings:
         Driver of its nodes.
     """
 
-    def __init__(self, grid: "GridNodes", course: Course, *, clock: Callable[[], int] = lambda: 0):
+    def __init__(self, grid: "GridNodes", course: Course, *, clock: Callable[[], Cycles] = lambda: 0):
         self._grid = grid
         self._course = course
         self._clock = clock
@@ -88,7 +89,8 @@ class Rings:
             step=steps, requests=list(map(str, self._course.stages[self.stage].requests)),
             shape=self.plan.shape.value, nodes=list(self.plan.order), left=list(carried.left),
             joined=list(carried.joined), heirs=[list(pair) for pair in carried.heirs.items()], moved=carried.moved,
-            dropped=carried.dropped, switch_cycles=switched - begun, carry_cycles=self._clock() - switched)
+            dropped=carried.dropped, switch_cycles=_since(begun, switched),
+            carry_cycles=_since(switched, self._clock()))
 
     def balance(self, steps: int) -> None:
         """Raise ``DivergenceError`` unless all words that nodes have sent since the last change were received."""
@@ -111,3 +113,8 @@ class Rings:
         """Count words anew, after a failure in which some were lost."""
         self._grid.counters.clear()
         self.ring.counters.clear()
+
+
+def _since(begun: Cycles, ended: Cycles) -> Cycles:
+    """Cycles between two times."""
+    return None if begun is None or ended is None else ended - begun

@@ -16,7 +16,7 @@ from hdl.group import GROUP
 from host.driver.buffers import Buffer
 from host.driver.memory import distance_of
 from host.driver.protocols import TrainingRing
-from host.driver.results import Outcome, Passes
+from host.driver.results import Cycles, Outcome, Passes, known
 from host.driver.words import Vector
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
@@ -27,7 +27,7 @@ from host.training.differentiator import Differentiator
 from host.training.engine import Computer, check_engine, differentiator_of
 from host.training.golden_run import Part
 from host.training.record import NODE, TrainingConfig
-from host.training.step_checks import growth
+from host.training.step_checks import most
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
@@ -110,7 +110,7 @@ class Execution:
         self._ring = ring
         self._length = length
         self.computer = computer
-        self.compute_cycles = 0
+        self.compute_cycles: Cycles = 0
         self._asked = schedule
         self._layers = layers
         self._costs = costs
@@ -165,11 +165,11 @@ class Execution:
         schedule = self.schedule
         program, passes = self._run(schedule)
         cycles = passes.outcome.cycles
-        if schedule is not None and passes.traces:
+        if schedule is not None and any(passes.traces):
             self.timing = timing_of(str(schedule), program, passes)
             cycles = self.timing.cycles
         if self._searches and not self._trials.over:
-            self._trials.note(cycles)
+            self._trials.note(known(cycles))
         self._last = schedule
         return dataclasses.replace(passes.outcome, cycles=cycles)
 
@@ -182,17 +182,21 @@ class Execution:
         """Figures of the last step that only a schedule on nodes with a trace, or nodes that compute, have; from
         counters of all nodes before it and after it."""
         timing, figures = self.timing, self.engine_figures(before, after)
+        if timing is None and self._last is not None:  # of golden nodes with a command without a model of its cycles
+            return {**figures, "schedule": str(self._last), "modelled_cycles": None, "compute_cycles": None,
+                    "communicate_cycles": None}
         if timing is None:
             return {**figures, "compute_cycles": self.compute_cycles}
         return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
                 "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
 
-    def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, int]:
+    def engine_figures(self, before: list[dict[str, int]],
+                       after: list[dict[str, int]]) -> dict[str, Cycles]:
         """Figures that only nodes that compute have; from counters as for :meth:`figures`."""
         if self.computer is None:
             return {}
-        return {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
-                "vector_cycles": max(growth("VECTOR_CYCLES", before, after)),
+        return {"gemm_cycles": most("GEMM_CYCLES", before, after),
+                "vector_cycles": most("VECTOR_CYCLES", before, after),
                 "centroid_multiplications": self.computer.multiplications}
 
     def warm_up(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles
 from host.driver.words import Vector
 from host.training.comparison import names
 from host.training.density import Threshold
@@ -36,7 +37,7 @@ class Sparsifier:
         self._controller: Threshold | None = None
         self.dropped = 0
         self.threshold: float | None = None
-        self.cycles = 0
+        self.cycles: Cycles = 0
         if config.density is not None:
             # A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
             nodes = 2 if ring.formats.int16 else reference.equivalent_nodes

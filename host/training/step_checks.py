@@ -19,6 +19,11 @@ def growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]])
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
 
 
+def most(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> int | None:
+    """Largest growth of a counter of a node; None where nodes do not have it, since it is not modelled."""
+    return max(growth(name, before, after)) if name in after[0] else None
+
+
 def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
     """Gradients of each node in step ``number``, in the form in which it is given them."""
     try:

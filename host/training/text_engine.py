@@ -17,6 +17,7 @@ from host.compute.factors import Array as Units
 from host.compute.instructions import up
 from host.compute.text_lists import TextLists, compile_text
 from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles, total
 from host.models.text import Characters
 from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, TrainingConfig
@@ -59,15 +60,15 @@ class TextComputer(Differentiator):
             mine[context:context + len(sequence) - 1] = sequence[1:]
         return words.ravel()
 
-    def run(self) -> int:
+    def run(self) -> Cycles:
         lists = self._lists
-        cycles = 0
+        cycles: Cycles = 0
         for number in range(0, max(self.lengths), lists.together):
             lengths = [lists.context if number < count else 0 for count in self.lengths]
             backward = lists.further if number else lists.first
-            cycles += sum(one.cycles for one in self._ring.compute.run_layers(
+            cycles = total([cycles, *(one.cycles for one in self._ring.compute.run_layers(
                 (*lists.forward, *backward), lengths, offset=number * lists.stride,
-                patience=lists.together * lists.multiplications))
+                patience=lists.together * lists.multiplications))])
         return cycles
 
     def losses(self) -> list[float]:

@@ -45,7 +45,7 @@ from host.training.recovery import repeat, write_nodes
 from host.training.rings import Rings
 from host.training.schedule import Execution, execution_of
 from host.training.sparsifier import Sparsifier
-from host.training.step_checks import gradients_of, growth, refuse_nonfinite
+from host.training.step_checks import gradients_of, growth, most, refuse_nonfinite
 from host.training.workloads import Classifier, Workload
 
 __all__ = ["Run", "train"]
@@ -246,15 +246,15 @@ class Run:
                                   f"{names(traffic.words.tolist())}")
         return Step(
             number=number, epoch=batch.epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
-            scatter_cycles=max(growth("SCATTER_REDUCE_CYCLES", before, counters)),
+            scatter_cycles=most("SCATTER_REDUCE_CYCLES", before, counters),
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
             codebook_words=codebook_words, nodes=ring.nodes,
             **self._execution.figures(before, counters), **self._repairs(before, counters),
             sparsify_cycles=self._sparsify.cycles, threshold=self._sparsify.threshold,
-            mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
-            elements_through=masks.elements - elements), sum(losses), count
+            mask_cycles=None if masks.cycles is None else masks.cycles - (cycles or 0),
+            elements_masked=masks.replaced - replaced, elements_through=masks.elements - elements), sum(losses), count
 
     def _settings(self, number: int, count: int) -> Settings | FixedSettings:
         """Settings of a step, whose losses are ``count``."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hdl.config import Configuration
 from hdl.ring.topology import MOST_NODES, GridTopology
@@ -34,6 +34,7 @@ from host.driver.words import Words
 from host.options import Section, option, with_sections
 from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.golden.session import GoldenGrid, GoldenSession, check_golden, open_golden
 from host.transports.messages import MessageHub, place_of
 from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
@@ -75,6 +76,14 @@ class TransportName(enum.Enum):
     """A simulated board behind a pseudo-terminal."""
     SERIAL = "serial"
     """A board behind a serial port."""
+    GOLDEN = "golden"
+    """Golden models in place of nodes, whose cycles are modelled: docs/golden.md."""
+
+
+class _Timed(Protocol):
+    """Anything with seconds that it has taken so far."""
+
+    seconds: float
 
 
 class _Stopwatch:
@@ -143,6 +152,8 @@ class Session:
         Time per stage of the build; a stage whose result was there already has none.
     grid : GridNodes, optional
         Nodes of a grid, which has rings once its switches are set.
+    golden : bool
+        Whether nodes are golden models: no cycles are simulated, and those of commands are modelled.
     """
 
     ring: Ring
@@ -150,9 +161,10 @@ class Session:
     build_seconds: dict[str, float]
     _cycle: Callable[[], int]
     _port_time: PortTime
-    _stopwatches: list[_Stopwatch]
+    _stopwatches: Sequence[_Timed]
     _faults: Callable[[], int] = lambda: 0
     grid: GridNodes | None = None
+    golden: bool = False
 
     @property
     def faults(self) -> int:
@@ -301,6 +313,8 @@ class _Request:
             raise ValueError(f"Serial port must be given for transport serial, and for no other, not "
                              f"{represent(self.board.device)} for {transport.value}")
         config.check_ring(self.nodes)
+        if transport is TransportName.GOLDEN:
+            check_golden(config)
         if config.link.replay and links.latency > LONGEST_REPLAYED:
             raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not "
                              f"{links.latency!r}")
@@ -318,10 +332,12 @@ class _Request:
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
+            (simulation.threads > 1, tuple(one for one in TransportName if one is not TransportName.GOLDEN),
+             "for several threads"),
             (simulation.arithmetic is not Arithmetic.GATEWARE, verilated, "for native arithmetic"),
             (self.links.faults is not None, (*verilated, TransportName.PYSIM), "for faults of links"),
             (self.links.grid is not None, (*verilated, TransportName.MESSAGES, TransportName.PYSIM,
-                                           TransportName.BOARD), "for a grid"),
+                                           TransportName.BOARD, TransportName.GOLDEN), "for a grid"),
             (simulation.far_rate is not None, verilated, "for a far memory"),
             (simulation.processes is not None, verilated, "for several processes"),
             (simulation.wave is not None, (*verilated, TransportName.MESSAGES), "for a waveform")]
@@ -341,6 +357,8 @@ class _Opened:
     port_time : PortTime
     injected : callable
         Gives the faults of links so far.
+    golden : GoldenSession, optional
+        Golden nodes in place of transports.
     """
 
     transports: Sequence[Transport]
@@ -348,6 +366,19 @@ class _Opened:
     cycle: Callable[[Ring], int]
     port_time: PortTime = dataclasses.field(default_factory=PortTime)
     injected: Callable[[], int] = lambda: 0
+    golden: GoldenSession | None = None
+
+    def grid(self, devices: list[Device], *, rows: int, columns: int, timeout: int) -> GridNodes:
+        """The nodes as those of a grid."""
+        if self.golden is not None:
+            return GoldenGrid(self.golden, rows=rows, columns=columns)
+        return GridNodes(devices, rows=rows, columns=columns, timeout=timeout)
+
+
+def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
+    """Golden models."""
+    golden = open_golden(request.config, nodes=request.nodes, latency=request.links.latency)
+    return _Opened([], {}, lambda connected: 0, golden=golden)
 
 
 def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
@@ -421,7 +452,8 @@ def _open_pysim(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 _OPENERS = {
     TransportName.VERILATED: _open_verilated, TransportName.MESSAGES: _open_verilated,
-    TransportName.PYSIM: _open_pysim, TransportName.BOARD: _open_board, TransportName.SERIAL: _open_serial}
+    TransportName.PYSIM: _open_pysim, TransportName.BOARD: _open_board, TransportName.SERIAL: _open_serial,
+    TransportName.GOLDEN: _open_golden}
 
 
 @checked(config=Instance(Configuration, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
@@ -464,7 +496,8 @@ def _session(request: _Request) -> Iterator[Session]:
     with contextlib.ExitStack() as stack:
         opened = _OPENERS[request.transport](stack, request)
         watches = [_Stopwatch(transport) for transport in opened.transports]
-        devices = [Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
+        devices = opened.golden.devices if opened.golden else [
+            Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
         if request.transport is TransportName.MESSAGES:
             devices[0].write_register("SLOT_PLACE", place_of(request.nodes))
         timeout = request.links.timeout + 4 * request.links.latency
@@ -473,7 +506,8 @@ def _session(request: _Request) -> Iterator[Session]:
             ring.connect()
         else:
             rows, columns = request.links.grid
-            every = GridNodes(devices, rows=rows, columns=columns, timeout=timeout)
+            every = opened.grid(devices, rows=rows, columns=columns, timeout=timeout)
             every.connect()
-        yield Session(ring, request.config, opened.seconds, lambda: opened.cycle(ring), opened.port_time, watches,
-                      opened.injected, every)
+        timed = [opened.golden.nodes] if opened.golden else watches
+        yield Session(ring, request.config, opened.seconds, lambda: opened.cycle(ring), opened.port_time, timed,
+                      opened.injected, every, opened.golden is not None)

@@ -1,0 +1,67 @@
+"""Modelled cycles of commands, and None for commands that no model has: the model of docs/predict.md."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import ZERO_VALUE
+from hdl.config import Configuration
+from hdl.control.protocol import Operation
+from host.cycles.costs import Costs, CountedCosts, Format
+from host.cycles.timing import Timing, timing_of
+from host.cycles.walk import walk_costs
+from host.driver.command import Command
+from host.program import estimate
+from host.program.estimate import Collective
+from sim.golden.ring import floats
+from sim.golden.stand_in import compute_cycles
+
+__all__ = ["CycleModel"]
+
+#: Collectives that the walk has.
+_WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE: Collective.ALL_REDUCE,
+           Operation.REDUCE_SCATTER: Collective.REDUCE_SCATTER, Operation.ALL_GATHER: Collective.ALL_GATHER}
+
+
+class CycleModel:
+    """Cycles of the commands of nodes, with the zeros of gradients counted.
+
+    Parameters
+    ----------
+    config : Configuration
+        Configuration of every node. Nodes of integers, with a codebook, two ports or interleaved segments have no
+        model of their collectives.
+    latency : int
+        Cycles of a link.
+    """
+
+    def __init__(self, config: Configuration, *, latency: int):
+        modelled = not (config.is_int16 or config.codebook_words or config.topology.ports > 1
+                        or config.role.interleaved)
+        self._timing: Timing | None = timing_of(config) if modelled else None
+        self._form = None if config.is_int16 else Format(gradients=config.gradients, weights=config.weights.codec)
+        self._lanes, self._latency = int(config.lanes), latency
+
+    def local(self, command: Command) -> int | None:
+        """Cycles of a command that a node carries out by itself."""
+        match command.operation:
+            case Operation.COMPUTE:
+                return compute_cycles(command.length, command.duration, lanes=self._lanes)
+            case Operation.LATCH:
+                return estimate.Costs(examples=1).latch
+        return None
+
+    def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
+        """Cycles of a collective from its last start to its end, by the gradients of its nodes, a row for each."""
+        kind, timing = _WALKED.get(command.operation), self._timing
+        if kind is None or timing is None or self._form is None or command.one_owner or not command.length:
+            return None
+        if command.size == 1:
+            return timing.alone(length=command.length) if kind is Collective.FUSED_UPDATE else None
+        shape: dict[str, Any] = {"segment": timing.segment, "sums": kind is Collective.ALL_REDUCE}
+        if kind is not Collective.ALL_GATHER and self._form.gradients == ZERO_VALUE:
+            costs: Costs = CountedCosts(self._form, floats(gradients), **shape)
+        else:
+            costs = Costs(self._form, length=command.length, nodes=command.size, **shape)
+        return walk_costs(kind, costs, timing, latency=self._latency).cycles

@@ -1,0 +1,276 @@
+"""Golden nodes: memories, registers and counters in numpy, and commands that golden models carry out at once.
+
+A command starts as soon as it is the next one of its node and, if it is a collective, of all nodes of its ring.
+Values, events, flags and words are those of gateware. Cycles are modelled, or None: :mod:`.cycles`.
+"""
+
+import collections
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import ZERO_VALUE
+from hdl.config import Configuration
+from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.control.registers import register
+from hdl.engines import operations
+from host.driver.command import Command, Event
+from host.topology.grid import Plan
+from host.transports.golden.cycles import CycleModel
+from host.transports.golden.operations import Ended, integers, mask, sparsify
+from sim.golden import ring
+from sim.golden.codecs import CODECS
+from sim.golden.compute import Engine
+from sim.golden.optimizer import Rule
+from sim.golden.program_nodes import Collected, Nodes, Placed
+from sim.golden.row_owners import RowOwners
+
+__all__ = ["COUNTED", "GoldenNodes"]
+
+#: Counters of a golden node. Other counters of a node count cycles, or what only gateware has.
+COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
+           "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
+
+#: Registers of the optimizer, as :func:`sim.golden.ring.settings` names them.
+_SCALARS = {name: name.lower() for name in ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR",
+                                            "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY", "SECOND_GAIN", "EPSILON")}
+
+
+def _bits(number: float) -> int:
+    return int(ring.bits([number])[0])
+
+
+class GoldenNodes(Nodes):
+    """Nodes of one configuration, in a ring or in the rings of a plan.
+
+    Parameters
+    ----------
+    config : Configuration
+    nodes : int
+    latency : int
+        Cycles of a link.
+
+    Members
+    -------
+    memories : dict of str to array of shape (nodes, words)
+        Memory spaces by name.
+    registers : list of dict
+        Registers of each node that the host has written.
+    counters : dict of str to array
+    rings : dict of int to list of sequence of int
+        Nodes of each ring in the order of their ranks, by port.
+    events : list of deque of Event
+        Events of each node that the host has not taken.
+    seconds : float
+        Seconds that the models have taken.
+    """
+
+    def __init__(self, config: Configuration, *, nodes: int, latency: int):
+        compute = config.compute
+        engine = Engine(rows=compute.rows, lanes=config.lanes, operands=compute.operands,
+                        centroids=compute.codebook, scale_mask=compute.scale_mask,
+                        sequences=compute.sequences) if compute else None
+        codecs: dict[str, Any] = {} if config.is_int16 else {
+            "weight_codec": CODECS[config.weights.codec], "gradient_codec": CODECS[config.gradients]}
+        super().__init__(nodes, gradient_words=config.memories.gradient, weights=np.zeros(0, np.uint32), planes=0,
+                         mastered=config.weights.has_master, segment=config.segment, lanes=config.lanes,
+                         engine=engine, far_words=compute.far if compute else 0, **codecs)
+        self.config, self.cycles = config, CycleModel(config, latency=latency)
+        self.memories = {space.name: np.zeros((nodes, space.words), np.uint32) for space in config.memory_map}
+        self.gradients, self.weights = self.memories["gradients"], self.memories["weights"]
+        self.masters, self.residuals, self.activations = (
+            self.memories.get(name, getattr(self, name)) for name in ("masters", "residuals", "activations"))
+        self.state = [self.memories[f"state_{plane}"] for plane in range(config.memories.planes)]
+        self._owners = [RowOwners(compute.activations // config.lanes) if compute and compute.buffer_tags else None
+                        for _ in range(nodes)]
+        self.registers: list[dict[str, int | float]] = [{} for _ in range(nodes)]
+        self.counters = {name: np.zeros(nodes, np.int64) for name in COUNTED}
+        self.rings: dict[int, list[Sequence[int]]] = {0: [range(nodes)]}
+        self.events: list[collections.deque[Event]] = [collections.deque() for _ in range(nodes)]
+        self.flags = [0] * nodes
+        self._queued: list[collections.deque[Command]] = [collections.deque() for _ in range(nodes)]
+        self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
+        self._known = {entry.code for entry in operations(config)}
+        self.seconds = 0.0
+
+    def owners(self, rank: int) -> RowOwners | None:
+        """Owners of the rows of a node's activation memory."""
+        return self._owners[rank]
+
+    def form(self, plan: Plan) -> None:
+        """Join nodes in the rings of a plan."""
+        self.rings = {}
+        for nodes in plan.rings:
+            done = {node for row in self.rings.get(0, []) for node in row}
+            port = 0 if plan.settings[nodes[0]].seats[0] is not None and not done.issuperset(nodes) else 1
+            self.rings.setdefault(port, []).append(nodes)
+
+    # Commands that the host queues.
+
+    def push(self, rank: int, command: Command) -> None:
+        """Queue a command of a node, and carry out all that may start."""
+        self._queued[rank].append(command)
+        while any([self._start(rank) for rank in range(self.nodes)]):
+            pass
+
+    def abandon(self, rank: int) -> None:
+        """Drop the commands and events of a node."""
+        self._queued[rank].clear()
+        self.events[rank].clear()
+
+    def running(self, rank: int) -> bool:
+        """Whether a command of a node waits for other nodes."""
+        return bool(self._queued[rank])
+
+    def _start(self, rank: int) -> bool:
+        """Carry out the next command of a node, if it may start."""
+        queue = self._queued[rank]
+        if not queue:
+            return False
+        ranks = self.members(rank, queue[0])
+        heads = {node: self._queued[node][0] for node in ranks if self._queued[node]}
+        if len(heads) < len(ranks) or any(
+                (head.operation, head.collective) != (queue[0].operation, queue[0].collective)
+                for head in heads.values()):
+            return False
+        self.latch_registers(rank)
+        for node, event in self.carry_out(ranks, heads).items():
+            self._queued[node].popleft()
+            self.events[node].append(event)
+        return True
+
+    def members(self, rank: int, command: Command) -> Sequence[int]:
+        """Nodes that carry a command out together, in the order of their ranks."""
+        if command.operation not in self._on_ring or command.size == 1:
+            return [rank]
+        return next(nodes for nodes in self.rings[command.port] if rank in nodes)
+
+    def latch_registers(self, rank: int) -> None:
+        """Let updates take the settings in a node's registers."""
+        values = self.registers[rank]
+        if self.config.is_int16 or "OPTIMIZER" not in values:
+            return
+        fields = {field.name: int(values["OPTIMIZER"]) >> field.bit & (1 << field.width) - 1
+                  for field in register("OPTIMIZER").fields}
+        self.settings = ring.settings(fields["rule"], nesterov=bool(fields["nesterov"]),
+                                      **{name: values[key] for key, name in _SCALARS.items()})
+        self.packed_state = bool(fields["packed_state"])
+        self.latch()
+
+    # All commands.
+
+    def carry_out(self, ranks: Sequence[int], commands: Mapping[int, Command], *, odd: int = 0) -> dict[int, Event]:
+        """Carry out a command of a node, or a collective of nodes in the order of their ranks."""
+        begun = time.perf_counter()
+        first = commands[ranks[0]]
+        flags, cycles, ended = dict.fromkeys(ranks, EventFlag(0)), self.cycles.local(first), Ended()
+        if first.operation not in self._known or (
+                first.operation is Operation.FUSED_UPDATE and not self._has_rule(self.registers[ranks[0]])):
+            known = first.operation in self._known
+            ended = Ended(EventStatus.BAD_RULE if known else EventStatus.UNKNOWN_OPERATION)
+        elif first.operation is Operation.SWITCH:
+            pass
+        elif self.config.is_int16 or first.operation in (Operation.MASK, Operation.SPARSIFY, Operation.LAYERS):
+            ended = self._local(ranks[0], first)
+            for name, count in ended.counts.items():
+                self.counters[name][ranks[0]] += count
+        else:
+            if first.operation is Operation.LATCH:
+                self.latch_registers(ranks[0])
+            gradients = self._read(ranks, first, commands)
+            if first.operation in self._on_ring and first.length:
+                cycles = self.cycles.collective(first, gradients)
+            self._bind(ranks[0], first)
+            placed = Placed(first.operation.name, [vars(commands[node]) if node in commands else {}
+                                                   for node in range(self.nodes)])
+            self._own_rows(ranks, commands)
+            for outcome in self.execute(placed, ranks, odd=odd):
+                self._count_words(outcome)
+                flags = self._flags(outcome, gradients)
+        self.seconds += time.perf_counter() - begun
+        return {rank: Event(tag=commands[rank].tag, status=ended.status, flags=flags[rank], detail=ended.detail,
+                            cycles=cycles, weight_version=0) for rank in ranks}
+
+    def _has_rule(self, registers: Mapping[str, float]) -> bool:
+        """Whether nodes have the state of the rule in their registers."""
+        rule = int(registers.get("OPTIMIZER", 0)) & 15
+        return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
+
+    def _local(self, rank: int, command: Command) -> Ended:
+        gradients, weights, values = self.gradients[rank], self.weights[rank], self.registers[rank]
+        if self.config.is_int16:
+            return integers(command, gradients, weights, {name: int(value) for name, value in values.items()})
+        if command.operation is Operation.MASK:
+            return mask(command, gradients, weights, lanes=self.config.lanes,
+                        alternative=_bits(values["MASK_ALTERNATIVE"]))
+        if command.operation is Operation.SPARSIFY:
+            return sparsify(command, gradients, weights, threshold=_bits(values["MASK_THRESHOLD"]))
+        return self._layers(rank, command)
+
+    def _layers(self, rank: int, command: Command) -> Ended:
+        assert self._engine is not None
+        outcome = self._engine.run(self.spaces(rank), base=command.weight_base, length=command.length,
+                                 offset=command.state_base, owners=self._owners[rank])
+        return Ended(outcome.status, outcome.detail)
+
+    def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> npt.NDArray[np.uint32]:
+        """Gradients that a command reads, a row for each node."""
+        if first.operation not in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
+            return np.zeros((len(ranks), 0), np.uint32)
+        places = ring.places(first.length, stride=first.stride)
+        return np.stack([self.gradients[rank, commands[rank].gradient_base + places] for rank in ranks])
+
+    def _own_rows(self, ranks: Sequence[int], commands: Mapping[int, Command]) -> None:
+        """Rows that moves bring from the far memory have no owner."""
+        for rank in ranks:
+            command, owners = commands[rank], self._owners[rank]
+            if command.operation is Operation.MOVE_IN and owners is not None:
+                owners.write(np.arange(command.weight_base, command.weight_base + command.length)
+                             // self.config.lanes)
+
+    def _bind(self, rank: int, command: Command) -> None:
+        """Let an update take the codebook that nodes have in memory."""
+        if command.operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER) and "codebook" in self.memories:
+            words = self.memories["codebook"][rank]
+            self._weight_codec = self._weight_codec.bind(words[len(words) // 2:])
+
+    def _count_words(self, outcome: Collected) -> None:
+        """Count the words of a collective, which each node sends to the next one."""
+        for number, rank in enumerate(outcome.ranks):
+            self.counters["WORDS_SENT"][rank] += outcome.words[number]
+            self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
+
+    def _flags(self, outcome: Collected, gradients: npt.NDArray[np.uint32]) -> dict[int, EventFlag]:
+        """Flags of each node: NaN among its gradients, and sums that it has formed and are not finite."""
+        flags = dict.fromkeys(outcome.ranks, EventFlag(0))
+        if outcome.total is None:
+            return flags
+        wrong = ~np.isfinite(ring.floats(outcome.total))
+        for number, rank in enumerate(outcome.ranks):
+            if np.isnan(ring.floats(gradients[number])).any():
+                flags[rank] |= EventFlag.LOCAL_NAN
+            if wrong.any() and self._sees(outcome, number, wrong, gradients):
+                flags[rank] |= EventFlag.NOT_FINITE
+        return flags
+
+    def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
+              gradients: npt.NDArray[np.uint32]) -> bool:
+        """Whether a node has formed a sum that is not finite; of a codec's sums only its own ones count."""
+        if wrong[outcome.own[number]].any():
+            return True
+        if self.config.gradients != ZERO_VALUE:
+            return False
+        count = len(outcome.ranks)
+        for owner, index in enumerate(outcome.own):
+            hops = (number - owner - 1) % count  # sums that this node is the last to add to
+            before = [(owner + 1 + hop) % count for hop in range(hops + 1)]
+            total = np.zeros(len(index), np.float32)
+            for node in before:
+                with np.errstate(all="ignore"):
+                    total = total + ring.floats(gradients[node])[index]
+            if hops and not np.isfinite(total).all():
+                return True
+        return False

@@ -1,0 +1,203 @@
+"""Programs of golden nodes: the order of their commands, their events, and traces by the golden model of time."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from hdl.control.protocol import EventStatus
+from hdl.memory_map import TRACE_WORDS
+from host.driver.command import Command
+from host.driver.trace import TraceRecord
+from host.transports.golden.nodes import GoldenNodes
+from sim.golden.program import Remote, Timed, signal_cycles, timeline
+
+__all__ = ["GoldenPrograms"]
+
+#: Cycles between two runs in a trace.
+_PAUSE = 1000
+
+
+@dataclasses.dataclass
+class _Run:
+    """Run of a node's program.
+
+    Members
+    -------
+    queues : list of list of Command
+    passes, parity : int
+    done : list of int
+        Commands of each queue that have ended.
+    durations : dict of (int, int) to int or None
+        Modelled cycles of each command, by queue and number.
+    versions : dict of (int, int) to int
+    """
+
+    queues: list[list[Command]]
+    passes: int
+    parity: int
+    done: list[int]
+    durations: dict[tuple[int, int], int | None] = dataclasses.field(default_factory=dict)
+    versions: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return self.done == [self.passes * len(queue) for queue in self.queues]
+
+    def next(self, queue: int) -> Command | None:
+        """Next command of a queue."""
+        commands = self.queues[queue]
+        return commands[self.done[queue] % len(commands)] if self.done[queue] < self.passes * len(commands) else None
+
+
+class GoldenPrograms:
+    """Programs of all nodes, and their runs.
+
+    Parameters
+    ----------
+    nodes : GoldenNodes
+    latency : int
+        Cycles of a link.
+
+    Members
+    -------
+    loaded : list of list of list of Command
+        Commands of each queue of each node.
+    traces : list of deque of TraceRecord
+        Latest records of each node. Runs with a command of unknown cycles have none.
+    recorded : list of int
+        Number of all records of each node.
+    """
+
+    def __init__(self, nodes: GoldenNodes, *, latency: int):
+        self._nodes, self._latency = nodes, latency
+        self.loaded: list[list[list[Command]]] = [[[] for _ in range(nodes.config.queues)]
+                                                  for _ in range(nodes.nodes)]
+        self.traces: list[collections.deque[TraceRecord]] = [
+            collections.deque(maxlen=int(TRACE_WORDS) // 2) for _ in range(nodes.nodes)]
+        self.recorded = [0] * nodes.nodes
+        self._runs: dict[int, _Run] = {}
+        self._time = 0
+
+    def running(self, rank: int) -> bool:
+        """Whether a node has commands of a run to carry out."""
+        return rank in self._runs
+
+    def abandon(self, rank: int) -> None:
+        """End the run of a node."""
+        self._runs.pop(rank, None)
+
+    def run(self, rank: int, *, passes: int, parity: int, first: int) -> None:
+        """Start the program of a node."""
+        queues = [list(commands) for commands in self.loaded[rank]]
+        self._nodes.latch_registers(rank)
+        self._nodes.found.clear()
+        if first == 0:
+            for key in [key for key in self._nodes.versions if key[0] == rank]:
+                del self._nodes.versions[key]
+        if passes:
+            self._runs[rank] = _Run(queues, passes, parity, [0] * len(queues))
+            self.advance()
+
+    def advance(self) -> None:
+        """Carry out all commands that may start."""
+        while any([self._start(rank, queue) for rank in list(self._runs)
+                   for queue in range(self._nodes.config.queues)]):
+            pass
+        if self._runs and all(run.complete for run in self._runs.values()):
+            runs, self._runs = self._runs, {}
+            self._record(runs)
+
+    def _start(self, rank: int, queue: int) -> bool:
+        """Carry out the next command of a queue, if all of its nodes may start it."""
+        run = self._runs.get(rank)
+        command = None if run is None else run.next(queue)
+        if run is None or command is None:
+            return False
+        ranks = self._nodes.members(rank, command)
+        if not all(self._ready(node, queue, run.done[queue]) for node in ranks):
+            return False
+        commands: dict[int, Command] = {}
+        for node in ranks:
+            following = self._runs[node].next(queue)
+            assert following is not None
+            commands[node] = following
+            self._nodes.flags[node] &= ~following.wait
+        known = len(self._nodes.found)
+        events = self._nodes.carry_out(ranks, commands, odd=(run.done[queue] // len(run.queues[queue])
+                                                             + run.parity) % 2)
+        for node, event in events.items():
+            own = self._runs[node]
+            own.durations[queue, own.done[queue]] = event.cycles
+            if len(self._nodes.found) > known:
+                own.versions[queue, own.done[queue]] = self._nodes.found[-1][2]
+            own.done[queue] += 1
+            self._nodes.flags[node] |= commands[node].signal
+            self._nodes.events[node].append(dataclasses.replace(event, queue=queue))
+            if event.status is not EventStatus.OK:
+                self.abandon(node)
+        return True
+
+    def _ready(self, rank: int, queue: int, count: int) -> bool:
+        """Whether a node may start command number ``count`` of a queue."""
+        run = self._runs.get(rank)
+        command = None if run is None else run.next(queue)
+        if run is None or command is None or run.done[queue] != count or command.wait & ~self._nodes.flags[rank]:
+            return False
+        number = count // len(run.queues[queue])
+        others = [other for other in range(len(run.queues)) if other != queue]
+        waits = [(rank, other) for other in others]
+        if command.remote:
+            waits = [*waits[:1], (command.unit, command.unit_queue)]
+        for (unit, other), after, lag in zip(waits, (command.after_0, command.after_1),
+                                             (command.lag_0, command.lag_1), strict=False):
+            watched = self._runs.get(unit)
+            if after and number >= lag and watched is not None and (
+                    watched.done[other] < (number - lag) * len(watched.queues[other]) + after):
+                return False
+        return True
+
+    def _record(self, runs: dict[int, _Run]) -> None:
+        """Append the starts and ends of the commands of runs to the traces, where all cycles are known."""
+        ranks = sorted(runs)
+        timed = _timed([runs[rank].queues for rank in ranks], ranks[0], self._nodes)
+        if timed is None or any(cycles is None for run in runs.values() for cycles in run.durations.values()):
+            return
+
+        def duration(node: int, number: int, queue: int, index: int) -> int:
+            run = runs[ranks[node]]
+            return run.durations[queue, number * len(run.queues[queue]) + index] or 0
+
+        spans = timeline(timed, passes=runs[ranks[0]].passes, nodes=len(ranks), duration=duration,
+                         signal=lambda hops: signal_cycles(hops, wire=self._latency))
+        for node, rank in enumerate(ranks):
+            records = []
+            for span in (each for each in spans if each.node == node):
+                queue = runs[rank].queues[span.queue]
+                version = runs[rank].versions.get((span.queue, span.number * len(queue) + span.place), 0)
+                tag = queue[span.place].tag
+                records += [TraceRecord(span.queue, tag, end, (self._time + time) % (1 << 32), version)
+                            for end, time in ((False, span.start), (True, span.end))]
+            self.traces[rank] += sorted(records, key=lambda record: (record.time, record.end, record.queue))
+            self.recorded[rank] += len(records)
+        self._time += max((span.end for span in spans), default=0) + _PAUSE
+
+
+def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
+    """Commands of each queue for the model of time; None if nodes wait for different commands of their own."""
+    if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
+        return None
+    queues = []
+    for queue, commands in enumerate(programs[0]):
+        timed = []
+        for index, command in enumerate(commands):
+            own = [program[queue][index] for program in programs]
+            waits = {((each.after_0, each.lag_0), *([] if each.remote else [(each.after_1, each.lag_1)]))
+                     for each in own}
+            if len(waits) > 1:
+                return None
+            remotes = tuple(Remote(each.unit, each.unit_queue, each.after_1, each.lag_1) if each.remote else None
+                            for each in own)
+            timed.append(Timed(command.operation.name, 0, len(nodes.members(rank, command)) > 1,
+                               next(iter(waits))[:len(programs[0]) - 1], remotes if any(remotes) else ()))
+        queues.append(timed)
+    return queues
