@@ -127,7 +127,8 @@ def test_wave_output_is_checked_first(run, tmp_path):
                                               "nodes have native units)"),
     ("--board icebreaker --arithmetic native", "--board icebreaker is for a run without --arithmetic (it has no "
                                                "floating-point units)"),
-    ("--transport board --link-latency 3", "--link-latency is for --transport verilated, messages or pysim, not "
+    ("--transport board --link-latency 3", "--link-latency is for --transport verilated, messages, pysim or golden, "
+                                           "not "
                                            "board (a board's wires are as long as they are)"),
     ("--baud 115200", "--baud is for --transport serial, not verilated (it is the rate of a serial port)"),
     ("--reconnect 3", "--reconnect is for --transport board or serial, not verilated (no other transport loses its "

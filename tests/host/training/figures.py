@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 
+from host.driver.node_operations import NodeOperations
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
@@ -23,8 +24,8 @@ from host.training.optimizers import LEARNING_RATES, SGD, Adam, OptimizerName, c
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
+from tests.host.golden import GoldenRing
 from tests.host.integers import golden_ring
-from tests.host.training.golden_ring import GoldenRing
 
 #: Accuracy that a run is to reach, and images of the test set.
 TARGET, IMAGES = 0.97, 360
@@ -37,9 +38,10 @@ class Counting(GoldenRing):
     def __init__(self, nodes):
         super().__init__(nodes)
         self.kept = []
+        self._sparsify, self.local.sparsify = self.local.sparsify, self.sparsify
 
     def sparsify(self, length, *, threshold):
-        outcome = super().sparsify(length, threshold=threshold)
+        outcome = self._sparsify(length, threshold=threshold)
         self.kept.append([1 - dropped / length for dropped in outcome.dropped])
         return outcome
 
@@ -47,16 +49,19 @@ class Counting(GoldenRing):
 @contextlib.contextmanager
 def without_feedback():
     """Runs whose nodes lose what they do not send, as their golden model does."""
-    def forgetting(sparsify):
-        def forget(nodes, *arguments, **options):
-            found = sparsify(nodes, *arguments, **options)
-            nodes.errors[:] = 0
-            return found
-        return forget
+    def forget(model, *arguments, **options):
+        found = sparsify(model, *arguments, **options)
+        model.errors[:] = 0
+        return found
 
-    with contextlib.ExitStack() as changes:
-        for kind in (Reference, GoldenRing):
-            changes.enter_context(mock.patch.object(kind, "sparsify", forgetting(kind.sparsify)))
+    def forget_errors(local, where, **options):
+        outcome = sparsify_nodes(local, where, **options)
+        local._memory.clear_errors(where)
+        return outcome
+
+    sparsify, sparsify_nodes = Reference.sparsify, NodeOperations.sparsify
+    with mock.patch.object(Reference, "sparsify", forget), mock.patch.object(
+            NodeOperations, "sparsify", forget_errors):
         yield
 
 

@@ -16,8 +16,7 @@ from host.training.optimizers import Adam
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import CharacterModel, Classifier
-from tests.host.training.engine_ring import EngineRing
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing, compute_options
 
 
 def runs():
@@ -28,7 +27,7 @@ def runs():
         config, refresh=2)
     yield "density", GoldenRing(2), Classifier(digits(), (16,)), dataclasses.replace(
         config, density=0.2, optimizer=Adam(learning_rate=0.01))
-    yield "node", EngineRing(3), Classifier(digits(), (16,), align=GROUP), dataclasses.replace(
+    yield "node", GoldenRing(3, **compute_options()), Classifier(digits(), (16,), align=GROUP), dataclasses.replace(
         config, compute="node", overlap="none")
     yield "host", GoldenRing(3), Classifier(digits(), (16,), align=GROUP), config
     source = topics(context=16)

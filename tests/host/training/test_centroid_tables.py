@@ -9,8 +9,7 @@ from host.training.centroid_tables import RATE, Row, compare, main, nodes_for, t
 from host.training.optimizers import SGD
 from host.training.record import HOST, NODE, TrainingConfig
 from sim import json_files
-from tests.host.training.engine_ring import EngineRing
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing
 
 
 def _tables(seed, epochs):
@@ -40,7 +39,7 @@ def test_nodes_that_compute(data):
     configs = [TrainingConfig(epochs=1, compute=NODE), dataclasses.replace(_tables(0, 1), compute=NODE)]
     node = nodes_for(*configs, centroids=16, nodes=4)
     assert (node.compute.rows, node.compute.codebook) == (4, 16)
-    row = compare(EngineRing(4, words=node.compute.activations, centroids=16), data, *configs)
+    row = compare(GoldenRing(4, config=node), data, *configs)
     host = compare(GoldenRing(4), data, *(dataclasses.replace(one, compute=HOST) for one in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0

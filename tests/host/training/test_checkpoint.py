@@ -22,9 +22,9 @@ from host.training.record import TrainingConfig
 from host.training.trainer import Run, train
 from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
+from tests.host.golden import SMALL, TEXT, GoldenRing
 from tests.host.integers import golden_ring
 from tests.host.rings import CONFIGS, library
-from tests.host.training.golden_ring import SMALL, TEXT, GoldenRing
 
 CONTENT = {"a": np.arange(5, dtype=np.uint32), "b": [None, 1.1, {"c": np.zeros((2, 0), np.float32)}], "d": "ä",
            "infinite": float("inf"), "large": 1 << 120}
@@ -169,7 +169,7 @@ class Session:
     """A golden ring, with a clock that counts updates."""
 
     def __init__(self):
-        self.ring = GoldenRing(2)
+        self.ring, self.golden = GoldenRing(2), True
         self.seconds = 0.25
         self.faults = 0
         self.grid = None

@@ -1,11 +1,12 @@
 """Faults of a single bit or word, which the comparison with the golden model must find."""
 
+import numpy as np
 import pytest
 
 from host.training.optimizers import Adam
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.trainer import train
-from tests.host.training.golden_ring import GoldenRing, after
+from tests.host.golden import GoldenRing, after
 
 
 class TestDivergence:
@@ -34,14 +35,16 @@ class TestDivergence:
 
     def test_words(self, few):
         def fault(ring):
-            ring.words[1] += 1
+            ring.golden.counters["WORDS_SENT"][1] += 1
 
         with pytest.raises(DivergenceError, match=r"^Step 1: nodes have sent (\d+), (\d+) words, and must "):
             train(GoldenRing(2, fault=after(1, fault)), few, TrainingConfig(batch=25))
 
     def test_momenta(self, few):
         def fault(ring):
-            ring.state[0][345] ^= 1
+            momenta = ring.state[0]
+            momenta[345] ^= 1
+            ring.memory.write_state(momenta)
 
         message = r"^Step 2: 1 of 650 momenta differ from the golden model, first number 345, on node 1, which is "
         with pytest.raises(DivergenceError, match=message):
@@ -51,7 +54,9 @@ class TestDivergence:
     @pytest.mark.parametrize("packed_state", [False, True])
     def test_moments(self, few, plane, name, packed_state):
         def fault(ring):
-            ring.state[plane][5] ^= 1 << 16
+            moments = ring.memory.read_state(650, plane, packed_state=packed_state).view(np.uint32)
+            moments[5] ^= 1 << 16
+            ring.memory.write_state(moments.view(np.float32), plane, packed_state=packed_state)
 
         message = rf"^Step 2: 1 of 650 {name} moments differ from the golden model, first number 5, on node 1, "
         config = TrainingConfig(epochs=1, batch=25, hidden=(), optimizer=Adam(), packed_state=packed_state)

@@ -16,8 +16,7 @@ from host.training.record import FarMemory, TrainingConfig
 from host.training.run_check import check_run
 from host.training.trainer import train
 from host.training.workloads import CharacterModel, Classifier
-from tests.host.training.engine_ring import FarRing
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing, far_options
 
 CONFIG = TrainingConfig(max_steps=3, interval=3, batch=7, compute="node", optimizer=Adam(learning_rate=0.02),
                         far=FarMemory(activations=6144))
@@ -44,7 +43,9 @@ def test_same_bits(text, expected, kind):
     far = FarMemory(activations=8192 if kind == "keep" else 5760, rate=1 / 8, kind=kind)
     config = dataclasses.replace(CONFIG, far=far)
     other, there = expected
-    ring = FarRing(3, words=WORDS, seed=sorted(KINDS).index(kind))
+    ring = GoldenRing(3, **far_options(words=WORDS))
+    runs, run_programs = [], ring.programs.run
+    ring.programs.run = lambda **options: runs.append(options["collectives"]) or run_programs(**options)
     lists = far_text_lists(CharacterModel(text), config, ring.config, 3, WORDS)
     ring.activations[:, lists.end:] = 7
     training = train(ring, CharacterModel(text), config)
@@ -59,9 +60,9 @@ def test_same_bits(text, expected, kind):
     assert (run.far_words > 0, run.multiplications > 0) == {
         "keep": (False, False), "swap": (True, False), "recompute": (False, True)}.get(kind, (
             run.far_words > 0, run.multiplications > 0))
-    assert ring.moved == 3 * ring.runs * run.far_words
+    assert ring.hooks.moved == 3 * runs.count(0) * run.far_words
     assert training.search[0] == lists.line
-    assert training.search[1].startswith("sequences: 3, one behind the other, in ")
+    assert training.search[1] == "sequences: 3, one behind the other"
 
 
 class TestNodes:

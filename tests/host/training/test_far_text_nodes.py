@@ -12,7 +12,7 @@ from host.training.run_check import check_run
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
 from tests.host import rings
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing
 from tests.host.training.test_text_nodes import FAR, TIMEOUT, node_of
 
 

@@ -10,9 +10,9 @@ from tests.host.training import figures
 def test_tables(name, rows, few, monkeypatch, capsys):
     """A heading and a row for each setting or seed, with as many cells."""
     monkeypatch.setattr(figures, "digits", lambda: few)
-    kept = figures.sparsifier.Threshold, figures.Reference.sparsify, figures.GoldenRing.sparsify
+    kept = figures.sparsifier.Threshold, figures.Reference.sparsify, figures.NodeOperations.sparsify
     figures.TABLES[name](1)
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 2 + rows
     assert faults(said) == []
-    assert (figures.sparsifier.Threshold, figures.Reference.sparsify, figures.GoldenRing.sparsify) == kept
+    assert (figures.sparsifier.Threshold, figures.Reference.sparsify, figures.NodeOperations.sparsify) == kept

@@ -9,7 +9,7 @@ from host.training import format_learning
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import train
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing
 
 
 @pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])

@@ -8,7 +8,7 @@ from host.training import golden_steps, learning
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import train
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing
 
 CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(learning_rate=0.3, momentum=0.9))
 

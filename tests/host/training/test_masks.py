@@ -10,7 +10,7 @@ from host.models.text import Text, collate, topics
 from host.training.record import DivergenceError
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
-from tests.host.training.golden_ring import SMALL, TEXT, GoldenRing, masked, schedule
+from tests.host.golden import SMALL, TEXT, GoldenRing, masked, schedule
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,17 @@ class TestText:
 
     def test_figures(self, lines):
         ring = GoldenRing(4)
-        seen = []
+        seen, alternatives = [], []
+        mask = ring.local.mask
+        ring.local.mask = lambda jobs, *, alternative, **options: alternatives.append(alternative) or mask(
+            jobs, alternative=alternative, **options)
         training = train(ring, small(lines), TEXT,
                          on_step=lambda training: seen.append((len(training.steps), len(training.measures))))
         assert seen == [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2), (5, 2), (5, 3)]
         assert training.measured == [2, 4, 5]
         assert len(training.losses) == 3
         for step, batch in zip(training.steps, schedule(200, TEXT), strict=True):
-            assert step.mask_cycles == 200
+            assert step.mask_cycles is None  # not modelled
             lengths = [len(lines.train[example]) - 1 for example in batch.examples]
             through = kept = 0
             for share in np.array_split(lengths, 4):
@@ -82,8 +85,8 @@ class TestText:
             assert step.elements_masked == through - kept
         assert training.elements_through > sum(step.elements_through for step in training.steps)
         assert training.elements_masked > sum(step.elements_masked for step in training.steps)
-        assert training.mask_cycles == 100 * len(ring.alternatives)
-        assert ring.alternatives[:4] == [ALTERNATIVE, 0.0] * 2
+        assert training.mask_cycles is None
+        assert alternatives[:4] == [ALTERNATIVE, 0.0] * 2
         assert training.losses[0] > training.losses[-1]
 
     def test_measured_on_a_part_before_the_end(self, lines):
@@ -91,7 +94,7 @@ class TestText:
         workload.initialize(0)
         parts = []
         for last in (False, True):
-            parts.append(workload.measure(3, lambda jobs, alternative: masked(jobs, alternative)[0], last=last))
+            parts.append(workload.measure(3, masked, last=last))
         assert parts[0] == pytest.approx(workload.model.mean_loss(lines.test[::3]), rel=1e-5)
         assert parts[1] == pytest.approx(workload.model.mean_loss(lines.test), rel=1e-5)
 
@@ -102,19 +105,29 @@ class TestText:
         assert first.losses != other.losses
 
     def test_one_bit_of_one_mask(self, lines):
-        def fault(ring, results):
-            if len(ring.alternatives) == 3:
-                results[1][3].view(np.uint32)[1, 0, 2] ^= 1
+        def faulty():
+            ring, calls = GoldenRing(2), []
+            mask = ring.local.mask
+
+            def fault(jobs, **options):
+                outcome = mask(jobs, **options)
+                calls.append(jobs)
+                if len(calls) == 3:
+                    outcome.results[1][3].view(np.uint32)[1, 0, 2] ^= 1
+                return outcome
+
+            ring.local.mask = fault
+            return ring
 
         message = (r"^Step 2: 1 of \d+ masked elements of job 3 of node 1 differ from the golden model, first matrix "
                    r"1, row 0, column 2, which is 0xc61c4001 and must be 0xc61c4000$")
         with pytest.raises(DivergenceError, match=message):
-            train(GoldenRing(2, mask_fault=fault), small(lines), TEXT)
-        train(GoldenRing(2, mask_fault=fault), small(lines), dataclasses.replace(TEXT, max_steps=2, check=False))
+            train(faulty(), small(lines), TEXT)
+        train(faulty(), small(lines), dataclasses.replace(TEXT, max_steps=2, check=False))
 
     def test_counters(self, lines):
         def fault(ring):
-            ring.fetched = 1
+            ring.golden.counters["MASK_WORDS_FETCHED"][:] = 1
 
         message = (r"^Step 5: nodes have counted (\d+) elements masked and 2 words fetched, and must have counted \1 "
                    r"and 0$")

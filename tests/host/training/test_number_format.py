@@ -7,6 +7,7 @@ from host.driver.optimizer_settings import FixedSettings, Rule
 from host.training.number_format import FixedPoint, Float32, check_optimizer, elements_of
 from host.training.optimizers import SGD, Adam
 from sim.golden import int16_node as golden
+from tests.host.golden import GoldenRing
 from tests.host.integers import golden_ring
 
 PLAIN = SGD(learning_rate=1.2)
@@ -99,12 +100,7 @@ class TestOptimizer:
 
     def test_of_a_ring(self):
         assert elements_of(golden_ring(), PLAIN, 120) == FixedPoint(gradient_fraction=8)
-
-        class Full:
-            class formats:  # noqa: N801  # a part of a ring
-                int16 = False
-
-        assert isinstance(elements_of(Full(), Adam(), 120), Float32)
+        assert isinstance(elements_of(GoldenRing(1), Adam(), 120), Float32)
 
 
 def test_float32_is_what_it_is():

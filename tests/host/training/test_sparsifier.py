@@ -7,7 +7,7 @@ import pytest
 
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.trainer import train
-from tests.host.training.golden_ring import GoldenRing, after
+from tests.host.golden import GoldenRing, after
 
 
 class TestDensity:
@@ -23,9 +23,9 @@ class TestDensity:
     def test_figures(self, few):
         ring = GoldenRing(2)
         training = train(ring, few, TrainingConfig(epochs=2, batch=25, density=0.2))
-        assert [step.sparsify_cycles for step in training.steps] == [50] * 4
+        assert [step.sparsify_cycles for step in training.steps] == [None] * 4  # not modelled
         assert all(step.threshold > 0 for step in training.steps)
-        assert training.elements_masked == sum(ring.masked) - 2 * ((1 << 32) - 10)
+        assert training.elements_masked == sum(ring.golden.counters["ELEMENTS_MASKED"]) - 2 * ((1 << 32) - 10)
         assert ring.errors.any()
         plain = train(GoldenRing(2), few, TrainingConfig(epochs=2, batch=25))
         assert plain.steps[0].threshold is None
@@ -41,13 +41,14 @@ class TestDensity:
             train(GoldenRing(2, fault=after(2, fault)), few, config)
 
     def test_dropped(self, few, monkeypatch):
-        sparsify = GoldenRing.sparsify
+        ring = GoldenRing(2)
+        sparsify = ring.local.sparsify
 
-        def one_more(ring, length, *, threshold):
-            outcome = sparsify(ring, length, threshold=threshold)
+        def one_more(length, *, threshold):
+            outcome = sparsify(length, threshold=threshold)
             return dataclasses.replace(outcome, dropped=[outcome.dropped[0], outcome.dropped[1] - 1])
 
-        monkeypatch.setattr(GoldenRing, "sparsify", one_more)
+        monkeypatch.setattr(ring.local, "sparsify", one_more)
         message = r"^Step 1: nodes have dropped (\d+), (\d+) elements, and must have dropped \1, (\d+)$"
         with pytest.raises(DivergenceError, match=message):
-            train(GoldenRing(2), few, TrainingConfig(epochs=1, batch=25, hidden=(), density=0.2))
+            train(ring, few, TrainingConfig(epochs=1, batch=25, hidden=(), density=0.2))

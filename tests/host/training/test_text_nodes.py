@@ -19,7 +19,7 @@ from host.training.workloads import CharacterModel
 from tests.host import rings
 from tests.host.compute.test_text_lists import NAN, memories_of
 from tests.host.compute.test_text_lists import run as run_lists
-from tests.host.training.golden_ring import GoldenRing
+from tests.host.golden import GoldenRing
 
 CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimizer=Adam(learning_rate=0.02))
 FAR = dataclasses.replace(CONFIG, max_steps=1, interval=1, far=FarMemory(activations=6144, rate=1 / 8))

@@ -1,0 +1,230 @@
+"""Golden nodes for tests of host code that need no gateware."""
+
+import functools
+
+import numpy as np
+
+from hdl import config as sections
+from hdl.config import Compute, Memories, NodeConfig, Programs, Weights
+from host.driver.buffers import errors_base
+from host.driver.ring import Ring
+from host.models.transformer import TransformerConfig
+from host.training.batches import Batches
+from host.training.optimizers import Adam
+from host.training.record import TrainingConfig
+from host.transports.golden.session import GoldenGrid, open_golden
+from sim.golden import masking
+from sim.golden import ring as golden
+
+SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=8)
+TEXT = TrainingConfig(batch=30, max_steps=5, interval=2, optimizer=Adam(learning_rate=0.03))
+#: Word of a memory that nobody has written.
+NAN = 0x7FC0_0001
+
+
+class Hooks:
+    """Calls after commands of golden nodes, and counts of these.
+
+    Members
+    -------
+    steps, lists, moved, loads : int
+        Updates on all nodes, lists of layers, words that moves have moved, and programs that were loaded.
+    """
+
+    def __init__(self, nodes, *, fault, broken):
+        self.nodes, self.fault, self.broken = nodes, fault, broken
+        self.steps = self.lists = self.moved = self.loads = 0
+        self._carry_out, nodes.carry_out = nodes.carry_out, self.carry_out
+
+    def carry_out(self, ranks, commands, **options):
+        events = self._carry_out(ranks, commands, **options)
+        name = commands[ranks[0]].operation.name
+        if name == "FUSED_UPDATE":
+            self.steps += 1
+            self.fault()
+        elif name == "LAYERS":
+            self.lists += 1
+            self.broken()
+        elif name in ("MOVE_IN", "MOVE_OUT"):
+            self.moved += commands[ranks[0]].length
+        return events
+
+
+class GoldenRing(Ring):
+    """Golden nodes in a ring, whose counters are just before they wrap when they are cleared.
+
+    Memories hold NaN where nothing was written, but for the weights. ``weights``, ``errors`` and ``residuals`` are
+    views of the memories, from their starts to the length of the run's vector; ``master`` and ``state`` are copies.
+
+    Parameters
+    ----------
+    nodes : int
+    fault, broken : callable
+        Called with this ring after each update, and after each list of layers.
+    config : NodeConfig, optional
+        By default nodes with these ``options``.
+
+    Members
+    -------
+    golden : GoldenNodes
+    hooks : Hooks
+    reads : int
+        Rows of weights that the host has read.
+    """
+
+    def __init__(self, nodes, *, fault=lambda ring: None, broken=lambda ring: None, config=None, **options):
+        self.golden, devices = open_golden(node_of(**options) if config is None else config, nodes=nodes, latency=16)
+        super().__init__(devices)
+        self.fault, self.broken = fault, broken
+        self.hooks = Hooks(self.golden, fault=lambda: self.fault(self), broken=lambda: self.broken(self))
+        for memory in (self.golden.gradients, self.golden.activations, self.golden.far):
+            memory[:] = NAN
+        self.length = self.reads = 0
+        for part, name in ((self.memory, "require"), (self.memory, "read_weights"), (self.counters, "clear"),
+                           (self.programs, "load")):
+            setattr(part, name, functools.partial(getattr(self, f"_{name}"), getattr(part, name)))
+        self.connect()
+
+    def _require(self, require, allocation):
+        require(allocation)
+        self.length = allocation.length
+
+    def _read_weights(self, read, where, ranks=None):
+        self.reads += self.nodes if ranks is None else len(ranks)
+        return read(where, ranks)
+
+    def _clear(self, clear):
+        clear()
+        for name, room in (("WORDS_SENT", 1000), ("WORDS_RECEIVED", 1000), ("COMPRESSED_WORDS", 1000),
+                           ("ELEMENTS_MASKED", 10)):
+            self.golden.counters[name][:] = (1 << 32) - room
+
+    def _load(self, load, programs, **options):
+        self.hooks.loads += 1
+        load(programs, **options)
+
+    @property
+    def steps(self):
+        return self.hooks.steps
+
+    @property
+    def lists(self):
+        return self.hooks.lists
+
+    @property
+    def weights(self):
+        return self.golden.weights[:, :self.length]
+
+    @property
+    def errors(self):
+        return self.golden.weights[:, errors_base(self.length):][:, :self.length]
+
+    @property
+    def residuals(self):
+        return self.golden.residuals[:, :self.length]
+
+    @property
+    def master(self):
+        return (self.memory.read_master(self.length).view(np.uint32) if self.formats.has_master
+                else self.weights[0].copy())
+
+    @property
+    def state(self):
+        return [self.memory.read_state(self.length, plane).view(np.uint32)
+                for plane in range(self.config.memories.planes)]
+
+    @property
+    def activations(self):
+        return self.golden.activations
+
+    @property
+    def gradients(self):
+        return self.golden.gradients
+
+
+class Grid(GoldenGrid):
+    """Golden nodes of a grid.
+
+    Members
+    -------
+    golden : GoldenNodes
+    hooks : Hooks
+    switched : list of Plan
+        Plans that switches were set to.
+    """
+
+    def __init__(self, rows, columns, *, fault=lambda grid: None, **options):
+        opened = open_golden(node_of(topology=sections.Grid(), **options), nodes=rows * columns, latency=16)
+        super().__init__(opened, rows=rows, columns=columns)
+        self.golden, self.switched = opened.nodes, []
+        self.hooks = Hooks(self.golden, fault=lambda: fault(self), broken=lambda: None)
+        self.connect()
+
+    def switch(self, plan):
+        super().switch(plan)
+        self.switched.append(plan)
+
+    def lose(self, words):
+        """Lose words that the first node has sent."""
+        self.golden.counters["WORDS_RECEIVED"][1] -= words
+
+
+def written_to(ring):
+    """Words that the host writes to gradient and activation memories from now on."""
+    written = {"gradients": 0, "activations": 0}
+
+    def wrap(name, write):
+        def counted(vectors, *arguments, **options):
+            written[name] += sum(map(len, vectors))
+            return write(vectors, *arguments, **options)
+        return counted
+
+    ring.memory.write_gradients = wrap("gradients", ring.memory.write_gradients)
+    ring.memory.write_activations = wrap("activations", ring.memory.write_activations)
+    return written
+
+
+def compute_options(*, words=8192, centroids=0, sequences=False, **options):
+    """Options of nodes that compute."""
+    return {"programs": Programs(), "compute": Compute(rows=4, activations=words, codebook=centroids,
+                                                       scale_mask=sequences, sequences=sequences), **options}
+
+
+def far_options(*, words=8192, far_words=8192, **options):
+    """Options of nodes that compute, with a far memory."""
+    return {"programs": Programs(depth=256, move_queue=True), "masking": False, "sparsify": False,
+            "compute": Compute(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
+                               far=far_words), **options}
+
+
+def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
+    """A node with such codecs, sections as in ``options``, and room for text on a single node."""
+    return NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec, **{
+        "memories": Memories(gradient=1 << 15, weight=1 << 15, state=1 << 14), **options})
+
+
+def masked(jobs, alternative):
+    """Masked matrices of each node's jobs, by the golden model."""
+    return [[golden.floats(masking.apply(golden.bits(job.matrices), masking.kept(masking.Job(
+        rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))),
+        golden.bits([alternative])[0])) for job in own] for own in jobs]
+
+
+def trained(ring, length, *, packed_state):
+    """Bits of all that the nodes of a ring keep."""
+    vectors = [ring.memory.read_weights(length)]
+    vectors += [ring.memory.read_master(length)] if ring.formats.has_master else []
+    vectors += [ring.memory.read_state(length, plane, packed_state=packed_state)
+                for plane in range(ring.config.memories.planes)]
+    return b"".join(vector.tobytes() for vector in vectors)
+
+
+def schedule(examples, config):
+    """All batches of a run."""
+    batches = Batches(examples, config)
+    return [batches.take() for _ in range(batches.total)]
+
+
+def after(step, action):
+    """A fault at one step."""
+    return lambda ring: action(ring) if ring.steps == step else None

@@ -1,0 +1,191 @@
+"""Golden nodes: the bits and words of gateware, modelled cycles, no second witness, and refusals."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import gradring
+import sim.verilated.build
+from hdl.config import (
+    Memories,
+    NodeConfig,
+    Programs,
+    Quantization,
+    Replay,
+    Slots,
+    Tenants,
+    Throttles,
+    Worker,
+)
+from hdl.control.protocol import Operation
+from host import cli
+from host.driver.command import Command
+from host.driver.errors import BadAddressError, ProgramTooLongError
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import known
+from host.reports.notes import NO_WITNESS
+from host.transports.session import TransportName, open_session
+from tests.host.golden import GoldenRing
+from tests.known_answers import compute, runs
+
+NODE = NodeConfig(memories=Memories(gradient=512, weight=512, state=256), programs=Programs())
+SUMS = {"rule": Rule.SGD, "gradient_scale": 1.0, "learning_rate": -1.0}
+
+
+@pytest.fixture(autouse=True)
+def no_build(monkeypatch):
+    """Let no test simulate gateware."""
+    def build(*arguments, **options):
+        raise AssertionError("golden nodes need no build")
+
+    for name in ("build_ring", "toolchain"):
+        monkeypatch.setattr(sim.verilated.build, name, build)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``gradring`` with arguments; its exit code, output and errors."""
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return caught.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["sim", "layers", "stale", "topology"])
+def test_same_bits(command, tmp_path, name):
+    """A run has the weights, losses, words and bounds of the Verilated one, and cycles near its cycles; it does not
+    claim to have been compared."""
+    words = runs.command(name, tmp_path)
+    code, out, err = command(*words, "--transport", "golden")
+    assert (code, err) == (0, "")
+    report, expected = json.loads((tmp_path / "report.json").read_text()), compute.kept()["runs"][name]
+    with np.load(tmp_path / "weights.npz") as archive:
+        assert runs._digest(archive["parameters"]) == expected["weights"]
+    steps = report["per_step"]
+    assert [step["loss"] for step in steps] == expected["losses"]
+    for count in ("words_sent", "bound", "scatter_words", "weight_words"):
+        assert [step[count] for step in steps] == expected["steps"][count]
+    modelled = [step["cycles"] for step in steps]
+    if name == "topology":  # nodes with two ports have no model
+        assert modelled == [None] * len(steps)
+    else:
+        assert modelled == pytest.approx(expected["steps"]["cycles"], rel=0.015)
+    assert report["bit_exact"] is report["cycles"] is report["host_port"] is None
+    assert NO_WITNESS in out
+    assert NO_WITNESS in (tmp_path / "report.html").read_text()
+    for text in (out, (tmp_path / "report.html").read_text()):
+        assert "identical" not in text
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--faults", "0.001"], "--faults is for links, not for --transport golden"),
+    (["--check"], "--check is for nodes that are compared with the golden model, not for --transport golden"),
+    (["--no-check"], "--check is for nodes that are compared with the golden model, not for --transport golden"),
+    (["--board", "icebreaker"], "--board is for a board, not for --transport golden"),
+    (["--overlap", "search"], "--overlap search is decided by measured cycles, not for --transport golden"),
+    (["--compute", "node", "--tiling", "searched"],
+     "--tiling is decided by measured cycles, not for --transport golden"),
+    (["--threads", "2"], "--threads is for transport verilated, not golden"),
+    (["--processes", "2"], "--processes is for transport verilated, not golden"),
+    (["--arithmetic", "native"], "--arithmetic is for transport verilated, not golden"),
+    (["--host-port"], "--host-port is for transport verilated, not golden"),
+    (["--slow-link", "1:0.5"], "--slow-link is for transport verilated, not golden"),
+    (["--links", "slots"], "--links slots is for transports verilated, messages and pysim, not golden"),
+    (["--straggler", "3:3"], "--transport is for a run without --straggler"),
+    (["--links", "slots", "--jobs", "2"], "--transport is for a run without --jobs"),
+    (["--workload", "text", "--compute", "node", "--activations", "6144"],
+     "--activations is for transport verilated, and nodes that no board stands for"),
+    (["--device", "/dev/ttyUSB0"], "--transport must be serial for --device, not golden"),
+])
+def test_refused_options(command, tmp_path, options, message):
+    """What needs gateware, or decides by measured cycles, is refused in a line that names both options."""
+    code, out, err = command("train", "--transport", "golden", *options, "--output", tmp_path / "out")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: Option {message}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("node", "options", "message"), [
+    ({"link": Replay()}, {}, "Links that repeat words, or slots, must be left out of nodes on transport golden: "),
+    ({"link": Slots(), "programs": Programs()}, {}, "Links that repeat words, or slots, must be left out of nodes "),
+    ({"role": Worker()}, {}, "Roles of layer streaming must be left out of nodes on transport golden: "),
+    ({"features": (Quantization(),)}, {}, "Quantized inference must be left out of nodes on transport golden: "),
+    ({"features": (Throttles(),)}, {}, "Throttles must be left out of nodes on transport golden: its nodes have"),
+    ({"features": (Tenants(),)}, {}, "Tenants must be left out of nodes on transport golden: its nodes have"),
+    ({}, {"threads": 2}, "Transport must be verilated for several threads, not golden"),
+    ({}, {"host_port": False}, "Transport must be verilated to bypass the host port, not golden"),
+    ({}, {"wave": "wave.fst"}, "Transport must be verilated or messages for a waveform, not golden"),
+    ({}, {"far_rate": 0.5}, "Transport must be verilated for a far memory, not golden"),
+])
+def test_refused_sessions(node, options, message):
+    with pytest.raises(ValueError, match=f"^{message}"), open_session(
+            NODE.replace(**node), nodes=2, transport=TransportName.GOLDEN, **options):
+        pass
+
+
+def test_flags():
+    """Nodes that have a NaN, or form a sum that is not finite, are named."""
+    ring = GoldenRing(3, config=NODE)
+    ring.settings.write(Settings(**SUMS))
+    gradients = np.ones((3, 96), np.float32)
+    gradients[1, 40] = np.nan  # of block 1, of node 0: summed by nodes 1, 2 and 0
+    ring.memory.write_gradients(list(gradients))
+    outcome = ring.collectives.fused_update(96)
+    assert (outcome.local_nan, outcome.not_finite) == ((1,), (0, 2))
+    gradients[1, 40] = 1
+    gradients[:2, 3] = 3e38  # of block 0, of node 2: the sum of nodes 0 and 1 is infinite
+    ring.memory.write_gradients(list(gradients))
+    outcome = ring.collectives.fused_update(96)
+    assert (outcome.local_nan, outcome.not_finite) == ((), (1, 2))
+
+
+def test_cycles():
+    """Cycles without a model are None, and an error where they must be known."""
+    ring = GoldenRing(2, config=NODE)
+    ring.memory.write_gradients(list(np.ones((2, 64), np.float32)))
+    ring.memory.write_weights(np.zeros(64, np.float32))
+    assert known(ring.collectives.all_reduce(64).cycles) > 64
+    outcome = ring.collectives.broadcast(64, root=1)
+    assert outcome.cycles is None
+    with pytest.raises(ValueError, match=r"^Cycles of the command must be measured, not those of golden nodes"):
+        known(outcome.cycles)
+    counters = ring.counters.read()
+    assert "COMMAND_CYCLES" not in counters[0]
+    ring.counters.clear()
+    ring.collectives.broadcast(64, root=1)  # two nodes: one link, one segment
+    assert [node["WORDS_SENT"] - ((1 << 32) - 1000) for node in ring.counters.read()] == [0, 68]
+
+
+def test_requests():
+    """Memories, programs and packets that a golden node does not have."""
+    device = GoldenRing(1, config=NODE).devices[0]
+    with pytest.raises(BadAddressError, match=r"^node 0: 2 elements of weight memory from 511 on must be in it; "):
+        device.read_memory(1, 511, 2)
+    with pytest.raises(ProgramTooLongError, match=r"^node 0: a program of \d+ commands must have at most \d+; "):
+        device.load_program(0, [Command(operation=Operation.QUIESCE)] * (NODE.programs.depth + 1))
+    with pytest.raises(ValueError, match=r"^Requests to golden nodes must be those of registers, memories, "):
+        device.ping(np.zeros(1, np.uint32))
+
+
+@pytest.mark.parametrize("options", [{}, {"gradients": "mx9", "weights": "mx9"}, {"density": 0.3}])
+def test_library(options, monkeypatch):
+    """A job of the library has its sums and updates, and their words and bounds, without a compiler."""
+    monkeypatch.setenv("PATH", "")
+    gradients = np.random.default_rng(1).standard_normal((3, 100)).astype(np.float32)
+    with gradring.simulate(nodes=3, length=100, optimizer=gradring.SGD(learning_rate=0.1),
+                           transport=gradring.TransportName.GOLDEN, **options) as job:
+        sums, _ = job.all_reduce(gradients)
+        weights, figures = job.step(gradients)
+    if not options:
+        assert np.allclose(sums, gradients.sum(axis=0), atol=1e-5)
+        assert np.allclose(weights, -0.1 * gradients.mean(axis=0), atol=1e-6)
+    assert figures.words > figures.bound > 0
+    assert (figures.host_cycles, figures.sparsify_cycles) == (None, None if "density" in options else 0)
+    with pytest.raises(ValueError, match=r"^Transport of a job's nodes must be verilated or golden, not pysim"):
+        gradring.simulate(nodes=3, length=100, transport=gradring.TransportName.PYSIM)
