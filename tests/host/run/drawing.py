@@ -37,7 +37,7 @@ VALUES = {
     "schedule.microbatches": (2,), "schedule.format": ("mx4",), "schedule.server_far": ("2",),
     "schedule.worker_far": ("2",), "schedule.window": (2080,), "schedule.jobs": (2,),
     "backend.device": ("/dev/null",),
-    "backend.transport": (TransportName.PYSIM, TransportName.BOARD),
+    "backend.transport": (TransportName.PYSIM, TransportName.BOARD, TransportName.GOLDEN),
     "backend.board": ("simulated", "icebreaker", "ulx3s-85f"), "backend.baud": (1_000_000,),
     "backend.reconnect": (5.0,), "backend.threads": (1,), "backend.processes": (2,), "backend.state_planes": (2,),
     "output.folder": (Path("out"),), "output.checkpoint": (1,), "output.tensorboard": (Path("events"),),
