@@ -8,7 +8,7 @@ from host.run.defaults import with_defaults
 from host.run.flags import flag
 from host.run.spec import SCHEDULES, RunSpec
 from host.transports.session import TransportName
-from tests.host.run.drawing import CONTEXTS, FIELDS, tried
+from tests.run_pairs.drawing import CONTEXTS, FIELDS, tried
 
 SEED = 20
 

@@ -11,7 +11,7 @@ from host.run.defaults import with_defaults
 from host.run.sections import Optimizer, Program, Quorum, Update, Workload
 from host.run.spec import RunSpec, SpecError, from_dict, read, repeatable, to_dict, to_toml, with_texts
 from host.training.optimizers import OptimizerName
-from tests.host.run.drawing import FIELDS, pairs
+from tests.run_pairs.drawing import FIELDS, pairs
 
 
 def drawn(count, seed=5):

@@ -1,12 +1,7 @@
-"""Random options of runs: values of each field, of which some go together and some do not.
+"""Random options of runs: values of each field, of which some go together and some do not."""
 
-``python -m tests.host.run.drawing SEED COUNT`` tries pairs, and prints those that are refused without naming both.
-"""
-
-import collections
 import enum
 import random
-import sys
 from pathlib import Path
 
 from host.run.command_line import fields
@@ -101,13 +96,3 @@ def tried(seed, count):
             named = all(any(option in str(error) for option in sides(name)) for name in chosen)
             outcome = "refused" if named and "\n" not in str(error) else str(error)
         yield chosen, values, outcome
-
-
-if __name__ == "__main__":
-    SEED, COUNT = map(int, sys.argv[1:])
-    counts = collections.Counter()
-    for names, drawn, result in tried(SEED, COUNT):
-        counts[result if result in ("passed", "refused") else "wrong"] += 1
-        if result not in ("passed", "refused"):
-            print(names, drawn, result)
-    print(f"seed {SEED}: {dict(counts)}")

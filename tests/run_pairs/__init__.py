@@ -1,0 +1,1 @@
+"""Pairs of options of training runs, drawn at random: each runs, or is refused by naming both."""
