@@ -332,8 +332,7 @@ class _Request:
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
-            (simulation.threads > 1, tuple(one for one in TransportName if one is not TransportName.GOLDEN),
-             "for several threads"),
+            (simulation.threads > 1 and self.transport is TransportName.GOLDEN, verilated, "for several threads"),
             (simulation.arithmetic is not Arithmetic.GATEWARE, verilated, "for native arithmetic"),
             (self.links.faults is not None, (*verilated, TransportName.PYSIM), "for faults of links"),
             (self.links.grid is not None, (*verilated, TransportName.MESSAGES, TransportName.PYSIM,

@@ -227,7 +227,8 @@ class TestTrain:
          "lists): "
          "leave it out\n"),
         (["--compute", "node", "--compare"],
-         "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "
+         "error: Option --compare is for a run without --overlap, which --compute implies (its bits are those of a "
+         "run without): leave it "
          "out\n"),
         (["--compute", "node", "--board", "ulx3s-85f"], "error: Option --compute node is for --board "
                                                         "ulx3s-85f-compute, or a run without --board, not ulx3s-85f "
@@ -252,7 +253,8 @@ class TestTrain:
          "error: Option --faults is for a run without --board (a board's nodes are as they were built): leave it "
          "out\n"),
         (("--faults", "1e-4", "--transport", "board"),
-         "error: Option --faults is for a run without --board (a board's nodes are as they were built): leave it "
+         "error: Option --faults is for a run without --board, which --transport implies (a board's nodes are as "
+         "they were built): leave it "
          "out\n"),
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "

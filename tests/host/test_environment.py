@@ -54,7 +54,8 @@ NUMBERS = {
     "train": ["nodes", "epochs", "steps", "seed", "threads", "processes", "learning-rate", "momentum", "dampening",
               "weight-decay", "clip", "density", "batch", "hidden", "interval", "link-latency", "checkpoint"],
     "train --straggler 3:2": ["nodes", "seed", "threads", "learning-rate", "momentum", "batch", "hidden", "macs",
-                              "link-latency", "checkpoint", "quorum", "lambda", "deadline", "skew", "cycles"],
+                              "link-latency", "checkpoint", "quorum", "staleness-factor", "deadline", "skew",
+                              "cycles"],
     "train --device /dev/null": ["baud", "reconnect"],
     "quantize --train --no-synth --calibration percentile": ["nodes", "seed", "threads", "percentile", "bits"],
     "sweep --no-synth --formats raw": ["nodes", "jobs", "epochs", "steps"],
@@ -152,7 +153,9 @@ class TestNodesThatFit:
     def test_a_board_has_what_it_has(self, run, tmp_path):
         code, _, err = run("train", "--board", "ulx3s-85f", "--hidden", 300, "--output", tmp_path)
         assert (code, err) == (1, "error: Vector must have at most the 6,144 elements of a node's memories, not "
-                                  "22,510: take a smaller model, or nodes with larger memories\n")
+                                  "22,510: take a smaller model, or nodes with larger memories, such as a "
+                                  "perceptron with "
+                                  "fewer or no --hidden layers, or another --board or --transport\n")
 
     def test_words(self):
         from hdl.config import NodeConfig

@@ -81,7 +81,7 @@ def test_all_options_are_variables():
 
 
 @pytest.mark.parametrize(("target", "given", "error"), [
-    ("sim", {"STPES": "3"}, f"{UNKNOWN} 'STPES': did you mean STEPS?"),
+    ("sim", {"STPES": "3"}, f"{UNKNOWN} 'STPES': did you mean STEPS or SETS?"),
     ("sim", {"OPTIMISER": "adam"}, f"{UNKNOWN} 'OPTIMISER': did you mean OPTIMIZER?"),
     ("sim", {"steps": "3"}, f"{UNKNOWN} 'steps': did you mean STEPS?"),
     ("sim", {"LINK_LATENCY": "3"}, f"{UNKNOWN} 'LINK_LATENCY': did you mean LATENCY?"),

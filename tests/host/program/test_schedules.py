@@ -88,7 +88,7 @@ class TestNames:
     def test_errors(self):
         with pytest.raises(ValueError, match=r"^Layers of chunks must be at least 1, not 0$"):
             Schedule(Kind.CHUNKS, 0)
-        with pytest.raises(ValueError, match=r"^Layers of stale must be at least 0, not -1$"):
+        with pytest.raises(ValueError, match=r"^Layers of delayed must be at least 0, not -1$"):
             Schedule(Kind.DELAYED, -1)
         with pytest.raises(ValueError, match=r"^Layers one update behind must be at most all 10, not 11$"):
             program(Schedule(Kind.DELAYED, 11), distance=LENGTH)

@@ -83,24 +83,24 @@ def test_same_bits(command, tmp_path, name):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--faults", "0.001"], "--faults is for links, not for --transport golden"),
-    (["--check"], "--check is for nodes that are compared with the golden model, not for --transport golden"),
-    (["--no-check"], "--check is for nodes that are compared with the golden model, not for --transport golden"),
-    (["--board", "icebreaker"], "--board is for a board, not for --transport golden"),
-    (["--overlap", "search"], "--overlap search is decided by measured cycles, not for --transport golden"),
-    (["--compute", "node", "--tiling", "searched"],
-     "--tiling is decided by measured cycles, not for --transport golden"),
-    (["--threads", "2"], "--threads is for transport verilated, not golden"),
-    (["--processes", "2"], "--processes is for transport verilated, not golden"),
-    (["--arithmetic", "native"], "--arithmetic is for transport verilated, not golden"),
-    (["--host-port"], "--host-port is for transport verilated, not golden"),
-    (["--slow-link", "1:0.5"], "--slow-link is for transport verilated, not golden"),
-    (["--links", "slots"], "--links slots is for transports verilated, messages and pysim, not golden"),
+    (["--faults", "0.001"], "--transport golden is for a run without --faults"),
+    (["--check"], "--check is for --transport verilated, messages, pysim, board or serial, not golden"),
+    (["--no-check"], "--check is for --transport verilated, messages, pysim, board or serial, not golden"),
+    (["--board", "icebreaker"], "--transport golden is for a run without --board"),
+    (["--overlap", "search"], "--overlap search is for --transport verilated, messages, pysim, board or serial, not"),
+    (["--compute", "node", "--tiling", "searched"], "--tiling searched is for --transport verilated, messages, "
+                                                    "pysim"),
+    (["--threads", "2"], "--threads is for --transport verilated or messages, not golden"),
+    (["--processes", "2"], "--processes is for --transport verilated, not golden"),
+    (["--arithmetic", "native"], "--arithmetic is for --transport verilated, not golden"),
+    (["--host-port"], "--host-port is for --transport verilated, not golden"),
+    (["--slow-link", "1:0.5"], "--slow-link is for --transport verilated, not golden"),
+    (["--links", "slots"], "--links slots is for --transport verilated, messages or pysim, not golden"),
     (["--straggler", "3:3"], "--transport is for a run without --straggler"),
     (["--links", "slots", "--jobs", "2"], "--transport is for a run without --jobs"),
     (["--workload", "text", "--compute", "node", "--activations", "6144"],
-     "--activations is for transport verilated, and nodes that no board stands for"),
-    (["--device", "/dev/ttyUSB0"], "--transport must be serial for --device, not golden"),
+     "--activations is for --transport verilated, not golden"),
+    (["--device", "/dev/ttyUSB0"], "--device is for --transport serial, not golden"),
 ])
 def test_refused_options(command, tmp_path, options, message):
     """What needs gateware, or decides by measured cycles, is refused in a line that names both options."""
