@@ -368,9 +368,7 @@ def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str
 
 def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """Name and value of each line of the table; with a density, also the value of the dense run beside it."""
-    steps = report["steps"]
-    training, other = report["training"], report["comparison"]
-    seconds = report["stage_seconds"]
+    steps, training, other = report["steps"], report["training"], report["comparison"]
     reduced = compresses_alone(report)
     setup = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
              ("parameters · steps", f"{report['parameters']:,} · {steps}")]
@@ -397,7 +395,8 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
         *([("floating-point units", "native")] if report["arithmetic"] == "native" else []),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
     ]
-    simulated.append(("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())))
+    stages = " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())
+    simulated.append(("stages", stages))
     if training["density"] is not None:
         rows: list[tuple[str, ...]] = [*_sparse(report, steps, reduced=reduced)]
         if other is not None:
