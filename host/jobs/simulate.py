@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.config import NodeConfig, SingleRing, Weights, max_nodes_for
+from hdl.config import Configuration, NodeConfig, SingleRing, Weights, max_nodes_for
 from hdl.ring.topology import MOST_NODES
 from host.arguments import Argument, Call, Choice, Flag, Instance, Integer, Member, Optional, checked
 from host.driver.memory import Allocation, fitted
@@ -150,10 +150,10 @@ class RingOptions(Section):
 
 
 @checked(nodes=_NODE["nodes"], length=LENGTHS, optimizer=OPTIMIZERS, check=Flag(), part=Optional(Integer(1)),
-         node=Optional(Instance(NodeConfig, "a NodeConfig")))
+         node=Optional(Instance(Configuration, "a NodeConfig")))
 @with_sections
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
-             formats: FormatOptions, node: NodeConfig | None = None, part: int | None = None, check: bool = True,
+             formats: FormatOptions, node: Configuration | None = None, part: int | None = None, check: bool = True,
              ring: RingOptions) -> Job:
     """Build a simulated ring for a job, unless an earlier run has, and start it.
 
@@ -170,7 +170,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
     formats : FormatOptions
-    node : NodeConfig, optional
+    node : Configuration, optional
         Nodes to simulate; by default those of :func:`node_for`.
     part : int, optional
         Elements of the longest vector that nodes are given at once; by default those that they have room for.
@@ -206,7 +206,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         session, lengths, optimizers=optimizers, check=check, **shared))
 
 
-def _begun(node: NodeConfig, nodes: int, ring: RingOptions, job_of: Callable[[Session], Job]) -> Job:
+def _begun(node: Configuration, nodes: int, ring: RingOptions, job_of: Callable[[Session], Job]) -> Job:
     """A job on a session that the job closes."""
     with contextlib.ExitStack() as stack:
         job = job_of(stack.enter_context(open_session(

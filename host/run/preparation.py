@@ -154,6 +154,14 @@ def _config(spec: RunSpec) -> TrainingConfig:
         packed_state=optimizer.moments is Moments.BF16)
 
 
+def _place(spec: RunSpec) -> str:
+    """Options that lead to a run's board."""
+    backend = spec.backend
+    on_board = backend.transport in (TransportName.BOARD, TransportName.SERIAL)
+    transport = f" by --transport {spec.known('backend.transport').value}" if on_board else ""
+    return f"--board {backend.board}{transport}{' at --device' if backend.device else ''}"
+
+
 def random_faults(spec: RunSpec) -> RandomFaults | None:
     """Faults of the links of a run with all defaults, if there are any."""
     return None if spec.faults.rate is None else RandomFaults(rate=spec.faults.rate, seed=spec.known("faults.seed"))
@@ -184,8 +192,7 @@ def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Calla
             config.allocation(task.parameters.size).check(node, nodes=spec.known("ring.nodes"))
         except ValueError as error:
             if spec.model.hidden is not None:
-                raise ValueError(f"{error}, such as a perceptron with fewer or no --hidden layers, or another "
-                                 f"--board or --transport") from None
+                raise ValueError(f"{error} (--hidden on {_place(spec)})") from None
             say(f"no hidden layer: {error}")
             config = dataclasses.replace(config, hidden=())
             task = Classifier(data, (), align=config.align, operands=config.compute_format)

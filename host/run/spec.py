@@ -46,6 +46,8 @@ from host.run.sections import (
 __all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "read", "repeatable", "to_dict", "to_toml",
            "with_texts"]
 
+#: Bytes of a description.
+_LARGEST = 1 << 20
 #: Types of schedules by their kinds.
 SCHEDULES: dict[str, type[Section]] = {kind.kind: kind for kind in (Update, Program, Quorum, Streaming, SideBySide)}
 
@@ -261,7 +263,7 @@ def read(path: Path) -> RunSpec:
     SpecError
         It describes no run.
     """
-    from sim import json_files
+    from sim import bounded_files, json_files
 
     try:
         if path.suffix == ".json":
@@ -269,7 +271,6 @@ def read(path: Path) -> RunSpec:
             if not isinstance(content, dict) or "run" not in content:
                 raise SpecError("it has no description of a run: write the report again with this version")
             return from_dict(content["run"])
-        with path.open("rb") as file:
-            return from_dict(tomllib.load(file))
+        return from_dict(tomllib.loads(bounded_files.read_bytes(path, largest=_LARGEST).decode()))
     except (ValueError, TypeError) as error:
         raise SpecError(f"{path} describes no run: {error}") from None

@@ -153,9 +153,9 @@ class TestNodesThatFit:
     def test_a_board_has_what_it_has(self, run, tmp_path):
         code, _, err = run("train", "--board", "ulx3s-85f", "--hidden", 300, "--output", tmp_path)
         assert (code, err) == (1, "error: Vector must have at most the 6,144 elements of a node's memories, not "
-                                  "22,510: take a smaller model, or nodes with larger memories, such as a "
-                                  "perceptron with "
-                                  "fewer or no --hidden layers, or another --board or --transport\n")
+                                  "22,510: "
+                                  "take a smaller model, or nodes with larger memories (--hidden on --board "
+                                  "ulx3s-85f)\n")
 
     def test_words(self):
         from hdl.config import NodeConfig

@@ -172,15 +172,14 @@ def test_memories_of_the_fewest(run, monkeypatch):
      "out"),
     (["--topology", "1x2", "--board", "ulx3s-85f"],
      "Option --topology is for --board simulated, or a run without --board, not ulx3s-85f (a board's nodes are as "
-     "they "
-     "were built): leave it out"),
+     "they were built): leave it out"),
     (["--topology", "2x2", "--device", "/dev/ttyUSB0"],
-     "Option --topology is for --transport verilated, messages, pysim or board, not serial (a board has no "
-     "switches): "
-     "leave it out"),
+     "Option --topology is for --transport verilated, messages, pysim, golden or board, not serial, which --device "
+     "implies (a board has no switches): leave it out"),
     (["--topology", "2x4", "--transport", "board"], "Ring must have between 1 and 4 nodes, not 8"),
     (["--topology", "2x2", "--transport", "board", "--faults", "1e-4"],
-     "Option --faults is for a run without --board (a board's nodes are as they were built): leave it out"),
+     "Option --faults is for a run without --board, which --transport implies (a board's nodes are as they were "
+     "built): leave it out"),
 ])
 def test_errors_in_one_line(run, arguments, message):
     assert run("train", *arguments) == (1, "", f"error: {message}\n")

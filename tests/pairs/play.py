@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hdl.control.protocol import EventStatus, Operation
-from host.driver.command import Command, Event
+from host.driver.command import Command, Event, ProgramRun
 from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
@@ -154,7 +154,7 @@ class Player:
                         one.commands[node] for one in step.program if one.queue == queue], **step.options)
                         for queue in range(CONFIG.queues)]
                 elif step.kind == "run":
-                    pending.append(device.submit_run(**step.options))
+                    pending.append(device.submit_run(ProgramRun(**step.options)))
                 elif number < len(steps) - (node == absent):
                     pending.append(device.submit_push(step.commands[node]))
             if any(one.latches for one in step.program) and step.kind == "run":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation, Space
-from host.driver.command import Command
+from host.driver.command import Command, ProgramRun
 from host.driver.device import Device
 from host.driver.tenants import TenantHost
 from tests.host.rings import CONFIGS, library, open_nodes
@@ -52,7 +52,7 @@ def begin(device, rank, tenant, *, remote=False, commands=1):
     device.load_program(0, [Command(operation=Operation.COMPUTE, tenant=tenant, duration=50)] * commands)
     device.load_program(1, [Command(operation=Operation.QUIESCE, tenant=tenant, remote=int(remote), unit=1 - rank,
                                     after_1=commands if remote else 0)])
-    device.run(1, number=NUMBER, rank=rank, size=2)
+    device.run(ProgramRun(1, number=NUMBER, rank=rank, size=2))
 
 
 def ended(device, count):
@@ -168,7 +168,7 @@ def test_scale_outside(nodes):
                 mine.load_program(1, [Command(operation=Operation.FOLD, **common),
                                       Command(operation=Operation.FUSED_UPDATE, collective=number, **common)])
             for rank, mine in enumerate(of[1]):
-                mine.run(1, number=NUMBER, rank=rank, size=2)
+                mine.run(ProgramRun(1, number=NUMBER, rank=rank, size=2))
             last = EventStatus.OUT_OF_WINDOW if number else EventStatus.OK
             for mine in of[1]:
                 assert ended(mine, 3) == sorted([EventStatus.OK, EventStatus.OK, last])

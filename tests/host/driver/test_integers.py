@@ -405,11 +405,11 @@ class TestCommandLine:
                                  "and mx9: leave --weights and --gradients out"),
         (["--nodes", 2], "Ring must have 1 node, not 2"),
         (["--hidden", "300"], "Vector must have at most the 16,384 elements of a node's memories, not 22,510: take a "
-         "smaller model, or nodes with larger memories"),
+         "smaller model, or nodes with larger memories (--hidden on --board icebreaker)"),
         (["--hidden", "128", "--density", 0.1],
          "Weights and the errors of what was not sent must take at most the 16,384 elements of a node's weight "
          "memory, not 19,242: take a model of at most 8,192 parameters, nodes with more weight memory, or no "
-         "density, which sends everything"),
+         "density, which sends everything (--hidden on --board icebreaker)"),
     ])
     def test_refused(self, run, tmp_path, arguments, message):
         code, _, err = run("--board", "icebreaker", "--output", tmp_path, *arguments)

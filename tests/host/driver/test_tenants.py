@@ -8,7 +8,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space
-from host.driver.command import Command
+from host.driver.command import Command, ProgramRun
 from host.driver.device import Device
 from host.driver.errors import (
     BadAddressError,
@@ -97,7 +97,7 @@ def test_what_is_not_the_tenants(node):
     assert mine.read_register("LEARNING_RATE") == 0.25
     for refused in (lambda: other.read_register("LEARNING_RATE"), lambda: other.write_register("FLAGS", 1),
                     lambda: other.push(Command(operation=Operation.QUIESCE, tenant=2)), lambda: other.pop_event(0),
-                    lambda: other.load_program(0, []), lambda: other.run(1)):
+                    lambda: other.load_program(0, []), lambda: other.run(ProgramRun(1))):
         with pytest.raises(ForeignTenantError):
             refused()
     for tenant in (0, 2, 3, 0xFFFF):
@@ -162,7 +162,7 @@ def test_change(node):
     assert other.read_register("COMMAND_CYCLES") == 0
     # What is loaded behind a slot runs with what was there: nothing of the tenant before.
     other.load_program(0, [Command(operation=Operation.QUIESCE, tenant=2)], slot=3)
-    other.run(1)
+    other.run(ProgramRun(1))
     event = other.pop_event(10_000)
     assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # an overwritten command, of tenant 0
     other.write_register("LEARNING_RATE", 0.125)
@@ -191,7 +191,7 @@ def test_banks(node):
     mine.load_program(0, [command] * 3, idle=True)
     mine.submit_edit(number=7, set=0, digest=digest(0, [command.words()] * 3)).result()
     assert mine.read_fields("PROGRAM_BANK")["pending"] == 1
-    mine.run(1)
+    mine.run(ProgramRun(1))
     assert [mine.pop_event(10_000).status for _ in range(3)] == [EventStatus.OK] * 3
     assert mine.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 7}
     mine.load_program(0, [command] * 3, idle=True)
@@ -213,7 +213,7 @@ def test_banks(node):
     words = [np.array([1 << 23], np.uint32), own.words(), np.array([3 | 1 << 23], np.uint32)]
     crc = zlib.crc32(np.concatenate(words).astype("<u4").tobytes())
     other.submit_edit(number=1, set=0, digest=crc).result()
-    other.run(1)
+    other.run(ProgramRun(1))
     assert other.pop_event(10_000).status is EventStatus.OK
     event = other.pop_event(10_000)
     assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)

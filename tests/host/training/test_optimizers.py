@@ -6,9 +6,7 @@ import pytest
 
 from hdl.control.registers import REGISTERS, Access, Kind
 from host.driver.optimizer_settings import Rule, Settings
-from host.options import show_moments_note
 from host.training.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create, falls, moments_note
-from host.training.record import TrainingConfig
 from sim.golden import moments
 from sim.golden import optimizer as golden
 
@@ -189,10 +187,3 @@ class TestMoments:
         assert moments_note(optimizers, packed_state=True) == text
         assert moments_note(optimizers, packed_state=False) is None
         assert moments_note([Adam(betas=(0.9, 0.996)), SGD(1, momentum=0.9)], packed_state=True) is None
-
-    def test_commands(self):
-        """A run begins with the line."""
-        said = []
-        show_moments_note(TrainingConfig(optimizer=Adam(), packed_state=True), said.append)
-        show_moments_note(TrainingConfig(optimizer=Adam()), said.append)
-        assert said == [moments_note([Adam()], packed_state=True)]
