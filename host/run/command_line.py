@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from host.options import Option, Section
+from host.run.defaults import without_defaults
 from host.run.sections import (
     Backend,
     Compute,
@@ -72,7 +73,7 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
             help="Set a field by its name in a file, such as optimizer.rule=adam; can be given more than once.")]}
 
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
-        spec = with_texts(RunSpec() if file is None else read(file), assignments or ())
+        spec = with_texts(RunSpec() if file is None else without_defaults(read(file)), assignments or ())
         given = {paths[name]: value for name, value in values.items() if value is not None
                  and (value is not False or "/" in _flag(paths[name]))}
         if schedule is not None:

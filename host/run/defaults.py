@@ -1,5 +1,6 @@
 """Defaults of a run that depend on several sections of its description."""
 
+import dataclasses
 from typing import Any
 
 from hdl.board import BOARDS
@@ -14,7 +15,7 @@ from host.run.sections import (
     Streaming,
     Update,
 )
-from host.run.spec import RunSpec
+from host.run.spec import RunSpec, paths_of
 from host.topology.course import grid_size
 from host.training.late_learning import Late, LateConfig, stragglers
 from host.training.optimizers import LEARNING_RATES, OptimizerName
@@ -27,7 +28,7 @@ from sim.link_faults import RandomFaults
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
-__all__ = ["NODES", "is_programmed", "with_defaults"]
+__all__ = ["NODES", "is_programmed", "with_defaults", "without_defaults"]
 
 #: Nodes, or workers, of schedules on no board.
 NODES = {Update: 4, Program: 4, Quorum: LateConfig.workers, Streaming: 4, SideBySide: 8}
@@ -48,6 +49,19 @@ def with_defaults(spec: RunSpec) -> RunSpec:
     for fill in (_workload, _ring, _optimizer, _formats, _compute, _rest):
         spec = spec.replace(_missing(spec, fill(spec)))
     return spec
+
+
+def without_defaults(spec: RunSpec) -> RunSpec:
+    """The same run without values that it would have by default, so that another value of one changes the rest."""
+    full = with_defaults(spec)
+    for path in paths_of(spec):
+        section, _, name = path.partition(".")
+        default = type(getattr(spec, section)).__dataclass_fields__[name].default
+        shorter = spec.replace({path: default})
+        if with_defaults(shorter) == full:
+            spec = shorter
+    plain = dataclasses.replace(spec, schedule=None)
+    return plain if with_defaults(plain) == full else spec
 
 
 def _missing(spec: RunSpec, defaults: dict[str, Any]) -> dict[str, Any]:

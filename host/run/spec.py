@@ -43,8 +43,8 @@ from host.run.sections import (
     Workload,
 )
 
-__all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "read", "repeatable", "to_dict", "to_toml",
-           "with_texts"]
+__all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
+           "to_toml", "with_texts"]
 
 #: Bytes of a description.
 _LARGEST = 1 << 20
@@ -131,6 +131,11 @@ def fields_of(section: type[Section]) -> dict[str, Any]:
             kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
             found[name] = kinds[0] if kinds and isinstance(hint, types.UnionType) else hint
     return {name: kind for name, kind in found.items() if typing.get_origin(kind) is not typing.ClassVar}
+
+
+def paths_of(spec: RunSpec) -> list[str]:
+    """Paths of all fields that are given."""
+    return [f"{section}.{name}" for section, fields in to_dict(spec).items() for name in fields if name != "kind"]
 
 
 def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:

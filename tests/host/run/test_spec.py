@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from host.run.defaults import with_defaults
+from host.run.defaults import with_defaults, without_defaults
 from host.run.sections import Optimizer, Program, Quorum, Update, Workload
-from host.run.spec import RunSpec, SpecError, from_dict, read, repeatable, to_dict, to_toml, with_texts
+from host.run.spec import RunSpec, SpecError, from_dict, paths_of, read, repeatable, to_dict, to_toml, with_texts
 from host.training.optimizers import OptimizerName
 from tests.run_pairs.drawing import FIELDS, pairs
 
@@ -62,6 +62,19 @@ def test_defaults():
         for section, fields in to_dict(spec).items():
             assert fields.items() <= to_dict(full)[section].items()
         assert from_dict(to_dict(full)) == full
+
+
+def test_without_defaults():
+    """A description with all defaults, as reports have it, can be changed: defaults of the old value do not stay."""
+    for spec in drawn(100, seed=7):
+        full = with_defaults(spec)
+        short = without_defaults(full)
+        assert with_defaults(short) == full
+        assert set(paths_of(short)) <= set(paths_of(full))
+    adam = with_texts(without_defaults(with_defaults(RunSpec())), ["optimizer.rule=adam"])
+    assert to_dict(adam) == {"optimizer": {"rule": "adam"}}
+    assert to_dict(without_defaults(with_defaults(with_texts(RunSpec(), ["optimizer.momentum=0.5"])))) == {
+        "optimizer": {"momentum": 0.5}}
 
 
 @pytest.mark.parametrize(("texts", "path", "value"), [
