@@ -122,7 +122,7 @@ import gradring.torch
 Vector = npt.NDArray[np.float32]
 
 
-def mean(shares: Vector) -> tuple[Vector, int]:
+def mean(shares: Vector) -> tuple[Vector, int | None]:
     node: gradring.NodeConfig = gradring.node_for(shares.shape[1], nodes=4)
     with gradring.simulate(nodes=4, length=shares.shape[1], optimizer=gradring.AdamW(1e-3), node=node) as job:
         sums, figures = job.all_reduce(shares)

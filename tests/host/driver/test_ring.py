@@ -342,7 +342,7 @@ class TestSession:
         ({"nodes": 17}, r"^Ring must have between 1 and 16 nodes, not 17$"),
         ({"nodes": 2, "latency": 0}, r"^Latency must be an integer from 1 to 1000000, not 0$"),
         ({"nodes": 4, "grid": (2, 2), "transport": TransportName.SERIAL, "device": "/dev/null"},
-         r"^Transport must be verilated or messages or pysim or board for a grid, not serial$"),
+         r"^Transport must be verilated or messages or pysim or board or golden for a grid, not serial$"),
     ])
     def test_errors(self, options, message):
         with pytest.raises(ValueError, match=message), open_session(CONFIG, **options):
