@@ -9,30 +9,17 @@ import typer
 
 from host.options import Option, Section
 from host.run.defaults import without_defaults
-from host.run.sections import (
-    Backend,
-    Compute,
-    Faults,
-    Formats,
-    Model,
-    Optimizer,
-    Output,
-    Program,
-    Quorum,
-    Ring,
-    SideBySide,
-    Streaming,
-    Workload,
-)
-from host.run.spec import SCHEDULES, RunSpec, fields_of, read, with_texts
+from host.run.flags import SCHEDULES
+from host.run.flags import SECTIONS as PARTS
+from host.run.spec import RunSpec, fields_of, read, with_texts
 
 __all__ = ["SECTIONS", "command", "fields"]
 
-#: Sections in the order of the help.
-SECTIONS: tuple[tuple[str, type[Section]], ...] = (
-    ("workload", Workload), ("model", Model), ("optimizer", Optimizer), ("formats", Formats), ("compute", Compute),
-    ("ring", Ring), ("faults", Faults), ("schedule", Program), ("schedule", Quorum), ("schedule", Streaming),
-    ("schedule", SideBySide), ("backend", Backend), ("output", Output))
+_ORDER = ("workload", "model", "optimizer", "formats", "compute", "ring", "faults", "schedule", "backend", "output")
+#: Sections in the order of the help; the schedules are several of one name.
+SECTIONS: tuple[tuple[str, type[Section]], ...] = tuple(
+    (name, kind) for name in _ORDER for kind in (SCHEDULES.values() if name == "schedule" else [PARTS[name]]))
+
 
 def fields() -> Iterator[tuple[str, str, Any, Option, str | None]]:
     """Of each field: its path, name as a parameter, type, description and heading."""

@@ -121,7 +121,6 @@ _FIXED = "a program and its buffers are of one ring"
 _BUILT = "a board's nodes are as they were built"
 
 
-
 def _boards(has: Callable[[Any], Any]) -> tuple[str, ...]:
     """Boards with nodes that have something."""
     return tuple(name for name, board in BOARDS.items() if has(board.node))

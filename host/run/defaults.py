@@ -136,8 +136,7 @@ def _ring(spec: RunSpec) -> dict[str, Any]:
     if spec.ring.topology is not None:
         rows, columns = grid_size(spec.ring.topology)
         nodes = rows * columns
-    simulated = spec.backend.transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM,
-                                                   TransportName.GOLDEN)
+    simulated = spec.backend.transport not in (TransportName.BOARD, TransportName.SERIAL)
     latency = LATENCY if simulated and not isinstance(spec.schedule, Streaming | SideBySide) else None
     return {"ring.nodes": nodes, "ring.link_latency": latency}
 

@@ -14,6 +14,7 @@ from host.training.workloads import Workload
 
 __all__ = ["check_past", "check_stages", "course_of", "lines"]
 
+
 def course_of(topology: str | None, *, disable: str | None, enable: str | None, shape: Shape | None,
               nodes: int | None) -> Course | None:
     """Course of a grid by the options of a run; None for a ring.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
+
 def serves() -> bool:
     """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.
 

@@ -15,6 +15,7 @@ from host.driver.ring import Ring
 
 __all__ = ["SlowLink", "deal", "with_option"]
 
+
 @dataclasses.dataclass(frozen=True)
 class SlowLink:
     """A link by the rank that sends on it, and its words per cycle."""

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from hdl.choices import choice_error
 from host.options import Section
-from host.run.flags import SECTIONS, of_schedule
+from host.run.flags import SCHEDULES, SECTIONS, of_schedule
 from host.run.sections import (
     Backend,
     Compute,
@@ -33,23 +33,16 @@ from host.run.sections import (
     Model,
     Optimizer,
     Output,
-    Program,
-    Quorum,
     Ring,
     Schedule,
-    SideBySide,
-    Streaming,
-    Update,
     Workload,
 )
 
-__all__ = ["SCHEDULES", "RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
+__all__ = ["RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
            "to_toml", "with_texts"]
 
 #: Bytes of a description.
 _LARGEST = 1 << 20
-#: Types of schedules by their kinds.
-SCHEDULES: dict[str, type[Section]] = {kind.kind: kind for kind in (Update, Program, Quorum, Streaming, SideBySide)}
 
 
 class SpecError(ValueError):
