@@ -49,7 +49,6 @@ class Kind:
     ----------
     dtype : dtype
         Its type; of texts any length.
-    dimensions : int
     """
 
     dtype: npt.DTypeLike
@@ -72,7 +71,6 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> di
 
     Parameters
     ----------
-    path : Path
     expected : mapping of str to Kind
         Arrays that the file may have, by regular expressions of their names.
     largest : int
@@ -136,7 +134,6 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
 
     Parameters
     ----------
-    file : binary file
     name : str
         Name of the array, for messages.
 

@@ -31,13 +31,7 @@ _END = bytes(2 * _BLOCK)
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """A checkpoint whose structure is right; nothing else of it has been checked.
-
-    Members
-    -------
-    manifest : dict
-    regions : dict of str to bytes
-    """
+    """A checkpoint whose structure is right; nothing else of it has been checked."""
 
     manifest: dict[str, Any]
     regions: dict[str, bytes]
@@ -73,7 +67,6 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
     ----------
     fields : mapping
         Fields of the manifest, apart from schema, format and regions.
-    regions : mapping of str to bytes
     key : bytes
         Key of the HMAC.
 

@@ -60,7 +60,6 @@ class Stamp:
         Seconds since 1970.
     nonce : str
         Number that the target has drawn, in 32 hexadecimal digits.
-    tenant : int
     """
 
     sequence: int = 0
@@ -75,7 +74,6 @@ class Expectation:
 
     Parameters
     ----------
-    tenant : int
     now : int
         Seconds since 1970.
     oldest : int, optional
@@ -105,7 +103,6 @@ class ProcessFrame:
         Steps so far, and the pass over the examples.
     order : object
         State of the order of the examples, of which the manifest has the digest; None where there is none.
-    nodes : int
     words : dict of str to int
         Words of each memory space that the process uses on a node.
     """
@@ -130,7 +127,6 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
         Key of the manifest's HMAC.
     owner : bytes, optional
         Key of the watermark; without it the checkpoint has none.
-    stamp : Stamp, optional
     """
     stamp = Stamp() if stamp is None else stamp
     regions: dict[str, bytes] = {} if device is None else dict(device.regions)
@@ -183,7 +179,6 @@ def admit(archive: Archive, ring: Ring, *,
     ----------
     archive : Archive
         Result of :func:`examine`, with a device frame.
-    ring : Ring
     watermarked : callable, optional
         Takes the manifest, and raises ``WrongWatermarkError``; the process has it, and the key in it.
     """
@@ -217,13 +212,10 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
     Parameters
     ----------
-    source : bytes or binary file
     ring : Ring
         Target, in order and idle.
-    key : bytes
     owner : bytes, optional
         Key of the watermark, which is then checked.
-    expected : Expectation, optional
 
     Returns
     -------

@@ -119,7 +119,6 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
 
     Parameters
     ----------
-    ring : Ring
     live : mapping or sequence of mapping, optional
         Windows of all nodes, or of each; by default all memories.
 

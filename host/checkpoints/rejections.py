@@ -29,7 +29,6 @@ class RejectionError(ValueError):
 
     Members
     -------
-    cause : Cause
     reason : str
         The message without the cause.
     """
@@ -102,7 +101,6 @@ class _RegionError(RejectionError):
     -------
     node : int, optional
         Rank of its node; None for a region of the process.
-    region : str
     """
 
     def __init__(self, node: int | None, region: str, reason: str):

@@ -66,7 +66,6 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
     Parameters
     ----------
-    array : Array
     sizes : tuple of int
         Rows of A, columns of A, and columns of B.
     transpose_a, transpose_b : bool

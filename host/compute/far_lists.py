@@ -47,8 +47,6 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
 
     Parameters
     ----------
-    layers : sequence of Dense
-    examples, lanes : int
     cycles : mapping of str to int, optional
         Cycles of lists, such as ``forward 1``; by default those of a model (:func:`product_cycles`).
     """
@@ -104,11 +102,6 @@ class FarLists:
 class Versions:
     """Versions of maps, when they live, and their places.
 
-    Parameters
-    ----------
-    chain : Chain
-    decision : Decision
-
     Members
     -------
     lifetimes : dict
@@ -159,10 +152,6 @@ class _FarCompiler:
 
     Parameters
     ----------
-    layers : sequence of Dense
-    plan : MapPlan
-    array : Array
-    examples : int
     far : mapping of int to int
         Places of swapped maps in the far memory.
     factors : callable
@@ -171,7 +160,6 @@ class _FarCompiler:
     -------
     places : Activations
         Places of what is not a map.
-    commands : list of Work
     """
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
@@ -239,7 +227,6 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
         Two or more.
     plan : MapPlan
         Plan for the chain of :func:`layers_chain_of`.
-    array : Array
     examples : int
         Most examples of a node in a step.
     words, far_words : int

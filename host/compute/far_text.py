@@ -244,7 +244,6 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
 
     Parameters
     ----------
-    operations : TextOperations
     plan : MapPlan
         Plan for the chain of :meth:`TextOperations.chain`.
     rate : float
@@ -310,7 +309,6 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
 
     Parameters
     ----------
-    operations : TextOperations
     activations : int
         Words of all buffers of a sequence.
     kind : str

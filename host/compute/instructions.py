@@ -88,7 +88,6 @@ class Products:
 
     Parameters
     ----------
-    array : Array
     factors : callable
     length : int
         Size that factors are chosen for where a product's size is that of the command.

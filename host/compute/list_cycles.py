@@ -24,7 +24,6 @@ class ListCycles:
 
     Parameters
     ----------
-    array : Array
     length : int
         Length of the command.
     words : int

@@ -54,7 +54,6 @@ class Activations:
 
     Parameters
     ----------
-    layers : sequence of Dense
     examples : int
         Most examples of a command.
     lanes : int
@@ -137,7 +136,6 @@ class Lists:
 
     Members
     -------
-    places : Activations
     words : array of uint32
         Words of all indices and lists, which are written from ``places.lists`` on.
     commands : list of Work
@@ -190,7 +188,6 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     ----------
     layers : sequence of Dense
         Layers, whose weights and gradients begin at their ``base`` in both memories.
-    array : Array
     examples : int
         Most examples of a node in a step.
     words : int
@@ -279,10 +276,8 @@ class ListCompiler:
 
     Parameters
     ----------
-    array : Array
     places : Activations
         Places of the buffers; lists lie behind them.
-    copies : Copies
     odd : int
         Whether they are those of odd passes.
     factors : callable

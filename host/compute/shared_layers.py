@@ -58,9 +58,6 @@ def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False,
 
     Parameters
     ----------
-    layer : Shared
-    lanes : int
-    transposed : bool
     fields
         Operands and strides of :func:`~hdl.compute.layer_list.centroid_layout`, and its flags.
     """

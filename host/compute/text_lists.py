@@ -384,8 +384,6 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
 
     Parameters
     ----------
-    config : TransformerConfig
-    array : Array
     sequences : int
         Most sequences of a node in a step.
     words : int

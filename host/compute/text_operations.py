@@ -51,7 +51,6 @@ class Operation:
         Names of buffers.
     words : tuple of array
         Words of each instruction, at the places of the lists that were taken apart.
-    instructions : tuple of Instruction
     multiplications : int
         Multiply-adds, but for sums of columns.
     """
@@ -70,13 +69,11 @@ class TextOperations:
     ----------
     lists : TextLists
         Lists whose normal rows are scaled again in backward.
-    array : Array
     characters : sequence of int
         Characters of the sequence that cycles are modelled for; by default all differ.
 
     Members
     -------
-    lists : TextLists
     saved : Saved
         Maps, and the operations that write and read them.
     """
@@ -144,7 +141,6 @@ class TextOperations:
 
         Parameters
         ----------
-        operation : Operation
         places : mapping
             For each of its buffers the name of the one that stands in for it, and the first word of that one's place.
         data : int

@@ -93,7 +93,6 @@ class Costs:
 
     Parameters
     ----------
-    form : Format
     length, nodes, segment : int
         Elements of the vector, ranks, and elements of a segment.
     sums : bool
@@ -175,10 +174,7 @@ class CountedCosts(Costs):
 
     Parameters
     ----------
-    form : Format
     gradients : array of shape (nodes, length)
-    segment : int
-    sums : bool
     """
 
     def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):

@@ -44,7 +44,6 @@ class Units:
 
     Parameters
     ----------
-    timing : Timing
     nodes, latency, begin : int
         Ranks; cycles of a link; and the cycle in which a planned command begins.
     """

@@ -302,10 +302,8 @@ def walk(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: 
 
     Parameters
     ----------
-    kind : Collective
     form : Format
         That of the node whose latencies ``timing`` has.
-    timing : Timing
     length, nodes, latency : int
         Elements of the vector; ranks, two or more; cycles of a link, for words and for credits.
     """

@@ -108,7 +108,6 @@ def place(where: Where, part: str) -> Buffer:
 
     Parameters
     ----------
-    where : int, Buffer or Buffers
     part : str
         ``gradients``, ``weights``, ``state`` or ``errors``.
 

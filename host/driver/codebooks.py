@@ -68,7 +68,6 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
     ----------
     elements : array
         Encodings of the table's format.
-    table : LookupTable
     """
     given = np.asarray(elements, np.uint32)
     bits = table.format.fraction_bits

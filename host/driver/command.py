@@ -24,7 +24,6 @@ class Command:
 
     Parameters
     ----------
-    operation : Operation
     rank, size : int
         Place of the node in the ring, and number of nodes.
     port : int
@@ -148,7 +147,6 @@ class ProgramRun:
 
     Parameters
     ----------
-    passes : int
     model : int
         Number of the program that is loaded.
     parity : int
@@ -191,8 +189,6 @@ class Event:
     -------
     tag : int
         Tag of the command.
-    status : EventStatus
-    flags : EventFlag
     detail : int
         Details of the status, see docs/protocol.md.
     cycles : int, optional
@@ -275,7 +271,6 @@ class CollectiveError(DeviceError):
 
     Members
     -------
-    event : Event
     name : str
         Name of the node.
     """

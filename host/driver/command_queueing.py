@@ -24,13 +24,7 @@ _SETTLING = 8
 
 
 class CommandQueueing(Commands):
-    """Queue of the commands on all nodes.
-
-    Parameters
-    ----------
-    devices : Devices
-    counters : RingCounters
-    """
+    """Queue of the commands on all nodes."""
 
     def __init__(self, devices: Devices, counters: RingCounters):
         self._devices = devices
@@ -150,7 +144,6 @@ class CommandQueueing(Commands):
 
         Parameters
         ----------
-        operation : Operation
         conclude : callable
             Makes the result of a command that ended well on every node.
         fields : sequence of dict

@@ -28,13 +28,6 @@ class ConnectedNodes:
         Their configurations must agree on :data:`host.driver.formats.ALIKE`.
     timeout : int
         Cycles without a word on a node's links after which it abandons a command.
-
-    Members
-    -------
-    devices : Devices
-    settings : RingSettings
-    counters : RingCounters
-    commands : CommandQueueing
     """
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):

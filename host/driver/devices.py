@@ -38,8 +38,6 @@ class Devices(Sequence[Device]):
     -------
     configs : list of Configuration
         Each configuration of a node.
-    formats : Formats
-    timeout : int
     """
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):

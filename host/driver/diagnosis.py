@@ -54,7 +54,6 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
         One that this driver does not know goes by its code.
     events : list of Event or None
         Event of each node, in order of rank; None for a node that gave none.
-    devices : sequence of Device
     missing : sequence of int, optional
         Words that node r has sent and the next node has not received, at index r; None if words still moved during
         the count.

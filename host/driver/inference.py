@@ -71,7 +71,6 @@ class Program:
         Inputs and outputs of the network.
     signed : bool
         Inputs are int8.
-    lanes : int
     beats : int
         Cycles in which all lanes multiply, for each sample.
     """

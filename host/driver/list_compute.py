@@ -42,13 +42,6 @@ class ListCompute(Compute):
     Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be its program. From then
     on nodes run only these lists.
 
-    Parameters
-    ----------
-    devices : Devices
-    memory : RingMemory
-    commands : CommandQueueing
-    planned : PlannedLists
-
     Raises
     ------
     ValueError

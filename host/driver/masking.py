@@ -59,7 +59,6 @@ class MaskJob:
     ----------
     matrices : array of float32, or of int16
         Matrices, in the shape (count, rows, columns).
-    mask : Mask
     external : array of bool, optional
         True, in the same shape, for each element that an external mask keeps. Required for an external mask, and
         not allowed for any other.
@@ -137,7 +136,6 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
 
     Parameters
     ----------
-    jobs : sequence of MaskJob
     lanes : int
         Elements in a memory row.
     elements : int
@@ -241,7 +239,6 @@ def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Wo
 
     Parameters
     ----------
-    jobs : sequence of MaskJob
     regions : sequence of Region
         Result of :func:`plan` for these jobs.
     data : sequence of array of uint32

@@ -24,15 +24,7 @@ __all__ = ["NodeOperations"]
 
 
 class NodeOperations(Operations):
-    """Operations of single nodes, in whatever rings they are.
-
-    Parameters
-    ----------
-    devices : Devices
-    memory : RingMemory
-    settings : RingSettings
-    commands : CommandQueueing
-    """
+    """Operations of single nodes, in whatever rings they are."""
 
     def __init__(self, devices: Devices, memory: RingMemory, settings: RingSettings, commands: CommandQueueing):
         self._devices = devices

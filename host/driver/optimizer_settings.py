@@ -23,7 +23,6 @@ class Settings:
 
     Parameters
     ----------
-    rule : Rule
     gradient_scale : float
         Factor of the summed gradient.
     learning_rate : float

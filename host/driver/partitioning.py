@@ -93,7 +93,6 @@ def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, 
 
     Parameters
     ----------
-    ring : Ring
     length : int
         Elements of the vector.
     rates : sequence of float

@@ -17,7 +17,6 @@ class PendingCommand(Generic[T]):
 
     Members
     -------
-    operation : Operation
     commands : dict of int to Command
         The command of each node that has one, by rank.
     events : dict of int to Event

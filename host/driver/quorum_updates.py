@@ -19,11 +19,6 @@ _SLOT, _READY = 16, 17
 class QuorumUpdates(Quorum):
     """Updates that wait for a quorum of the nodes' gradients.
 
-    Parameters
-    ----------
-    devices : Devices
-    memory : RingMemory
-
     Raises
     ------
     ValueError

@@ -50,14 +50,6 @@ class Ring(ConnectedNodes):
         The node at index r is of rank r; :class:`~hdl.ring.topology.RingTopology` gives its neighbours.
     timeout : int
         Cycles without a word on a node's links after which it abandons a command.
-
-    Members
-    -------
-    partition : RingPartition
-    memory : RingMemory
-    collectives : RingCollectives
-    local : NodeOperations
-    programs : RingPrograms
     """
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):

@@ -38,7 +38,6 @@ class RingCollectives(WeightUpdates, Collectives):
 
     Parameters
     ----------
-    partition : RingPartition
     memory, settings, commands, formats
         Parameters of :class:`host.driver.weight_updates.WeightUpdates`.
     """

@@ -13,12 +13,7 @@ Moved = tuple[int, int]
 
 
 class RingCounters(Counters):
-    """Counters of all nodes.
-
-    Parameters
-    ----------
-    devices : Devices
-    """
+    """Counters of all nodes."""
 
     def __init__(self, devices: Devices):
         self._devices = devices

@@ -1,5 +1,4 @@
-"""Memories of a ring's nodes: buffers, and transfer of vectors, whole or by the blocks that nodes own.
-"""
+"""Memories of a ring's nodes: buffers, and transfer of vectors, whole or by the blocks that nodes own."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -43,7 +42,6 @@ class RingMemory(Memory):
 
     Parameters
     ----------
-    devices : Devices
     partition : RingPartition
         Owners of the elements of state and master weights.
     """

@@ -12,12 +12,7 @@ __all__ = ["RingPartition"]
 
 
 class RingPartition(Partition):
-    """Owners of the elements of vectors.
-
-    Parameters
-    ----------
-    devices : Devices
-    """
+    """Owners of the elements of vectors."""
 
     def __init__(self, devices: Devices):
         self._devices = devices

@@ -41,8 +41,6 @@ class RingPrograms(Programs):
 
     Parameters
     ----------
-    devices : Devices
-    commands : CommandQueueing
     planned : PlannedLists
         Lists that commands of programs may run.
     """

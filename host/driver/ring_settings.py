@@ -9,12 +9,7 @@ __all__ = ["RingSettings"]
 
 
 class RingSettings(SettingRegisters):
-    """Registers of settings, with the same values on all nodes.
-
-    Parameters
-    ----------
-    devices : Devices
-    """
+    """Registers of settings, with the same values on all nodes."""
 
     def __init__(self, devices: Devices):
         self._devices = devices

@@ -25,7 +25,6 @@ class Staged:
 
     Members
     -------
-    programs : list of list of list of Command
     model : int
         Their number.
     set : int, optional

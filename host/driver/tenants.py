@@ -72,7 +72,6 @@ class TenantDevice(Device):
     ----------
     device : Device
         The node, asked as the privileged host.
-    tenant : int
     windows : mapping of str to (int, int)
         Base and length of the tenant's windows.
     """

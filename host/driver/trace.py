@@ -24,7 +24,6 @@ class TraceRecord(NamedTuple):
 
     Members
     -------
-    queue : int
     tag : int
         Tag of the command.
     end : bool

@@ -115,8 +115,6 @@ class Memory(Protocol):
         ----------
         state : array of float32
             Values of the plane; with ``packed_state`` rounded to bfloat16, to nearest even.
-        plane : int
-        where : Buffers or int, optional
         packed_state : bool
             Whether state is stored as bfloat16.
         """

@@ -30,15 +30,7 @@ def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
 
 
 class WeightUpdates(Updates):
-    """Updates by collectives, and distribution of weights by updates, in any rings.
-
-    Parameters
-    ----------
-    memory : RingMemory
-    settings : RingSettings
-    commands : CommandQueueing
-    formats : Formats
-    """
+    """Updates by collectives, and distribution of weights by updates, in any rings."""
 
     def __init__(self, memory: RingMemory, settings: RingSettings, commands: CommandQueueing, formats: Formats):
         self._memory = memory

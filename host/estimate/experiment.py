@@ -26,11 +26,6 @@ class Row:
 
     Members
     -------
-    target : str
-    program : str
-    length : int
-    overlapped : bool
-    alpha : float
     execution, first, second : float
         Cycles on the execution machine: as it is, throttled, and with every rate halved again.
     estimate, plain : float
@@ -186,7 +181,6 @@ def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]]
 
     Parameters
     ----------
-    bench : Bench
     cases : iterable of Case
         Programs; their ``macs`` are replaced.
     pairs : sequence of (int, int)

@@ -22,8 +22,6 @@ class Machine:
 
     Parameters
     ----------
-    name : str
-    node : NodeConfig
     link : Fraction
         Words per cycle of a link.
     latency : int

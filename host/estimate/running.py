@@ -41,7 +41,6 @@ class Opened:
 
     Parameters
     ----------
-    machine : Machine
     nodes : OpenRing
         Its simulated nodes.
 

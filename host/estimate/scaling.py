@@ -58,7 +58,6 @@ class Throttled:
 
     Members
     -------
-    alpha : Fraction
     shares : dict of str to Fraction
         Rate of each part, of its full rate: more than 0, and 1 for at least one.
     """

@@ -17,7 +17,6 @@ class SlowPortNode(wiring.Component):
 
     Parameters
     ----------
-    config : NodeConfig
     cycles : int
         2 or more.
 

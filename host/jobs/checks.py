@@ -35,7 +35,6 @@ class _Several(Argument):
 
     Parameters
     ----------
-    kind : Argument
     single : bool
         Whether a value may stand for itself, and not in a sequence only.
     minimum : int

@@ -26,7 +26,6 @@ class JobModel:
 
     Parameters
     ----------
-    config : NodeConfig
     nodes, length, planes : int
         Ring size, elements of the job's vector, and state planes of its optimizer.
     packed_state : bool

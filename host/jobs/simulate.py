@@ -169,14 +169,12 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
-    formats : FormatOptions
     node : Configuration, optional
         Nodes to simulate; by default those of :func:`node_for`.
     part : int, optional
         Elements of the longest vector that nodes are given at once; by default those that they have room for.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
-    ring : RingOptions
 
     Returns
     -------

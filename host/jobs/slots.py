@@ -54,7 +54,6 @@ class Slot:
 
     Members
     -------
-    buffers : Buffers
     holds : array of int, optional
         Places of the elements that it holds.
     """
@@ -79,12 +78,10 @@ class Slots:
 
     Parameters
     ----------
-    ring : Ring
     lengths : list of int
         Lengths of the parts. Each has a slot of its own if the nodes have room for all; else there is one slot.
     length : int
         Elements of the whole vector.
-    planes : int
     packed_state, errors : bool
         As in :class:`~host.driver.memory.Allocation`.
     updates : bool

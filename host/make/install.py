@@ -33,7 +33,6 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
     Parameters
     ----------
-    words : sequence of str
     environment : mapping, optional
         Variables of the environment. [this process's]
     """
@@ -77,7 +76,6 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
 
     Parameters
     ----------
-    extras : sequence of str
     dry, show : bool
         Whether commands are not run, and whether they are printed.
 

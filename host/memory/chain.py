@@ -36,12 +36,10 @@ class Map:
 
     Members
     -------
-    words : int
     forward, backward : int
         Cycles.
     multiplications : int
         Multiply-adds with which it is made again.
-    name : str
     again : int, optional
         Cycles in which it is made again; by default those of forward.
     sources, needs, reads : tuple of int, optional
@@ -66,8 +64,6 @@ class Chain:
 
     Members
     -------
-    name : str
-    maps : tuple of Map
     loss : int
         Cycles between the last forward and the first backward.
     loss_reads : tuple of int, optional
@@ -121,7 +117,6 @@ class Event:
         ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
     number : int
         Number of the map.
-    start, end : int
     """
 
     kind: str
@@ -136,7 +131,6 @@ class Run:
 
     Members
     -------
-    cycles : int
     peak : int
         Most words that are taken at a time.
     far_words : int
@@ -281,8 +275,6 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
 
     Parameters
     ----------
-    chain : Chain
-    policies : sequence of Policy
     budget : int
         Words of near memory.
     rate : float

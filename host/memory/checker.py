@@ -42,7 +42,6 @@ class DeadRead:
 
     Members
     -------
-    operation : int
     buffer, owner : str
         Buffer that is read, and the one that the first wrong word belongs to.
     word : int

@@ -27,7 +27,6 @@ class Room:
 
     Members
     -------
-    base, words : int
     first, end : int, optional
         Operations as of :class:`~host.memory.profile.Lifetime`; by default all.
     """

@@ -152,8 +152,6 @@ class Planned:
 
     Members
     -------
-    method : str
-    places : list of int
     peak : int
         Words that they take.
     """
@@ -179,10 +177,8 @@ class Plan:
     -------
     digest : str
         Digest of the program.
-    method : str
     words, places : dict
         Words and first word of each buffer, by name.
-    lifetimes : tuple of Lifetime
     """
 
     digest: str

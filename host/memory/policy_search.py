@@ -25,13 +25,7 @@ KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Policies, and their timeline.
-
-    Members
-    -------
-    policies : tuple of Policy
-    run : Run
-    """
+    """Policies, and their timeline."""
 
     policies: tuple[Policy, ...]
     run: Run
@@ -43,7 +37,6 @@ class MapPlan:
 
     Parameters
     ----------
-    chain : Chain
     decision : Decision
         A policy of each map, and their timeline.
     budget : int

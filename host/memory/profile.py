@@ -23,7 +23,6 @@ class Operation:
 
     Members
     -------
-    name : str
     reads, writes : tuple of str
         Names of buffers.
     """
@@ -41,8 +40,6 @@ class Lifetime:
     -------
     first, end : int
         Number of the operation that writes the buffer first, and of the one behind the last that touches it.
-    words : int
-    name : str
     """
 
     first: int
@@ -70,7 +67,6 @@ class Profile:
     ----------
     words : dict
         Words of each buffer, by name.
-    operations : sequence of Operation
 
     Raises
     ------

@@ -104,7 +104,6 @@ class Saved:
 
         Parameters
         ----------
-        name : str
         words, multiplications : callable
             Words of a buffer, and multiply-adds of a step.
         cycles : callable

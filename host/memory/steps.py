@@ -39,7 +39,6 @@ class Step:
 
     Members
     -------
-    name : str
     reads, writes : tuple of str
         Names of buffers.
     function : callable
@@ -48,7 +47,6 @@ class Step:
         First column that is written, and the one behind the last; by default all are.
     elementwise : bool
         Whether each element depends on one element of the first operand, so that it may take its place.
-    cycles, multiplications : int
     """
 
     name: str
@@ -69,7 +67,6 @@ class StepProgram:
     ----------
     shapes : dict of str to (int, int)
         Rows and columns of each buffer.
-    steps : sequence of Step
     given, taken : sequence of str
         Buffers that the host writes before the first step, and reads behind the last; those that are given as well.
     aliases : dict of str to str

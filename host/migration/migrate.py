@@ -109,7 +109,6 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
     ----------
     source, target : Site or RemoteSite
         The source runs the job, and the ledger says so.
-    ledger : Ledger or RemoteLedger
     on_step : callable
         Called before each step.
     channel : callable

@@ -100,7 +100,6 @@ def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = No
 
     Parameters
     ----------
-    party : Site or Ledger
     address : Path
         Socket, which is made again. A file of another kind stays, and is an ``OSError``.
     key : bytes
@@ -158,9 +157,6 @@ class _Remote:
 
     Parameters
     ----------
-    name : str
-    address : Path
-    key : bytes
     lost : callable
         Whether a message is lost.
     """

@@ -51,7 +51,6 @@ class Fabric:
 
     Members
     -------
-    ring : Ring
     clock : callable
         Cycles that it has done.
     line : tuple of int, optional
@@ -99,8 +98,6 @@ class _Loaded:
     -------
     state : object
         State of the process.
-    frame : DeviceFrame
-    sequence : int
     digest : bytes
         SHA-256 of the checkpoint.
     """
@@ -126,7 +123,6 @@ class Site:
         Makes the model and its data.
     config : TrainingConfig
         Training without schedule, grid or nodes that compute.
-    keys : Keys
     clock : callable
         Seconds since 1970.
 

@@ -118,7 +118,6 @@ class Model:
 
     Parameters
     ----------
-    layers : sequence of Layer
     dtype : dtype
         Type of parameters, activations and gradients.
     align : int

@@ -31,7 +31,6 @@ class Request:
 
     Members
     -------
-    use : Use
     values : array
         Matrices to be masked, in shape (sequences, matrices, rows, columns).
     lengths : array of int64
@@ -52,7 +51,6 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
 
     Parameters
     ----------
-    passes : sequence of Pass
     answer : callable
         Makes the masked values of each pass from the requests of all, None for one that has ended.
     """

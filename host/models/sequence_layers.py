@@ -53,7 +53,6 @@ class Dense(Linear):
 
     Parameters
     ----------
-    inputs, outputs : int
     gain : float
         Gain of the initial weights: standard deviation of an output if that of the inputs is 1.
     """

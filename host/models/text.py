@@ -142,7 +142,6 @@ class Bigram:
 
     Members
     -------
-    smoothing : float
     logarithms : array of float32
         Logarithms of the probabilities: the row is the character before, the column the one that follows.
     """

@@ -34,7 +34,6 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
 
     Parameters
     ----------
-    config : TransformerConfig
     parameters, gradient : array, optional
         Parameters, and where their gradient is written; of :attr:`Transformer.size` elements. Needed to run it.
     length : int, optional

@@ -37,7 +37,6 @@ class TransformerConfig:
         Elements of the vector at each position; a multiple of ``heads``.
     heads : int
         Heads of each layer's attention.
-    layers : int
     hidden : int
         Width inside of each feed-forward network.
     context : int
@@ -66,7 +65,6 @@ class Transformer:
 
     Parameters
     ----------
-    config : TransformerConfig
     mask, mask_rows : callable
         See :data:`~host.models.masks.Mask`. For each batch the first is called once per layer, the second once for
         the gradient.
@@ -75,7 +73,6 @@ class Transformer:
 
     Members
     -------
-    size : int
     parameters : array
         All parameters, flat. Initially zero, see :meth:`initialize`.
     """

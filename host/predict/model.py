@@ -43,7 +43,6 @@ class Model:
 
     Members
     -------
-    name : str
     parameters : int
         Elements of the vector that nodes reduce.
     widths : tuple of int
@@ -106,11 +105,9 @@ class Prediction:
 
     Members
     -------
-    form : str
     nodes, cycles, compute, communicate, words : int
         Cycles of the step, of all that computes and of all that communicates; and words that the node with most of
         them sends.
-    seconds : float
     spans : list of Span
         Timeline of one node.
     commands : list of Command
@@ -130,14 +127,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Durations of commands by the walk, which keeps what each collective comes to.
-
-    Parameters
-    ----------
-    form : Format
-    timing : Timing
-    latency : int
-    """
+    """Durations of commands by the walk, which keeps what each collective comes to."""
 
     form: Format
     timing: Timing
@@ -212,10 +202,8 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
 
     Parameters
     ----------
-    model : Model
     form : str
         See :func:`format_of`.
-    step : Step
     nodes, latency : int
         Nodes of the ring, two or more, and cycles of a link.
     clock : float

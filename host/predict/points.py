@@ -67,10 +67,8 @@ class Point:
 
     Members
     -------
-    kind : Collective
     form : str
         A name of :data:`FORMATS`.
-    nodes, length, latency : int
     cycles, words : int
         Cycles on the slowest node, and words that the node with most of them sends.
     """

@@ -39,7 +39,6 @@ class RaceError(ProgramError):
     -------
     first, second : Task
         The command that must end first, and the one that starts too early.
-    region : Region
     """
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
@@ -61,10 +60,8 @@ class Task:
         Name in messages, pictures and tables.
     place : int
         Place in the program, from 0.
-    queue : int
     operation : str
         Name of the operation.
-    reads, writes : tuple of Region
     collective : bool
         Whether all nodes carry it out together.
     duration : int
@@ -90,8 +87,6 @@ class Instruction:
 
     Members
     -------
-    task : Task
-    waits : tuple of Wait
     remotes : tuple of Remote or None
         For each rank its wait for another node; empty if there is none. One for the rank itself is for another queue.
     """
@@ -131,8 +126,6 @@ class CompiledProgram:
 
     Parameters
     ----------
-    tasks : tuple of Task
-    queues : int
     waits : sequence of dict
         Waits of each task, by the queue waited for. Nothing is checked; see :meth:`check`.
     remotes : sequence of sequence
@@ -142,7 +135,6 @@ class CompiledProgram:
 
     Members
     -------
-    tasks : tuple of Task
     queues : tuple of tuple of Instruction
         Instructions of each queue.
     """

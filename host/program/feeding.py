@@ -48,10 +48,8 @@ class Feeder:
 
     Parameters
     ----------
-    ring : Ring
     passes : int
         Passes of the run.
-    feeds : sequence of Feed
     """
 
     def __init__(self, ring: TrainingRing, passes: int, feeds: Sequence[Feed]):
@@ -129,8 +127,6 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
 
     Parameters
     ----------
-    ring : Ring
-    program : CompiledProgram
     settings : sequence of Settings
         Settings of each pass.
     first : int

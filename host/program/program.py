@@ -64,10 +64,6 @@ class Program:
         Commands that a queue has room for.
     nodes : int, optional
         Nodes of the ring, for a program in which commands wait for those of other nodes.
-
-    Members
-    -------
-    tasks : tuple of Task
     """
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):

@@ -62,7 +62,6 @@ class Region:
 
         Parameters
         ----------
-        other : Region
         odd, other_odd : int
             1 where the pass of this region, or of the other one, is odd.
         """

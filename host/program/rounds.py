@@ -76,7 +76,6 @@ class RoundProgram:
 
     Parameters
     ----------
-    nodes : int
     length : int
         Elements of a gradient, and of the weights from element 0 on.
     durations : sequence of int
@@ -135,8 +134,6 @@ class RoundProgram:
 
         Parameters
         ----------
-        ring : Ring
-        closing : Closing
         scale : float
             Factor of the sum of gradients of one node, which the table divides by their number.
         """
@@ -190,9 +187,6 @@ class RoundFeeder:
 
     Parameters
     ----------
-    ring : Ring
-    program : RoundProgram
-    model : RoundModel
     passes, first : int
         Passes of the run, and before it.
 

@@ -57,7 +57,6 @@ class Schedule:
 
     Parameters
     ----------
-    kind : Kind
     layers : int
         Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``delayed``.
     """
@@ -109,7 +108,6 @@ class Dense:
     -------
     number : int
         Number of the layer, from 1.
-    inputs, outputs : int
     base : int
         Its first element; a multiple of 32.
     """
@@ -180,12 +178,10 @@ class Work:
         ``forward`` or ``backward``, and the number of the layer; or another name.
     operation : str
         Name of the operation.
-    reads, writes : list of Region
     multiplications : int
         Multiply-adds for each example.
     fields : dict
         Fields of the command's descriptor that depend on the layer.
-    queue : Queue
     duration : int, optional
         Cycles, where they do not follow from multiply-adds.
     """
@@ -206,7 +202,6 @@ class Computed:
 
     Parameters
     ----------
-    commands : sequence of Work
     lengths : sequence of int, optional
         Examples of each node, which are the length of the commands.
     """
@@ -220,7 +215,6 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = 
 
     Parameters
     ----------
-    layers : sequence of Dense
     staged : int
         First element of the gradients that COMPUTE copies from; behind all gradients.
     copies : Copies, optional
@@ -255,16 +249,7 @@ def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Builder:
-    """Commands of a pass for one ring of nodes.
-
-    Parameters
-    ----------
-    program : Program
-    layers : sequence of Dense
-    nodes : int
-    costs : Costs
-    copies : Copies
-    """
+    """Commands of a pass for one ring of nodes."""
 
     program: Program
     layers: Sequence[Dense]
@@ -370,8 +355,6 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     ----------
     schedule : Schedule
         Any but ``search``, which is a series of others: see :func:`host.program.search.search`.
-    layers : sequence of Dense
-    nodes : int
     costs : Costs
         Durations of commands.
     staged : int, optional

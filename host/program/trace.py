@@ -24,10 +24,8 @@ def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, 
 
     Parameters
     ----------
-    trace : sequence of TraceRecord
     program : CompiledProgram
         Its commands have their places in the program as tags.
-    node : int
     origin : int
         Time that counts as 0.
 

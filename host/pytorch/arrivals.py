@@ -30,7 +30,6 @@ class Arrivals:
 
     Parameters
     ----------
-    server : RingServer
     ranks : sequence of Popen
         The ranks' processes.
     patience : Patience

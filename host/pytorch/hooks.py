@@ -61,7 +61,6 @@ class Reduction:
 
     Parameters
     ----------
-    module : DistributedDataParallel
     keeps : bool
         Whether nodes keep back parts of gradients.
 

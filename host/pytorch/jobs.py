@@ -47,8 +47,6 @@ class Operation:
     -------
     kind : str
         ``all_reduce`` or ``step``.
-    job : int
-    figures : Figures
     """
 
     kind: str
@@ -63,7 +61,6 @@ class Jobs:
 
     Parameters
     ----------
-    options : Options
     stack : ExitStack
         Context in which simulations are open.
     announce : callable

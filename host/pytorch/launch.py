@@ -39,13 +39,7 @@ class LaunchError(ExpectedError, RuntimeError):
 
 
 class Launched:
-    """A script that has ended, or is under way.
-
-    Members
-    -------
-    jobs : Jobs
-    server : RingServer
-    """
+    """A script that has ended, or is under way."""
 
     def __init__(self, jobs: Jobs, server: RingServer) -> None:
         self.jobs, self.server = jobs, server
@@ -102,8 +96,6 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
     ----------
     script : sequence of str
         The script and its arguments, or ``-m``, a module and its arguments.
-    options : Options
-    patience : Patience
     replace : bool
         Whether a backend gloo by name means the ring.
     announce : callable

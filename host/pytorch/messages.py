@@ -165,7 +165,6 @@ class Step(Request):
 
     Members
     -------
-    job : int
     gradients : array of float32
     present : tuple of tuple of bool
         Whether the rank has a gradient of each parameter of each group.
@@ -207,7 +206,6 @@ class Failed:
 
     Members
     -------
-    rank : int
     error : str
         Kind and message of the error.
     own : bool
@@ -245,7 +243,6 @@ class Answer:
     -------
     well : bool
         Whether the value is a result, not the text of an error.
-    value : object
     """
 
     well: bool

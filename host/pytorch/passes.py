@@ -17,12 +17,7 @@ __all__ = ["OTHERS", "Passes", "install"]
 
 @dataclasses.dataclass
 class Passes:
-    """Passes so far.
-
-    Members
-    -------
-    forward, backward : int
-    """
+    """Passes so far."""
 
     forward: int = 0
     backward: int = 0

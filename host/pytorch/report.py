@@ -56,8 +56,6 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
 
     Parameters
     ----------
-    options : Options
-    jobs : Jobs
     gloo : dict of str to tuple
         Calls and bytes, of all ranks, of each collective that went over gloo.
     backends : iterable of sequence of str

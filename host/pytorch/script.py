@@ -73,7 +73,6 @@ def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
 
     Parameters
     ----------
-    arguments : list of str
     prepare : callable
         Called before the script begins; its result is kept until the script has ended.
     """

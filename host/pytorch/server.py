@@ -77,9 +77,6 @@ class RingServer:
     ----------
     address : Path
         Path of the socket.
-    ranks : int
-    jobs : Jobs
-    patience : Patience
     say : callable
         Called with a line about a rank that is slow, or a connection that was closed.
 

@@ -21,7 +21,6 @@ class WatchedJobs:
 
     Parameters
     ----------
-    jobs : Jobs
     ended : callable
         Returns how a rank has ended by an error, in a sentence, or None.
     tell : callable

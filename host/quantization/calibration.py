@@ -60,7 +60,6 @@ def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibra
     ----------
     values : array
         Finite, and at least one.
-    method : Calibration
     percentile : float
         Percentile of the magnitudes, for that method; above 0 and at most 100.
     """

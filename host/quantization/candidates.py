@@ -66,7 +66,6 @@ class Candidate:
     ----------
     network : str
         The one that was trained, or the one with a skewed last layer.
-    config : QuantizationConfig
     """
 
     network: str

@@ -91,12 +91,6 @@ def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
 def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
     """Check that layers have finite scores and can be quantised by all candidates, before anything is built.
 
-    Parameters
-    ----------
-    layers : sequence of FloatLayer
-    data : Dataset
-    chosen : sequence of Candidate
-
     Raises
     ------
     ValueError
@@ -182,10 +176,8 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
 
     Parameters
     ----------
-    candidate : Candidate
     layers : sequence of FloatLayer
         Layers as they were trained.
-    data : Dataset
     ring : Ring, optional
         Ring whose nodes can infer; without one, scores are the golden model's.
     """
@@ -233,10 +225,6 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
 
     Parameters
     ----------
-    layers : sequence of FloatLayer
-    data : Dataset
-    ring : Ring or None
-    chosen : sequence of Candidate
     lut4 : callable
         LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
     on_row : callable

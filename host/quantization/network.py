@@ -40,7 +40,6 @@ class QuantizationConfig:
 
     Parameters
     ----------
-    scheme : Scheme
     bits : int or tuple of int
         Bits of a weight's code, in all layers or in each: 4 or 8.
     rounding : Rounding
@@ -49,7 +48,6 @@ class QuantizationConfig:
         Whether each output has a scale and an offset of its own.
     extrema : Extrema
         Extrema that scales and offsets of weights come from.
-    calibration : Calibration
     percentile : float
         Percentile of the magnitudes of activations, for that calibration.
     """
@@ -80,10 +78,8 @@ class QuantizedLayer:
         Weights, with scales that are binary32 numbers.
     bias : array of int64
         Biases in units of S · Sx.
-    input : Activation
     output : Activation, optional
         None of the last layer.
-    relu : bool
     requantization : Requantization, optional
         Requantization of a layer that is not the last, unless its offset is a float.
     """
@@ -151,14 +147,7 @@ class Multiplications:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedNetwork:
-    """Layers in integers, with a ReLU between each two of them.
-
-    Members
-    -------
-    scheme : Scheme
-    rounding : Rounding
-    layers : tuple of QuantizedLayer
-    """
+    """Layers in integers, with a ReLU between each two of them."""
 
     scheme: Scheme
     rounding: Rounding
@@ -228,7 +217,6 @@ def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], c
         Layers, with a ReLU between each two of them.
     examples : array
         Inputs, one example per row, from which the scales of activations come.
-    config : QuantizationConfig
     input_scale : float, optional
         Scale of inputs that are integers from 0 to 255 times it already; by default inputs are calibrated as well.
 

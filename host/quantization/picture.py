@@ -21,7 +21,6 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     ----------
     report : dict
         Report, as :func:`host.quantization.experiment.collect` makes it.
-    path : Path
     note : str
         A line below the title.
     """

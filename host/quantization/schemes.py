@@ -64,7 +64,6 @@ class QuantizedWeights:
     -------
     bits : int
         Bits of a code.
-    variant : Variant
     codes : array of int64
         Codes in shape (outputs, inputs), 0 to 2^bits - 1.
     offsets : array of int64
@@ -112,8 +111,6 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
         Finite, of shape (outputs, inputs).
     bits : int
         Bits of a code: 4 or 8.
-    scheme : Scheme
-    rounding : Rounding
     per_channel : bool
         Whether each output has a scale and an offset of its own.
     extrema : Extrema

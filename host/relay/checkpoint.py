@@ -25,7 +25,6 @@ class RelayKeeper:
 
     Parameters
     ----------
-    path : Path
     options : dict
         Options of the run that its bits and its report depend on; versions are added here.
     sets : int

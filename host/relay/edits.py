@@ -58,7 +58,6 @@ class Structure:
         Learning rate, which is rounded to binary32.
     microbatch : int
         Examples of a microbatch.
-    worker : Worker
 
     Raises
     ------
@@ -124,7 +123,6 @@ class Edit:
         The first set that it holds for.
     layer : int
         Number of the layer, from 1, or 0.
-    kind : Kind
     value : int, float or str
         Width, format, number of microbatches or learning rate.
     digest : str
@@ -276,7 +274,6 @@ class Ring:
 
     Parameters
     ----------
-    structure : Structure
     nodes : int
         Workers, and the server.
     """

@@ -42,13 +42,10 @@ class Case:
 
     Members
     -------
-    name : str
-    widths : tuple of int
     format : str
         First format of all layers in FETCH.
     rate : float
         First learning rate.
-    epochs, seeds : int
     assessor : callable
         Makes the assessor of a run; None for a run without.
     beside : str
@@ -86,8 +83,6 @@ class Row:
 
     Members
     -------
-    name, beside : str
-    bar : float
     accuracies : tuple of float
         Of each seed, in per cent.
     edits : tuple of str

@@ -36,12 +36,10 @@ class RelayLists:
 
     Members
     -------
-    plan : RelayPlan
     words : array of uint32
         Words of all lists, which are written from ``base`` on.
     places : dict of ListKey to int
         First element of each list.
-    base : int
     """
 
     plan: RelayPlan
@@ -119,8 +117,6 @@ def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_fact
 
     Parameters
     ----------
-    plan : RelayPlan
-    array : Array
     factors : callable
         Gives the factors of a product.
     recompute : bool
@@ -296,7 +292,6 @@ def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth:
 
     Parameters
     ----------
-    lists : RelayLists
     lengths : sequence of sequence of int
         Examples of each microbatch of each worker; 1 to the plan's.
     depth : int

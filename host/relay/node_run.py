@@ -95,9 +95,6 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
 
     Parameters
     ----------
-    structure : Structure
-    worker : NodeConfig
-    server : ServerConfig
     planes : int
         State planes of the optimizer.
 
@@ -320,7 +317,6 @@ class NodeRun(RelayRun):
 
         Parameters
         ----------
-        number : int
         rate : Fraction
             Words per cycle of the server's far memory.
         far : Far

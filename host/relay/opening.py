@@ -30,8 +30,6 @@ class RelayNodes(NamedTuple):
 
     Members
     -------
-    worker : NodeConfig
-    server : ServerConfig
     memories : Worker
         The worker's memories, for plans.
     """

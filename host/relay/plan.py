@@ -113,7 +113,6 @@ class ListKey:
 
     Members
     -------
-    backward : bool
     window : int
         Window of the weights, and accumulator of the gradients.
     inputs, outputs, first, width : int
@@ -147,10 +146,8 @@ class RelayPlan:
 
     Parameters
     ----------
-    units : tuple of Unit
     microbatch, count : int
         Examples of a microbatch, and microbatches of a set.
-    worker : Worker
     """
 
     units: tuple[Unit, ...]
@@ -332,8 +329,6 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 
     Parameters
     ----------
-    units : sequence of Unit
-    worker : Worker
     count : int
         Microbatches of a set, of which the far memory has the inputs of all layers.
     most : int
@@ -359,8 +354,6 @@ def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microb
 
     Parameters
     ----------
-    widths : sequence of int
-    worker : Worker
     count : int
         Microbatches of a set.
     microbatch : int, optional

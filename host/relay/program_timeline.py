@@ -60,8 +60,6 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
     Parameters
     ----------
-    unit : Unit
-    workers : int
     state_words : int
         Words per parameter that the server's far memory moves in PUSH: 2 for SGD, 4 with momentum, 6 for Adam.
     rate : Fraction
@@ -97,7 +95,6 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
 
     Parameters
     ----------
-    program : CompiledProgram
     costs : sequence of Costs
         Cycles of each unit.
     far : Far or None

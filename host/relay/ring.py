@@ -54,12 +54,10 @@ class SetProgram:
 
     Members
     -------
-    lists : RelayLists
     bases : sequence of int
         Places of the units on the server.
     lengths : list of list of int
         Examples of each microbatch of each worker.
-    compiled : CompiledProgram
     """
 
     lists: RelayLists
@@ -106,7 +104,6 @@ class RelayRing:
     ----------
     ring : Ring
         Workers of the plan, and as the last node their server; connected.
-    lists : RelayLists
     state : mapping, optional
         Result of :meth:`state` on other nodes, of which these have been given the contents.
 
@@ -230,10 +227,8 @@ class RelayRing:
 
         Parameters
         ----------
-        following : SetProgram
         number : int
             Number of the edit.
-        settings : Settings
         units : sequence of (int, array, sequence of array)
             Place, weights and state of each unit that the server does not have.
         """

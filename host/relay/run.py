@@ -39,7 +39,6 @@ class SetReport:
         Number of the set, from 0.
     loss : int
         Loss summed over its examples, as a bit pattern.
-    examples : int
     fetched, pushed : mapping of int to Counts
         By layer, from 1: elements, zeros and saturations of weights in FETCH, and of gradients in PUSH.
     structure : Structure
@@ -181,21 +180,15 @@ class RelayRun:
 
     Parameters
     ----------
-    data : Dataset
     structure : Structure
         Program of set 0.
-    workers : int
     optimizer : Optimizer
         Its learning rate is the program's.
-    seed : int
-    assessor : Assessor, optional
     edits : sequence of Edit
         Edits that are sent in the set before theirs, as those of a log; of set 0, before the first set.
 
     Members
     -------
-    server : Server
-    reports : list of SetReport
     log : list of Edit
         All edits, in order.
     refused : list of str

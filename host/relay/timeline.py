@@ -52,7 +52,6 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
     ----------
     words : int
         Parameters of a unit.
-    workers : int
     state_words : int
         Words per parameter that the server's far memory moves in PUSH: 2 for SGD, 4 with momentum, 6 for Adam.
     rate : Fraction

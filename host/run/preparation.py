@@ -43,15 +43,12 @@ class Preparation:
         Board, or the rates of one where there is none.
     node : Configuration
         Configuration of the nodes.
-    task : Workload
     configs : list of TrainingConfig
         Configurations of the runs, one after the other.
     plain : TrainingConfig, optional
         The last of them, if it is there for comparison.
     course : Course, optional
         Rings of a grid.
-    slow : SlowLink, optional
-    faults : RandomFaults, optional
     """
 
     spec: RunSpec

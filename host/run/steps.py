@@ -40,13 +40,7 @@ __all__ = ["train"]
 
 
 class _StepRun:
-    """A run in steps of all workers that is under way.
-
-    Parameters
-    ----------
-    prepared : Preparation
-    progress : Progress
-    """
+    """A run in steps of all workers that is under way."""
 
     def __init__(self, prepared: Preparation, progress: Progress):
         spec, self.progress, self.prepared = prepared.spec, progress, prepared

@@ -89,7 +89,6 @@ class Client:
     ----------
     address : str or Path
         Path of the server's socket.
-    registry : Registry
 
     Raises
     ------
@@ -289,8 +288,6 @@ class Server:
     ----------
     address : Path
         Path of the socket, which is made.
-    registry : Registry
-    limits : Limits, optional
     greet : callable
         Called with each new peer.
 

@@ -57,12 +57,10 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
 
     Parameters
     ----------
-    jobs : sequence of Job
     folder : Path
         Folder of the results.
     engine : Engine, optional
         What does them; by default ``processes`` of this machine, so many jobs at a time.
-    processes : int
     ended : callable
         Called with each job that has ended, the seconds it took, and its error if it failed.
     tick : callable

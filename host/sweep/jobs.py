@@ -40,7 +40,6 @@ class Job:
 
     Members
     -------
-    kind : JobKind
     name : str
         Unique in a plan.
     parameters : dict

@@ -30,7 +30,6 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
     ----------
     rows : sequence of dict
         Rows, as :func:`host.sweep.plan.collect` makes them.
-    path : Path
     products : sequence of dict
         Those of :func:`host.sweep.products.product_rows`; shown are those that have an area.
     """

@@ -107,7 +107,6 @@ class SweepConfig:
         Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
     nodes : tuple of int, optional
         Ring sizes; by default those of :data:`NODES`.
-    workloads : tuple of WorkloadName
     full : bool
         Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
     epochs, steps : int, optional
@@ -191,10 +190,6 @@ class Point:
 
     Members
     -------
-    formats : Formats
-    workload : WorkloadName
-    nodes : int
-    run : str
     weights, gradients : str or None
         Placements of the codecs, where there is something to place.
     """

@@ -33,9 +33,6 @@ class Product:
 
     Members
     -------
-    format : str
-    nodes : int
-    run : str
     array : str or None
         Placement or count of the array, if it is measured.
     """
@@ -58,7 +55,6 @@ def plan_products(formats: Sequence[str], *, node: NodeConfig, nodes: Sequence[i
         Node without a compute engine, with memory for digits.
     nodes : sequence of int
         Ring sizes.
-    epochs : int
     area : callable
         Kind of the job that measures the array of a format: placement, count, or None for neither.
     add : callable

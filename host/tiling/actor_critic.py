@@ -115,8 +115,6 @@ def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, st
 
     Parameters
     ----------
-    evaluations : Evaluations
-    generator : Generator
     start : State, optional
         First state; by default a random one.
     """

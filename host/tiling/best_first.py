@@ -26,8 +26,6 @@ def best_first(evaluations: Evaluations, generator: np.random.Generator, *, star
 
     Parameters
     ----------
-    evaluations : Evaluations
-    generator : Generator
     start : State, optional
         First state; by default a random one.
     neighbours : int

@@ -140,7 +140,6 @@ class ModelCost:
     ----------
     job : GemmJob
         Product without factors.
-    array : Array
     cycles : callable, optional
         Cycles of one product of a plan; by default by :class:`~sim.golden.gemm_cycles.GemmCycles`.
     """

@@ -23,7 +23,6 @@ class Evaluations:
 
     Parameters
     ----------
-    nest : Nest
     cost : callable
     budget : int
         Most evaluations.

@@ -56,7 +56,6 @@ class Task:
         m, k and n, and the levels of each.
     budget : int
         Evaluations of a search.
-    seeds : int
     gateware : bool
         Whether the cost is that of a node; if not, it is estimated.
     """
@@ -89,7 +88,6 @@ class Result:
 
     Members
     -------
-    task, method : str
     best : list of int
         Least cost that each seed has found.
     curves : list of list of int
@@ -114,8 +112,6 @@ class Check:
 
     Members
     -------
-    name : str
-    states : int
     wrong : int
         States whose cycles are not those of the model.
     digest : str

@@ -78,7 +78,6 @@ class Nest:
     ----------
     space : Space
         With two levels of k.
-    array : Array
     job : GemmJob
         Product without factors; its sizes may be below those of the space.
     levels : tuple of Level, optional

@@ -43,7 +43,6 @@ class Tiling:
         Fields of an instruction.
     cycles, default : int
         With these factors, and with the default ones.
-    evaluations : int
     """
 
     factors: dict[str, int]

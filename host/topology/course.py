@@ -60,7 +60,6 @@ class Stage:
         Steps before it.
     requests : tuple of Request
         Requests that begin it.
-    plan : Plan
     why_flat : str, optional
         Reason why the enabled nodes are in a flat ring, where no shape was asked for.
     """
@@ -81,7 +80,6 @@ class Course:
 
     Parameters
     ----------
-    rows, columns : int
     requests : sequence of Request
         In any order; those of one step are carried out together.
     shape : Shape, optional
@@ -92,7 +90,6 @@ class Course:
     -------
     rows, columns, shape, requests
         The parameters, requests in order of steps.
-    stages : tuple of Stage
 
     Raises
     ------

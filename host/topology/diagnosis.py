@@ -23,7 +23,6 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
 
     Parameters
     ----------
-    plan : Plan
     events : dict
         Events of nodes, by their numbers in the grid.
     ring : int

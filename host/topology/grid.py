@@ -105,7 +105,6 @@ class Plan:
 
     Members
     -------
-    shape : Shape
     rings : tuple of tuple of int
         Nodes of each ring, in order of rank; those of rows come before those of columns.
     settings : tuple of NodeSetting

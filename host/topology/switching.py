@@ -75,7 +75,6 @@ class GridNodes(ConnectedNodes):
     ----------
     devices : sequence of Device
         Nodes in the order of their numbers, joined as in :mod:`host.topology.grid`.
-    rows, columns : int
     timeout : int
         Cycles without a word on a node's links after which it abandons a command.
     """
@@ -128,13 +127,7 @@ class GridNodes(ConnectedNodes):
 
 
 class GridPartition(RingPartition):
-    """Owners of the elements of vectors in the rings of a plan: :func:`host.topology.owners.owners`.
-
-    Parameters
-    ----------
-    devices : Devices
-    plan : Plan
-    """
+    """Owners of the elements of vectors in the rings of a plan: :func:`host.topology.owners.owners`."""
 
     def __init__(self, devices: Devices, plan: Plan):
         super().__init__(devices)
@@ -155,8 +148,6 @@ class GridCollectives(WeightUpdates):
 
     Parameters
     ----------
-    devices : Devices
-    plan : Plan
     memory, settings, commands
         Parameters of :class:`host.driver.weight_updates.WeightUpdates`.
     """
@@ -174,10 +165,8 @@ class GridCollectives(WeightUpdates):
 
         Parameters
         ----------
-        operation : Operation
         fields : sequence of dict
             Bases, length, turn and stride for each node.
-        ring : int
         """
         placed = []
         for seats, own in zip(self._seats, fields, strict=True):
@@ -263,7 +252,6 @@ class GridRings(ConnectedNodes):
     ----------
     devices : iterable of Device
         Enabled nodes in the order of their numbers.
-    plan : Plan
     timeout : int
         Cycles without a word on a node's links after which it abandons a command.
 
@@ -271,10 +259,6 @@ class GridRings(ConnectedNodes):
     -------
     plan : Plan
         Rings that these nodes form.
-    partition : GridPartition
-    memory : RingMemory
-    collectives : GridCollectives
-    local : NodeOperations
     """
 
     def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):

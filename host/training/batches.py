@@ -36,11 +36,6 @@ class Batches:
     An epoch is cut into as few batches of at most ``config.batch`` examples as possible, of sizes as equal as
     possible.
 
-    Parameters
-    ----------
-    examples : int
-    config : TrainingConfig
-
     Members
     -------
     number : int

@@ -51,7 +51,6 @@ class CentroidClassifier(Classifier):
 
     Parameters
     ----------
-    data : Dataset
     hidden : sequence of int
         Width of each hidden layer.
     parameters : array
@@ -89,7 +88,6 @@ class Row:
 
     Members
     -------
-    seed : int
     dense, clustered, trained : float
         Test accuracy of the dense perceptron, with clustered weights, and with tables that were trained.
     dense_words, table_words : int
@@ -119,11 +117,8 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
 
     Parameters
     ----------
-    ring : Ring
-    data : Dataset
     dense, tables : TrainingConfig
         Configurations of both runs, with the same hidden layers.
-    centroids : int
     """
     whole = Classifier(data, dense.hidden, align=_align(dense))
     first = train(ring, whole, dense)

@@ -44,7 +44,6 @@ class Computer(Differentiator):
     ----------
     ring : Ring
         Nodes that :func:`engine_node` has made.
-    lists : Lists
     length : int
         Elements of the gradients.
     notes : sequence of str

@@ -38,7 +38,6 @@ class Keeper:
 
     Parameters
     ----------
-    path : Path
     identity : dict
         Options of the run; versions are added here.
     steps : int, optional
@@ -88,11 +87,8 @@ class Experiment:
 
     Parameters
     ----------
-    session : Session
-    task : Workload
     configs : list of TrainingConfig
         Configuration of each run.
-    keeper : Keeper
     content : dict, optional
         Content that :meth:`Keeper.load` has found, to go on from there.
     course : Course, optional
@@ -136,7 +132,6 @@ class Experiment:
 
         Parameters
         ----------
-        signals : Signals
         on_run : callable
             Called before each run, with its number, from 0.
         on_step, on_repeat : callable

@@ -51,7 +51,6 @@ class FarStep:
         Multiply-adds of what is made again.
     same : bool
         Whether losses and gradients of all nodes have the host's bits.
-    policies : tuple of Policy
     """
 
     kind: str
@@ -75,7 +74,6 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     ----------
     ring : Ring
         Nodes with far memories and three queues.
-    simulation : VerilatedRing
     model : Model
         Parameters, which nodes are given, and what their gradients are compared with.
     layers : sequence of Dense
@@ -86,7 +84,6 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
         Part of the saved words that the activation memory has room for.
     rate : float
         Words per cycle from and to the far memory of each node.
-    kinds : sequence of str
     """
     config, examples = ring.devices[0].config, len(shares[0][1])
     array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)

@@ -32,7 +32,6 @@ class FarTextComputer(TextComputer):
     ----------
     ring : Ring
         Nodes that :func:`far_text_node` has made.
-    lists : FarText
     """
 
     programmed = True

@@ -43,7 +43,6 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     ----------
     ring : Ring
         Nodes with far memories, three queues and functions of sequences.
-    simulation : VerilatedRing
     model : Transformer
         Parameters, which nodes are given, and what their gradients are compared with.
     sequence : array of int
@@ -51,7 +50,6 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
         Part of the saved words that the activation memory has room for.
     rate : float
         Words per cycle from and to the far memory of each node.
-    kinds : sequence of str
     """
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))

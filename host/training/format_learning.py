@@ -30,11 +30,8 @@ def learn(data: Dataset, config: TrainingConfig, *, weights: str, gradients: str
 
     Parameters
     ----------
-    data : Dataset
-    config : TrainingConfig
     weights, gradients : str
         Names of codecs; what gradients lose goes into those of the next step.
-    nodes : int
     """
     task = Classifier(data, config.hidden, operands=config.compute_format)
     task.initialize(config.seed)

@@ -130,7 +130,6 @@ class Reference:
         Parameters
         ----------
         gradients : sequence of array
-        settings : Settings or FixedSettings
         parts : sequence of Part, optional
             Collectives that together do the step; by default one fused update of the whole vector. They change the
             traffic, and no bits.

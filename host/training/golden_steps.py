@@ -22,7 +22,6 @@ def falling(config: TrainingConfig, number: int, *, total: int, examples: int) -
 
     Parameters
     ----------
-    config : TrainingConfig
     number, total : int
         The step, and steps of the run.
     examples : int

@@ -26,7 +26,6 @@ class GridExecution(Execution):
 
     Parameters
     ----------
-    ring : GridRings
     length : int
         Elements of the vectors.
     """
@@ -43,7 +42,6 @@ class GridReference(Reference):
 
     Parameters
     ----------
-    ring : GridRings
     rows, columns : int
         Rows and columns of enabled nodes.
     options

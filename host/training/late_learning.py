@@ -57,10 +57,8 @@ class LateConfig:
     ----------
     late : Late
         ``wait`` closes rounds with all workers, whatever the quorum and the deadline.
-    workers : int
     slow : dict of int to float
         Factor of the computations of each straggler.
-    quorum : int
     deadline : int
         Cycles after which a round is closed that has a gradient; 0 for none.
     factor : float
@@ -71,14 +69,12 @@ class LateConfig:
         Part of a worker's examples that comes from its own classes.
     batch : int
         Examples of a worker in a round.
-    hidden : tuple of int
     learning_rate, momentum : float
         The learning rate does not change.
     cycles : int
         Modelled cycles of the run.
     macs : int
         Multiply-adds per cycle of a worker.
-    seed : int
     """
 
     late: Late = Late.APPLY
@@ -158,8 +154,6 @@ class Model:
 
     Parameters
     ----------
-    data : Dataset
-    config : LateConfig
     node : NodeConfig
         Nodes, whose weights may be coded.
 

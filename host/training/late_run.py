@@ -68,8 +68,6 @@ class LateRun:
     ----------
     ring : Ring
         Nodes with rounds.
-    data : Dataset
-    config : LateConfig
     block : int
         Rounds of a block; in the last one there may be fewer.
     grid : GridNodes, optional

@@ -38,10 +38,6 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
 
     Parameters
     ----------
-    data : Dataset
-    config : TrainingConfig
-    schedule : Schedule
-    nodes : int
     on_step : callable
         Called with the number of each step and its mean loss.
     """

@@ -53,8 +53,6 @@ class Optimizer(abc.ABC):
 
     Parameters
     ----------
-    learning_rate : float
-    weight_decay : float
     clip : float, optional
         Largest magnitude of an element of the mean gradient; larger ones are clipped to it, with their own sign, as
         by ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity without.
@@ -63,7 +61,6 @@ class Optimizer(abc.ABC):
     -------
     name : str
         Name on the command line.
-    rule : Rule
     planes : int
         State planes that it needs.
     """
@@ -136,7 +133,6 @@ class SGD(Optimizer):
     ----------
     learning_rate, weight_decay, clip
         See :class:`Optimizer`.
-    momentum, dampening : float
     nesterov : bool
         Needs momentum, and no dampening.
     """
@@ -191,7 +187,6 @@ class Adam(Optimizer):
         See :class:`Optimizer`.
     betas : tuple of float
         b1 and b2.
-    eps : float
     """
 
     learning_rate: float = dataclasses.field(default=1e-3, kw_only=False)
@@ -254,7 +249,6 @@ def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str 
 
     Parameters
     ----------
-    optimizers : iterable of Optimizer
     packed_state : bool
         Whether nodes store state as bfloat16.
     """
@@ -287,7 +281,6 @@ def create(name: OptimizerName, *, learning_rate: float | None = None, momentum:
 
     Parameters
     ----------
-    name : OptimizerName
     learning_rate : float, optional
         Learning rate; by default that of :data:`LEARNING_RATES`.
     momentum : float

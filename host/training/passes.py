@@ -38,7 +38,6 @@ class PassTiming:
 
     Members
     -------
-    schedule : str
     cycles, modelled : int
         From the end of the last update of the pass before, or from the first start of the block, to that of this
         pass; and the same by the golden model of time with the durations that were measured.
@@ -64,8 +63,6 @@ class OverlappingExecution(Execution):
 
     Parameters
     ----------
-    ring : Ring
-    length : int
     schedule : Schedule
         Of kind ``stale``.
     layers, costs, computer

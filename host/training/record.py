@@ -328,8 +328,6 @@ class Training:
     -------
     nodes : int
         Nodes that began.
-    parameters : int
-    steps : list of Step
     changes : list of Change
         Changes of the rings between steps.
     repeats : int

@@ -56,8 +56,6 @@ def write_nodes(memory: Memory, reference: Reference, centroids: npt.NDArray[np.
 
     Parameters
     ----------
-    memory : Memory
-    reference : Reference
     centroids : array of uint32, optional
         Codebook of a weight codec that has one.
     config : TrainingConfig

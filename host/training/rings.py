@@ -24,8 +24,6 @@ class Rings:
 
     Parameters
     ----------
-    grid : GridNodes
-    course : Course
     clock : callable
         Cycles so far; None where they are not modelled.
 
@@ -71,7 +69,6 @@ class Rings:
             Steps so far.
         length : int
             Elements of the vectors.
-        config : TrainingConfig
 
         Raises
         ------

@@ -43,7 +43,6 @@ class Timing:
 
     Members
     -------
-    schedule : str
     cycles : int
         From the first start to the last end.
     modelled : int
@@ -89,7 +88,6 @@ class Execution:
         Layers of a schedule.
     costs : Costs, optional
         Durations of a schedule's commands.
-    packed_state : bool
     computer : Differentiator, optional
         Of nodes that compute.
 
@@ -99,7 +97,6 @@ class Execution:
         Cycles of the last pass, where there are a schedule and nodes that trace their commands.
     parts : list of Part, optional
         Collectives of the last step; None for one fused update of the whole vector.
-    computer : Differentiator, optional
     compute_cycles : int
         Cycles of the last step's commands that compute, where there is no schedule.
     """

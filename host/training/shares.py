@@ -20,10 +20,8 @@ class Shares:
     ----------
     labels : array of int
         Label of each example.
-    workers : int
     skew : float
         Part of a worker's examples that comes from its own classes: 0 for none.
-    seed : int
 
     Members
     -------

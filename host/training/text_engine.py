@@ -33,7 +33,6 @@ class TextComputer(Differentiator):
     ----------
     ring : Ring
         Nodes that :func:`text_node` has made.
-    lists : TextLists
     """
 
     def __init__(self, ring: TrainingRing, lists: TextLists):

@@ -60,8 +60,6 @@ class Run:
     ----------
     ring : Ring or Rings
         The ring of all steps, or rings of a grid, one after the other.
-    workload : Workload
-    config : TrainingConfig
     on_step : callable
         Called after every step, and after every measurement, with the outcome so far.
     on_repeat : callable
@@ -425,11 +423,8 @@ def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, 
 
     Parameters
     ----------
-    ring : Ring
     data : Dataset or Workload
         Workload; for a data set, a perceptron that classifies it.
-    config : TrainingConfig
-    on_step, on_repeat : as those of :class:`Run`
 
     Raises
     ------

@@ -28,10 +28,8 @@ class TrainedWeights:
 
     Members
     -------
-    workload : WorkloadName
     hidden : tuple of int
         Width of each hidden layer of a perceptron.
-    seed : int
     parameters : array of float32
         Parameters, flat, as the model has them.
     """

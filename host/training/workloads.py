@@ -48,7 +48,6 @@ class Workload(abc.ABC):
 
     Members
     -------
-    name : WorkloadName
     parameters : array of float32
         Parameters of the model, flat.
     examples : int
@@ -85,7 +84,6 @@ class Workload(abc.ABC):
 
         Parameters
         ----------
-        nodes : int
         masks : callable
             Masks matrices on the nodes.
         last : bool
@@ -110,7 +108,6 @@ class Classifier(Workload):
 
     Parameters
     ----------
-    data : Dataset
     hidden : sequence of int
         Width of each hidden layer.
     align : int
@@ -181,8 +178,6 @@ class CharacterModel(Workload):
 
     Parameters
     ----------
-    text : Text
-    config : TransformerConfig
     sample : int
         Step through the held-out sequences that the model is measured on before the end of training.
     chunk : int

@@ -52,7 +52,6 @@ class PysimRing:
 
     Members
     -------
-    nodes : int
     transports : tuple of PysimTransport
         The way to each node.
     cycle : int
@@ -206,13 +205,7 @@ class _Link:
 
 
 class PysimTransport:
-    """The way to one node of a :class:`PysimRing`. Time passes for the whole ring while one waits.
-
-    Parameters
-    ----------
-    ring : PysimRing
-    node : int
-    """
+    """The way to one node of a :class:`PysimRing`. Time passes for the whole ring while one waits."""
 
     def __init__(self, ring: PysimRing, node: int) -> None:
         self._ring = ring

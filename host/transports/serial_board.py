@@ -45,13 +45,7 @@ _GRACE = 6 * LONGEST
 
 
 class SerialTransport:
-    """The way to one node of a :class:`SerialBoard`. Bytes move only while some transport of the board is used.
-
-    Parameters
-    ----------
-    board : SerialBoard
-    node : int
-    """
+    """The way to one node of a :class:`SerialBoard`. Bytes move only while some transport of the board is used."""
 
     def __init__(self, board: "SerialBoard", node: int) -> None:
         self._board = board
@@ -101,7 +95,6 @@ class SerialBoard:
     -------
     transports : tuple of SerialTransport
         One per node.
-    counters : LinkCounters
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,

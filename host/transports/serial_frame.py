@@ -24,9 +24,6 @@ class Frame:
 
     Parameters
     ----------
-    kind : FrameKind
-    last, again, reply : bool
-    node, sequence, acknowledged, limit : int
     payload : bytes
         Words, little-endian.
     """

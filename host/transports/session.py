@@ -348,12 +348,10 @@ class _Opened:
 
     Members
     -------
-    transports : sequence of Transport
     seconds : dict
         Time per stage of the build.
     cycle : callable
         Takes the ring, and gives the cycles so far.
-    port_time : PortTime
     injected : callable
         Gives the faults of links so far.
     golden : GoldenSession, optional
@@ -473,12 +471,8 @@ def open_session(
         Configuration of every node.
     nodes : int
         Ring size, or nodes of the whole grid.
-    transport : TransportName
     simulation : SimulationOptions
         For Verilated nodes; transport messages has threads and a waveform.
-    links : LinkOptions
-    board : BoardOptions
-    progress : ProgressOptions
 
     Raises
     ------

@@ -20,7 +20,6 @@ class SharedTime:
 
     Parameters
     ----------
-    ring : VerilatedRing
     hosts : int
         Hosts that have not ended.
     """
@@ -78,7 +77,6 @@ class SharedTransport:
 
     Parameters
     ----------
-    time : SharedTime
     node : int
         Number of the node.
     """

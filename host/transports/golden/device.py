@@ -42,14 +42,7 @@ class _NoTransport:
 
 
 class GoldenDevice(Device):
-    """Driver of a golden node; every request is answered at once.
-
-    Parameters
-    ----------
-    nodes : GoldenNodes
-    programs : GoldenPrograms
-    rank : int
-    """
+    """Driver of a golden node; every request is answered at once."""
 
     def __init__(self, nodes: GoldenNodes, programs: GoldenPrograms, rank: int):
         transport: Transport = _NoTransport()

@@ -48,8 +48,6 @@ class GoldenNodes(Nodes):
 
     Parameters
     ----------
-    config : Configuration
-    nodes : int
     latency : int
         Cycles of a link.
 

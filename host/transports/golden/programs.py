@@ -23,13 +23,10 @@ class _Run:
 
     Members
     -------
-    queues : list of list of Command
-    passes, parity : int
     done : list of int
         Commands of each queue that have ended.
     durations : dict of (int, int) to int or None
         Modelled cycles of each command, by queue and number.
-    versions : dict of (int, int) to int
     """
 
     queues: list[list[Command]]
@@ -54,7 +51,6 @@ class GoldenPrograms:
 
     Parameters
     ----------
-    nodes : GoldenNodes
     latency : int
         Cycles of a link.
 

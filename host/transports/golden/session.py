@@ -37,13 +37,7 @@ class GoldenSession(NamedTuple):
 
 
 class GoldenGrid(GridNodes):
-    """Golden nodes of a grid.
-
-    Parameters
-    ----------
-    golden : GoldenSession
-    rows, columns : int
-    """
+    """Golden nodes of a grid."""
 
     def __init__(self, golden: GoldenSession, *, rows: int, columns: int):
         super().__init__(golden.devices, rows=rows, columns=columns)
