@@ -19,7 +19,7 @@ from host.sweep import cluster, execution, page
 from host.sweep import plan as sweep
 from host.sweep.jobs import Job
 from host.sweep.local import LocalEngine
-from host.sweep.tables import tables
+from host.sweep.page import tables
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
 from sim.verilated.processes import EndedError

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from host.printable import one_line
-from host.sweep.engine import Ended, Engine, Running
-from host.sweep.jobs import Job, JobKind, SweepError
-from host.sweep.results import load
+from host.sweep.jobs import Ended, Engine, Job, JobKind, Running, SweepError, load
 from host.sweep.worker import QUIET, attempt, order_of
 
 __all__ = ["ClusterEngine", "needed"]

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from host.sweep.engine import Ended, Engine, Running
-from host.sweep.jobs import Job, JobKind
+from host.sweep.jobs import Ended, Engine, Job, JobKind, Running, history, load
 from host.sweep.local import LocalEngine
-from host.sweep.results import history, load
 
 __all__ = ["Failure", "State", "estimate", "execute", "pending"]
 

@@ -1,19 +1,28 @@
-"""Jobs of a sweep, and digests of all that their results depend on: parameters, sources and versions."""
+"""Jobs of a sweep, the files of their results, and the interface of what does them.
 
+The digest of all that a result depends on, parameters, sources and versions, is in the name of its file. So a job
+that has been done is done for good, and a result that has become stale is not found.
+"""
+
+import abc
 import ast
+import contextlib
 import dataclasses
 import enum
 import functools
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from host.errors import ExpectedError
+from host.output import write_json
+from sim import json_files
 from sim.verilated import toolchain
 
-__all__ = ["ROOT", "Job", "JobKind", "SweepError", "sources"]
+__all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "SweepError", "history", "load",
+           "sources", "store"]
 
 ROOT = toolchain.ROOT
 
@@ -127,3 +136,80 @@ def sources(kind: JobKind) -> str:
     for path in sorted(files):
         parts += [str(path.relative_to(ROOT)), path.read_bytes()]
     return toolchain.digest(*parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A job that has ended, the seconds it took, and its error if it failed. Its result is in the folder if not."""
+
+    job: Job
+    seconds: float
+    error: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """Jobs that are being done now: the name of each, its stage, and the seconds since it began."""
+
+    jobs: list[tuple[str, str, float]]
+
+
+class Engine(abc.ABC):
+    """Does jobs, each after those that it needs."""
+
+    @property
+    @abc.abstractmethod
+    def cores(self) -> int:
+        """Jobs that are done at a time."""
+
+    @abc.abstractmethod
+    def submit(self, job: Job, needs: Sequence[str]) -> None:
+        """Have a job done once jobs that were submitted before it, named by ``needs``, have ended well.
+
+        If one of them fails, so does the job: with the error ``… has failed``.
+        """
+
+    @abc.abstractmethod
+    def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
+        """Do the jobs that were submitted: each as it ends, and now and then those that are being done.
+
+        When the context is left, nothing goes on that was begun.
+        """
+
+
+#: Cells that are counted of a unit, as :func:`boards.synth.measure` has them.
+CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
+
+
+def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
+    """Keep the result of a job, and the seconds for which it has kept a core busy."""
+    record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
+              "core_seconds": seconds, "result": result}
+    write_json(folder / job.file, json_files.sealed(record))
+
+
+def load(folder: Path, job: Job) -> dict[str, Any] | None:
+    """The result of an earlier run of a job, if it still holds and its file is as it was written."""
+    try:
+        record = json_files.read_sealed(folder / job.file)
+    except (OSError, ValueError):
+        return None
+    if (record["digest"], record["parameters"]) != (job.digest, job.parameters):
+        return None
+    result: dict[str, Any] = record["result"]
+    if job.kind is JobKind.BUILD and not toolchain.complete(Path(result["library"]).parent):
+        return None
+    return result
+
+
+def history(folder: Path, job: Job) -> float:
+    """Seconds for which an earlier run of a job kept a core busy, even with other sources; else its estimate."""
+    latest = 0.0
+    seconds = job.estimate
+    for path in folder.glob(f"{job.name}-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            record, changed = json_files.read_sealed(path), path.stat().st_mtime
+            # A result from a cache has no time of its own.
+            if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
+                latest, seconds = changed, float(record["core_seconds"])
+    return seconds

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from host.sweep.engine import Ended, Engine, Running
-from host.sweep.jobs import ROOT, Job
+from host.sweep.jobs import ROOT, Ended, Engine, Job, Running
 from host.sweep.worker import GRACE, QUIET, order_of, work
 from sim import json_files
 

@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
     rows : sequence of dict
         Rows, as :func:`host.sweep.plan.collect` makes them.
     products : sequence of dict
-        Those of :func:`host.sweep.products.product_rows`; shown are those that have an area.
+        Those of :func:`host.sweep.plan.products`; shown are those that have an area.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

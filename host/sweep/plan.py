@@ -3,32 +3,35 @@
 A format of weights is measured with zero-value gradients, one of gradients with raw weights, and a few in both
 places. Each pair takes one build of a node per workload, a training run per ring size, which
 :func:`host.training.trainer.train` checks bit for bit, and the placement of its codecs out of context: jobs of
-:mod:`host.sweep.execution`, which goes on where an earlier sweep has ended. docs/sweep.md lists the fields of a row.
+:mod:`host.sweep.execution`, which goes on where an earlier sweep has ended.
+
+Each format of products, of :data:`hdl.compute.operands.OPERANDS`, takes one build of a node with :data:`MACS`
+multiply-adds per cycle, a training run on digits per ring size, whose nodes compute, and the area of its array. What
+travels is the same for all. docs/sweep.md lists the fields of a row.
 """
 
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hdl.choices import choice_error
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.compute.operands import FP32, OPERANDS
-from hdl.config import Memories, NodeConfig, SingleRing
+from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
 from hdl.config.forms import as_dict
 from host.output import write_json
-from host.sweep.jobs import Job, JobKind, SweepError
-from host.sweep.products import NODES as PRODUCT_NODES
-from host.sweep.products import Product, plan_products, product_rows
-from host.sweep.results import CELLS, load
+from host.program.schedules import Kind
+from host.sweep.jobs import CELLS, Job, JobKind, SweepError, load
+from host.training import record
 from host.training.record import TrainingConfig
 from host.training.workloads import WorkloadName
 from host.versions import program
 
-__all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "products",
-           "write"]
+__all__ = ["BASE", "MACS", "PRODUCT_NODES", "Area", "Formats", "Plan", "Point", "Product", "SweepConfig",
+           "all_formats", "collect", "plan", "products", "write"]
 
 #: Of sweep.json; docs/sweep.md lists its fields.
 SCHEMA, VERSION = "gradring.sweep", 1
@@ -47,6 +50,15 @@ EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
 #: Of the held-out sequences, a short run on text is measured on every so many-th.
 SAMPLE = 4
+
+# Formats of products.
+
+#: Multiply-adds per cycle of a node, and of the arrays of 4 rows and 4 columns whose area is shown.
+MACS = 16
+#: Words of a node's activation memory: layers, lists and shares of half a batch of digits.
+ACTIVATION_WORDS = 16_384
+#: Ring sizes, unless others are asked for.
+PRODUCT_NODES = (4,)
 
 Row = dict[str, Any]
 
@@ -70,13 +82,6 @@ class Formats:
         if self.weights == RAW:
             return frozenset({RAW if self.gradients == ZERO_VALUE else self.gradients})
         return frozenset({self.weights} if self.gradients == ZERO_VALUE else {self.weights, self.gradients})
-
-    @property
-    def kind(self) -> str:
-        """Place of the format: ``neither``, ``weights``, ``gradients`` or ``both``."""
-        if self.weights == RAW:
-            return "neither" if self.gradients == ZERO_VALUE else "gradients"
-        return "weights" if self.gradients == ZERO_VALUE else "both"
 
     @property
     def label(self) -> str:
@@ -203,6 +208,22 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Product:
+    """A row of the result: a format of products on a ring, and the names of the jobs that measure it.
+
+    Members
+    -------
+    array : str or None
+        Placement or count of the array, if it is measured.
+    """
+
+    format: str
+    nodes: int
+    run: str
+    array: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """Jobs in the order in which they are begun, and the rows that they measure."""
 
@@ -260,12 +281,35 @@ def plan(config: SweepConfig) -> Plan:
                 points.append((formats, workload, nodes, run))
             for kind, name in (("weight", formats.weights), ("gradient", formats.gradients)):
                 place(kind, name)
-    measured = plan_products(config.products, node=NODE[WorkloadName.DIGITS],
-                             nodes=config.nodes or PRODUCT_NODES, area=config.area, add=add,
-                             **config.training(WorkloadName.DIGITS))
+    measured = _plan_products(config, add)
     return Plan(config=config, jobs=tuple(jobs.values()), products=tuple(measured), points=tuple(
         Point(formats=formats, workload=workload, nodes=nodes, run=run, weights=place("weight", formats.weights),
               gradients=place("gradient", formats.gradients)) for formats, workload, nodes, run in points))
+
+
+def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Product]:
+    """Plan the jobs and rows of formats of products; ``add`` takes a job into the plan, and returns its name."""
+    found = []
+    node, epochs = NODE[WorkloadName.DIGITS], config.training(WorkloadName.DIGITS)["epochs"]
+    for name in config.products:
+        options = {"compute": record.NODE, "compute_format": name, "overlap": Kind.NONE.value, "macs": MACS}
+        engine = node.replace(programs=Programs(), compute=Compute(
+            rows=MACS // node.lanes, activations=ACTIVATION_WORDS, operands=name))
+        shape = {"configuration": as_dict(engine)}
+        build = add(Job(kind=JobKind.BUILD, name=f"build-products-{name}", parameters=shape, estimate=50))
+        runs = [(count, add(Job(
+            kind=JobKind.RUN, name=f"run-products-{name}-n{count}-epochs{epochs}", needs=(build,),
+            parameters={**shape, "workload": WorkloadName.DIGITS.value, "nodes": count, "epochs": epochs,
+                        "training": options}, estimate=5 + 9 * epochs)))
+            for count in config.nodes or PRODUCT_NODES]
+        array = None
+        if (kind := config.area(name)) is not None:
+            placed = kind is JobKind.PLACE
+            array = add(Job(kind=kind, name=f"{kind.value}-operands-{name}",
+                            parameters={"unit": f"compute.operands_{name}", **({"seeds": 1} if placed else {})},
+                            estimate=300 if placed else 100))
+        found += [Product(format=name, nodes=count, run=run, array=array) for count, run in runs]
+    return found
 
 
 # The result.
@@ -317,7 +361,46 @@ def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
 
 def products(planned: Plan, folder: Path) -> list[Row]:
     """The rows of formats of products for which there is a training run."""
-    return product_rows(planned.products, _results(planned, folder))
+    found = _results(planned, folder)
+    return [_row(product, found[product.run], {} if product.array is None else found.get(product.array, {}))
+            for product in planned.products if product.run in found]
+
+
+def _row(product: Product, run: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, Any]:
+    luts, fmax = array.get("lut4_occupied"), array.get("fmax_mhz", {}).get("median")
+    reached = run["multiply_adds"] / run["cycles_products"]
+    peak, gflops = (None if fmax is None else 2 * rate * fmax / 1000 for rate in (MACS, reached))
+    return {
+        "workload": WorkloadName.DIGITS.value,
+        "nodes": product.nodes,
+        "compute_format": product.format,
+        "macs": MACS,
+        "steps": run["steps"],
+        "loss": run["loss"],
+        "accuracy": run["measure"],
+        "bit_exact": run["bit_exact"],
+        "words": run["words"],
+        "cycles_per_step": run["cycles_per_step"],
+        "cycles_products": run["cycles_products"],
+        "cycles_functions": run["cycles_functions"],
+        "multiply_adds": run["multiply_adds"],
+        "macs_reached": reached,
+        "luts": luts,
+        **{name: array.get(name) for name in CELLS},
+        "fmax_mhz": fmax,
+        "luts_per_mac": None if luts is None else luts / MACS,
+        "gflops_peak": peak,
+        "gflops": gflops,
+        "gflops_peak_per_lut": _part(peak, luts),
+        "gflops_per_lut": _part(gflops, luts),
+        "simulated_cycles": run["cycles"],
+        "simulation_seconds": run["simulation_seconds"],
+        "configuration_hash": run["configuration_hash"],
+    }
+
+
+def _part(rate: float | None, luts: int | None) -> float | None:
+    return None if rate is None or luts is None else rate / luts
 
 
 def collect(planned: Plan, folder: Path) -> list[Row]:

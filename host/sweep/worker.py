@@ -19,8 +19,7 @@ from host.driver.results import known
 from host.models.text import Text, topics
 from host.models.transformer import TransformerConfig
 from host.program.schedules import layers_of
-from host.sweep.jobs import Job, JobKind, SweepError
-from host.sweep.results import store
+from host.sweep.jobs import Job, JobKind, SweepError, store
 from host.training.batches import Batches
 from host.training.optimizers import OptimizerName, create
 from host.training.record import NODE, Training, TrainingConfig, TrainingError

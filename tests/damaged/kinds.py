@@ -29,7 +29,7 @@ from host.relay.edits import Structure
 from host.relay.logs import read_log
 from host.relay.run import RelayRun
 from host.reports import chakra, late, memory
-from host.sweep import results
+from host.sweep import jobs
 from host.sweep.jobs import Job, JobKind
 from host.tiling.searched import SearchedFactors
 from host.training import centroid_tables, checkpoint, weight_files
@@ -199,13 +199,13 @@ RESULT = {"loss": 1.25, "steps": 12, "bit_exact": True}
 
 
 def write_result(folder: Path) -> Path:
-    results.store(folder, JOB, RESULT, 1.0)
+    jobs.store(folder, JOB, RESULT, 1.0)
     return folder / JOB.file
 
 
 def read_result(path: Path) -> Any:
-    assert results.history(path.parent, JOB) >= 0
-    return results.load(path.parent, JOB)
+    assert jobs.history(path.parent, JOB) >= 0
+    return jobs.load(path.parent, JOB)
 
 
 def write_plans(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from host.pytorch.jobs import Jobs, Operation, Options
 from host.reports import page, report, training_page
 from host.sweep import page as sweep_page
 from host.sweep import plan as sweep
-from host.sweep.tables import tables
+from host.sweep.page import tables
 from tests import chromium
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text
 from tests.host.sweep.results_of_plan import store_all

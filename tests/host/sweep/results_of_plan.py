@@ -1,6 +1,6 @@
 """Results of a plan that was not carried out, and a library that was not built."""
 
-from host.sweep import results
+from host.sweep import jobs
 from host.sweep.jobs import JobKind
 from sim.verilated import cache
 
@@ -23,7 +23,7 @@ def store_all(plan, folder, *, without=()):
         if job.kind is JobKind.BUILD:
             result = {"library": str(built(folder / "built"))}
         elif job.kind in (JobKind.PLACE, JobKind.COUNT):
-            result = {name: 100 * number + place for place, name in enumerate(results.CELLS)}
+            result = {name: 100 * number + place for place, name in enumerate(jobs.CELLS)}
             result["lut4_occupied"] = 160 * number
             if job.kind is JobKind.PLACE:
                 result["fmax_mhz"] = {"median": 100.0 + number}
@@ -36,4 +36,4 @@ def store_all(plan, folder, *, without=()):
                       "configuration_hash": number, "bigram_loss": 2.5 if "text" in job.name else None}
             if "training" in job.parameters:
                 result |= {"multiply_adds": 4000.0, "cycles_products": 500.0, "cycles_functions": 250.0}
-        results.store(folder, job, result, 1.0)
+        jobs.store(folder, job, result, 1.0)

@@ -14,8 +14,8 @@ import time
 import pytest
 
 from hdl.config.forms import from_dict
-from host.sweep import cluster, execution, results
-from host.sweep.jobs import Job, JobKind, SweepError
+from host.sweep import cluster, execution
+from host.sweep.jobs import Job, JobKind, SweepError, load, store
 from tests.host.rings import CONFIGS, library
 
 distributed = pytest.importorskip("distributed")
@@ -61,7 +61,7 @@ def run_of(nodes, seed, config):
 
 def rows_of(folder, jobs):
     """Results without the times that they took."""
-    rows = [results.load(folder, job) for job in jobs]
+    rows = [load(folder, job) for job in jobs]
     return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
 
 
@@ -117,10 +117,10 @@ def test_failures(started, tmp_path, monkeypatch):
 def test_results_of_a_task_that_is_done_again(tmp_path, monkeypatch):
     """A result that is in the folder is not made again, even if the cluster has forgotten that."""
     job = Job(kind=JobKind.COUNT, name="count", parameters={"unit": "stream.skid_buffer"})
-    results.store(tmp_path, job, {"ff": 1}, 1.0)
+    store(tmp_path, job, {"ff": 1}, 1.0)
     order = json.loads(json.dumps(cluster.order_of(job)))
     assert cluster._task(order, str(tmp_path))["error"] is None
-    assert results.load(tmp_path, job) == {"ff": 1}
+    assert load(tmp_path, job) == {"ff": 1}
     changed = cluster._task({**order, "digest": "other"}, str(tmp_path))
     assert changed["error"] == "Sources have changed since the sweep began; start it again"
 

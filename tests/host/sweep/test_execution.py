@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hdl.config import NodeConfig
-from host.sweep import execution, results
+from host.sweep import execution
 from host.sweep import jobs as sweep_jobs
-from host.sweep.jobs import Job, JobKind
+from host.sweep.jobs import Job, JobKind, load, store
 from sim.verilated.processes import is_alive
 from tests.host.rings import library
 
@@ -64,8 +64,8 @@ class TestExecute:
         assert re.fullmatch(r"Unit must be one of .*, not 'nothing\.0'", messages["place-0"])
         assert messages["run-wrong"] == "KeyError: 'configuration'"
         assert ("place-good", None) in told
-        assert results.load(tmp_path, good)["ff"] == results.load(tmp_path, counted)["ff"] == 68
-        assert "fmax_mhz" not in results.load(tmp_path, counted)
+        assert load(tmp_path, good)["ff"] == load(tmp_path, counted)["ff"] == 68
+        assert "fmax_mhz" not in load(tmp_path, counted)
         assert (states[0].done, states[0].total) == (0, 6)
         assert all(0 <= state.done <= 6 and state.left >= 0 and len(state.running) <= 2 for state in states)
         # Failed ones are not kept.
@@ -96,7 +96,7 @@ class TestExecute:
         assert failure.message == "Sources have changed since the sweep began; start it again"
 
     def test_nothing_to_do(self, tmp_path):
-        results.store(tmp_path, RUN, {}, 1.0)
+        store(tmp_path, RUN, {}, 1.0)
         assert execution.execute([RUN], tmp_path, ended=lambda *_: pytest.fail("a job was done again")) == []
 
     def test_number_of_processes(self, tmp_path):
@@ -109,9 +109,9 @@ def test_estimate(tmp_path):
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})
-    results.store(tmp_path, other, {}, 30.0)
+    store(tmp_path, other, {}, 30.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(30)
-    results.store(tmp_path, other, {}, 0.1)
+    store(tmp_path, other, {}, 0.1)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
 
 

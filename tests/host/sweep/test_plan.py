@@ -12,10 +12,9 @@ from hdl.compression.registry import RAW, WEIGHT_CODECS
 from hdl.config.forms import as_dict, from_dict
 from host.sweep import jobs as sweep_jobs
 from host.sweep import plan as sweep
-from host.sweep.jobs import JobKind
+from host.sweep.jobs import CELLS, JobKind
+from host.sweep.page import tables
 from host.sweep.plan import BASE, Formats, SweepConfig
-from host.sweep.results import CELLS
-from host.sweep.tables import tables
 from host.training.workloads import WorkloadName
 from tests.host.sweep.results_of_plan import store_all
 

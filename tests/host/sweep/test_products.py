@@ -15,10 +15,10 @@ from host.compute.lists import compile_lists
 from host.models.digits import digits
 from host.program.schedules import layers_of
 from host.sweep import plan as sweep
-from host.sweep import products, worker
+from host.sweep import worker
 from host.sweep.jobs import JobKind
+from host.sweep.page import tables
 from host.sweep.plan import SweepConfig
-from host.sweep.tables import tables
 from host.training.record import Step, Training, TrainingConfig
 from host.training.workloads import Classifier, WorkloadName
 from tests.host.sweep.results_of_plan import store_all
@@ -181,4 +181,4 @@ def test_figures_of_a_run():
 
 
 def test_macs_are_those_of_the_arrays():
-    assert products.MACS == 4 * 4
+    assert sweep.MACS == 4 * 4
