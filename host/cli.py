@@ -1,15 +1,113 @@
-"""The command line."""
+"""The command line: errors in one line, words of the release before, and an output that nobody reads any longer."""
 
+import enum
+import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from host.commands import usage
-from host.commands.old_spellings import translated
+from hdl.choices import choice_error
 from host.commands.registry import CommandGroup
+from host.errors import ExpectedError
+from host.output import claims
+from host.plain_text import tolerate
+from host.printable import printable_lines
+from host.signals import Interrupted
+from sim.verilated import cache_folder, toolchain
+from sim.verilated.processes import EndedError, ended_by_signals
 
-__all__ = ["app", "main"]
+__all__ = ["EXPECTED", "app", "main", "translated"]
+
+#: Today's words for a command, and for options of it.
+_COMMANDS = {
+    "relay-nodes": (["train", "--schedule", "streaming"],
+                    {"--sets": "--steps", "--rate": "--learning-rate", "--far": "--server-far"}),
+    "train": (["train"], {"--late": "--stale-gradients", "--lambda": "--staleness-factor", "--sets": "--steps",
+                          "--rate": "--learning-rate"}),
+}
+#: Today's words for the beginnings of values, by today's options.
+_VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
+
+
+def translated(arguments: Sequence[str]) -> list[str]:
+    """Arguments of a command line in today's words."""
+    if not arguments or arguments[0] not in _COMMANDS:
+        return list(arguments)
+    words, options = _COMMANDS[arguments[0]]
+    last = ""
+    for argument in arguments[1:]:
+        name, equals, value = argument.partition("=")
+        name = options.get(name, name)
+        words = [*words, f"{name}={_translated(name, value)}" if equals else _translated(last, name)]
+        last = name
+    if words != list(arguments):
+        print(f"warning: gradring {' '.join(arguments)} has old spellings: write gradring {' '.join(words)}",
+              file=sys.stderr)
+    return words
+
+
+def _translated(option: str, value: str) -> str:
+    """Value of an option in today's words."""
+    old, new = _VALUES.get(option, ("", ""))
+    return new + value[len(old):] if old and value.startswith(old) else value
+
+
+#: What the user can mend, and no fault of the program: shown as a message, without a traceback.
+EXPECTED = (ValueError, OSError, ExpectedError, toolchain.ToolError)
+
+#: Characters of a line of a message, of which a value that is longer takes its beginning and its end.
+_LENGTH = 1000
+#: Exit code of a command line that is wrong.
+_WRONG = 2
+
+
+def _value(options: Sequence[str]) -> str | None:
+    """The last value that the command line has for an option."""
+    value = None
+    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        name, separator, rest = word.partition("=")
+        if name in options:
+            value = rest if separator else following
+    return value
+
+
+def _shortened(text: str) -> str:
+    """Lines without control characters, and no longer than a reader wants them."""
+    return "\n".join(line if len(line) <= _LENGTH else f"{line[:_LENGTH // 2]} … {line[-_LENGTH // 2:]}"
+                     for line in printable_lines(text).split("\n"))
+
+
+def _report(error: typer.TyperException) -> int:
+    """Print a line about a command line that is wrong, or the help that it asks for; return the exit code."""
+    message = getattr(error, "format_message", lambda: str(error))()
+    if message.startswith("Usage:"):
+        print(message, file=sys.stderr)
+        return _WRONG
+    parameter = getattr(error, "param", None)
+    kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if parameter is not None and isinstance(kind, type) and issubclass(kind, enum.Enum):
+        value = _value(parameter.opts)
+        if value is not None:
+            message = choice_error(f"Option {parameter.opts[0]}", [str(member.value) for member in kind], value)
+    context = getattr(error, "ctx", None)
+    path = "gradring" if context is None else " ".join(["gradring", *context.command_path.split()[1:]])
+    text = _shortened(" ".join(message.split()).rstrip("."))
+    print(f"error: {text} ('{path} --help' shows what there is)", file=sys.stderr)
+    return _WRONG
+
+
+def _close_output() -> int:
+    """Have what is left to print go nowhere, since the reader has ended; return the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError, AttributeError):  # not a file, or closed
+            continue
+    return 1
+
 
 app = typer.Typer(cls=CommandGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   rich_markup_mode=None)
@@ -32,9 +130,37 @@ def options(version: Annotated[bool, typer.Option(
 
 
 def main() -> None:
-    """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
+    """Run the command that the command line names, with messages in place of tracebacks, and end the process."""
     sys.argv[1:] = translated(sys.argv[1:])
-    usage.run(app)
+    if sys.stdout is None:  # files would take its number
+        print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
+        sys.exit(1)
+    tolerate(sys.stdout, sys.stderr)
+    try:
+        cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
+        with ended_by_signals(), claims():
+            try:
+                code = app(standalone_mode=False) or 0
+            finally:
+                sys.stdout.flush()
+            sys.exit(code)
+    except typer.TyperException as error:
+        sys.exit(_report(error))
+    except BrokenPipeError:
+        sys.exit(_close_output())
+    except EXPECTED as error:
+        print(f"error: {_shortened(str(error))}", file=sys.stderr)
+        sys.exit(1)
+    except MemoryError:
+        print("error: Memory must suffice for the command, not run out: raise its limit (ulimit -v), or take a "
+              "smaller model", file=sys.stderr)
+        sys.exit(1)
+    except Interrupted as error:
+        print(f"ended by {error}", file=sys.stderr)
+        sys.exit(128 + error.signal)
+    except EndedError as error:
+        print(f"ended by {error.signal.name}", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -1,29 +1,37 @@
 """Generator of the documents that are made from the sources.
 
 ``python -m host.documents`` writes them; with ``--check`` it only compares, and fails if one is stale.
+``make registers`` has PeakRDL make HTML pages and a C header of docs/registers.rdl.
 """
 
+import dataclasses
+import inspect
+import itertools
+import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Kind, Register
+from hdl.config import Int16Config, NodeConfig, ServerConfig
+from hdl.config.couplings import COUPLINGS
+from hdl.config.forms import name_of
+from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Field, Kind, Register
+from hdl.section import Part, Parts
 from host.make.commands import option_table
-from host.node_page import node_page
 from host.run.page import run_page
-from host.system_rdl import system_rdl
 
-__all__ = ["check", "main", "register_map", "write"]
+__all__ = ["check", "main", "node_page", "register_map", "system_rdl", "write"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_ACCESS = {
+_ACCESSES = {
     Access.CONSTANT: "constant", Access.STATUS: "status", Access.COUNTER: "counter", Access.SETTING: "setting",
     Access.SET: "set", Access.RESTORED: "restored",
 }
 
-_INTRODUCTION = """\
+_REGISTERS_PAGE = """\
 # Registers
 
 Made by `python -m host.documents` from the table in hdl/control/registers.py. Do not edit.
@@ -56,7 +64,7 @@ def _kind(entry: Register) -> str:
 
 def _item(entry: Register) -> list[str]:
     """Lines of the list item of a register."""
-    facts = [_ACCESS[entry.access], _kind(entry)]
+    facts = [_ACCESSES[entry.access], _kind(entry)]
     if entry.access.writable:
         facts.append(f"0x{entry.reset:08x}")
     text = f"0x{entry.address:02x} `{entry.name}` ({', '.join(facts)}): {entry.doc}"
@@ -75,7 +83,160 @@ def register_map() -> str:
         for field in entry.fields:
             bits = f"{field.bit}" if field.width == 1 else f"{field.bit + field.width - 1}:{field.bit}"
             lines.append(f"| {bits} | `{field.name}` | {field.doc} |")
-    return _INTRODUCTION + "\n".join(lines) + "\n"
+    return _REGISTERS_PAGE + "\n".join(lines) + "\n"
+
+
+_RDL = """\
+// Made by `python -m host.documents` from the table in hdl/control/registers.py. Do not edit.
+//
+// Addresses count bytes here; packets of the host port count 32-bit words, four bytes each.
+
+"""
+
+_RDL_ACCESSES = {
+    Access.CONSTANT: "sw = r; hw = w;",
+    Access.STATUS: "sw = r; hw = w;",
+    Access.COUNTER: "sw = r; hw = w;",
+    Access.SETTING: "sw = rw; hw = r;",
+    Access.RESTORED: "sw = r; hw = w;",
+    Access.SET: "sw = rw; hw = rw; onwrite = woset;",
+}
+
+_RDL_KINDS = {Kind.FLOAT32: " A number of binary32.", Kind.UINT: "", Kind.BITFIELD: ""}
+
+
+def _rdl_text(text: str) -> str:
+    """A string literal."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _rdl_field(name: str, bit: int, width: int, doc: str, access: str, reset: int | None) -> str:
+    value = "" if reset is None else f" = {width}'h{reset:x}"
+    about = f"desc = {_rdl_text(doc)}; " if doc else ""
+    return f"        field {{ {about}{access} }} {name}[{bit + width - 1}:{bit}]{value};"
+
+
+def _rdl_fields(entry: Register) -> list[str]:
+    fields = entry.fields or (Field(name="value", bit=0, width=entry.width, doc=""),)
+    found = []
+    for field in fields:
+        access = "sw = w; hw = r; singlepulse;" if field.pulse else _RDL_ACCESSES[entry.access]
+        reset = None
+        if entry.access.writable:
+            reset = entry.reset >> field.bit & (1 << field.width) - 1
+        found.append(_rdl_field(field.name, field.bit, field.width, field.doc, access, reset))
+    return found
+
+
+def system_rdl() -> str:
+    """The text of docs/registers.rdl."""
+    lines = ["addrmap gradring_node {", '    name = "gradring node";',
+             '    desc = "Registers of a node, as docs/registers.md has them.";', "    default regwidth = 32;", ""]
+    for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS):
+        lines += ["    reg {", f"        name = {_rdl_text(entry.name)};",
+                  f"        desc = {_rdl_text(entry.doc + _RDL_KINDS[entry.kind])};", *_rdl_fields(entry),
+                  f"    }} {entry.name} @ 0x{4 * entry.address:03x};", ""]
+    return _RDL + "\n".join([*lines[:-1], "};"]) + "\n"
+
+
+_NODE_PAGE = """\
+# Configuration of a node
+
+Made by `python -m host.documents` from the sections in hdl/config/. Do not edit.
+
+A node is a `NodeConfig`, a `ServerConfig` (the server of [layers](relay.md)) or an `Int16Config` (the
+[int16 node](int16_node.md)). Each has sections, which are values and check themselves; a section or a field that is
+not given is as by default:
+
+```python
+from gradring.nodes import Compute, Memories, NodeConfig, Programs, Slots, Weights
+
+NodeConfig(lanes=8, memories=Memories(gradient=65536), weights=Weights(codec="mx9"), gradients="mx9",
+           link=Slots(ingress=8), programs=Programs(depth=128))
+node.replace(memories={"planes": 1}, compute=Compute(rows=2))  # another node, with one state plane
+```
+
+On a command line, options have dotted names: `make verilog UNIT=node OPTIONS="weights.codec=mx9 link=slots
+programs.depth=128"`. The name of a section sets its kind, or with True and False whether it is there; a field of one
+that is not there adds it. `features=tenants,throttles` are all features.
+
+Nodes of the same configuration have the same hash, and no others do: it is of the text of all sections, and register
+CONFIGURATION_HASH has it. A field that is off, as a section that is not there, is no part of the text, so that nodes
+without it keep their hash when it is added. `gradring info` prints options and couplings.
+"""
+
+_COUPLINGS = """\
+Values of one section that another one does not go with, each with its reason. A node with both is refused with this
+sentence and what to do. `python -m tests.couplings` searches for all pairs of values that no context allows.
+"""
+
+
+def _wrapped(text: str) -> list[str]:
+    """Lines of a list item, from text of a docstring."""
+    text = re.sub(r":(?:class|data):`~?(?:[a-z_]+\.)*([A-Za-z_]+)`", r"`\1`", text.replace("``", "`"))
+    text = re.sub(r"\bdocs/([a-z0-9_/-]+\.md)", r"[\1](\1)", text)
+    return textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Text of each parameter in a docstring."""
+    lines = inspect.cleandoc(kind.__doc__ or "").split("\n")
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in itertools.dropwhile(lambda line: line != "Parameters", lines):
+        if " : " in line and not line.startswith(" "):
+            names = line.partition(" : ")[0].split(", ")
+        elif line.startswith("    "):
+            for name in names:
+                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+    return found
+
+
+def _summary(kind: type) -> str:
+    """First paragraph of a docstring, in one line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+
+
+def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[str]:
+    """List items of the fields of a section, and of its sections that were not ``seen``."""
+    meanings = _meanings(kind)
+    fields = [(field, field.metadata["domain"]) for field in dataclasses.fields(kind)]
+    for (meaning, _), several in itertools.groupby(
+            fields, lambda pair: (meanings.get(pair[0].name, pair[0].name), pair[1].text)):
+        alike = list(several)
+        field, domain = alike[0]
+        if isinstance(domain, Part | Parts):
+            yield from _sections(f"{prefix}{field.name}", field.default, domain, seen)
+        else:
+            names = ", ".join(f"`{prefix}{field.name}`" for field, _ in alike)
+            usual = ", ".join(f"`{field.default}`" for field, _ in alike)
+            yield f"{names}: {domain.text}; {usual} by default. {meaning}"
+
+
+def _sections(path: str, default: Any, domain: Part | Parts, seen: set[type]) -> Iterator[str]:
+    """List items of the sections that a field may have."""
+    for kind in domain.types:
+        only = isinstance(domain, Part) and len(domain.types) == 1
+        name = path if only else f"{path}={name_of(kind)}"
+        notes = " Not there by default." if default is None else " The default." if not only and isinstance(
+            default, kind) else ""
+        yield f"**`{name}`**, `{kind.__name__}`: {_summary(kind)}{notes}{' As above.' if kind in seen else ''}"
+        if kind not in seen:
+            seen.add(kind)
+            yield from _section_items(kind, seen, f"{path}.")
+
+
+def node_page() -> str:
+    """The text of docs/node.md."""
+    lines, seen = [_NODE_PAGE], set[type]()
+    for kind in (NodeConfig, ServerConfig, Int16Config):
+        lines += [f"## {kind.__name__}", "", *(line[2:] for line in _wrapped(_summary(kind))), ""]
+        lines += [line for item in _section_items(kind, seen) for line in _wrapped(item)]
+        lines.append("")
+    lines += ["## Couplings", "", *textwrap.wrap(_COUPLINGS, WIDTH), ""]
+    for coupling in COUPLINGS:
+        lines += _wrapped(f"**{', '.join(coupling.sections)}**: {coupling.rule}, since {coupling.reason}.")
+    return "\n".join(lines) + "\n"
 
 
 _DOCUMENTS = {"docs/node.md": node_page, "docs/registers.md": register_map, "docs/run.md": run_page,

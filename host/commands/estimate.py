@@ -35,9 +35,8 @@ def estimate_command(
 ) -> None:
     """Estimate training steps on machines that are then built, by runs on one that is throttled."""
     from host.estimate import experiment
+    from host.estimate.machine import EXECUTION, RATIOS, TARGETS, opened
     from host.estimate.program import NETWORKS, Case
-    from host.estimate.running import opened
-    from host.estimate.targets import EXECUTION, RATIOS, TARGETS
     from host.reports import estimate as report
 
     names = _chosen("Target", targets, [target.name for target in TARGETS])

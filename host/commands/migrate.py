@@ -21,7 +21,7 @@ from host.migration.ledger import Entry, Ledger
 from host.migration.migrate import Downtime, migrate
 from host.migration.site import WORD_BITS, Fabric, Keys, Site
 from host.models.digits import digits
-from host.models.widths import widths
+from host.models.layers import widths
 from host.options import SEEDS, Option, Section, check_range, command, option
 from host.output import claim, prepare, write_json
 from host.training.optimizers import OptimizerName, create

@@ -104,24 +104,24 @@ def _file_name(form: str) -> str:
 
 def _validate(console: Console) -> None:
     """Print the errors of all points that were measured, and each that is larger than it may be."""
-    from host.predict import points, validation
+    from host.predict import points
 
     measured = points.load()
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):
-        expected, counted = (validation.compare(measured[name], counted=counted) for counted in (False, True))
+        expected, counted = (points.compare(measured[name], counted=counted) for counted in (False, True))
         table = Table(title=f"errors on rings of {rings}, none of which was fitted", title_justify="left",
                       border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("points")
         for heading in ("number", "mean error", "worst", "zeros counted: mean", "worst"):
             table.add_column(heading, justify="right")
         for (group, number, *errors), (_, _, *others) in zip(
-                validation.summary(expected), validation.summary(counted), strict=True):
+                points.summary(expected), points.summary(counted), strict=True):
             table.add_row(group, f"{number:,}", *(f"{error:.2%}" for error in (*errors, *others)))
         console.print(table)
         off += [f"off, {how}: {one.line}" for how, found in (("zeros expected", expected), ("zeros counted", counted))
-                for one in found if abs(one.error) > validation.WORST]
-    _, number, mean, worst = validation.summary(validation.compare(measured["fitted"]))[0]
+                for one in found if abs(one.error) > points.WORST]
+    _, number, mean, worst = points.summary(points.compare(measured["fitted"]))[0]
     console.print(f"fitted, two constants: {number} points, mean error {mean:.2%}, worst {worst:.2%}", soft_wrap=True)
     for line in off:
         console.print(line, soft_wrap=True)

@@ -26,10 +26,9 @@ from host.models.digits import Dataset, digits
 from host.options import Option, Section, command, option
 from host.output import claim, prepare
 from host.quantization import experiment as quantize
-from host.quantization.candidates import UNITS, Candidate, SchemeOptions, candidates
-from host.quantization.cells import CellCount
+from host.quantization.candidates import UNITS, Candidate, CellCount, SchemeOptions, candidates
 from host.quantization.network import FloatLayer
-from host.quantization.summary import advice, table, verdict
+from host.quantization.report import advice, table, verdict
 from host.training import weight_files
 from host.training.record import TrainingConfig
 from host.training.trainer import train

@@ -3,8 +3,12 @@
 A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
 but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
 columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
-examples are left to the command, so that one list serves batches of all sizes. Of a layer with a table of centroids,
-products with W are those of its indices, and the table has gradients in place of W (host/compute/shared_layers.py).
+examples are left to the command, so that one list serves batches of all sizes.
+
+The parameters of a layer with a table of centroids are its table and its biases: products with W are those of its
+indices, and the table has gradients in place of W. Indices lie in the activation memory, where the host writes them
+with the lists: lines for the product, and, but in the first layer, lines of the transposed matrix for the gradient of
+its input.
 
 In a schedule whose passes overlap, even and odd passes have inputs, labels and lists of their own, a fixed distance
 apart, so that the host can write those of the next pass while this one is under way.
@@ -22,23 +26,79 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.compute.engine import COLUMNS
-from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
+from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, centroid_layout, vector_layout
 from hdl.group import GROUP
-from host.compute.factors import Array, best_factors
-from host.compute.instructions import ADDRESSES, Factors, Products, Words, at, ended, numbered, up
-from host.compute.shared_layers import Shared, centroid_instruction, index_words
+from host.compute.instructions import (
+    ADDRESSES,
+    Array,
+    Factors,
+    Products,
+    Words,
+    at,
+    best_factors,
+    ended,
+    numbered,
+    up,
+)
 from host.memory.lists import ListProgram, Room
 from host.memory.plan import Plan, make_plan
-from host.program.region import Region
+from host.program.order import Region
 from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
+from sim.golden.centroid_product import index_line, pack_indices
 from sim.golden.compute import pack
 
-__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "compile_lists"]
+__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "centroid_instruction", "compile_lists",
+           "index_words"]
 
 #: Largest number of examples, and widest layer.
 MOST_SIZE = 4095
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shared(Dense):
+    """A linear layer with a table, and the place of its parameters in the vector of all.
+
+    Members
+    -------
+    indices : array
+        Indices of the weights, in shape (outputs, inputs).
+    centroids : int
+        Entries of the table.
+    """
+
+    indices: npt.NDArray[np.integer[Any]]
+    centroids: int
+
+    @property
+    def length(self) -> int:
+        """Table and biases, and zeros up to the next group."""
+        return int(-(-(self.centroids + self.outputs) // GROUP) * GROUP)
+
+    def multiplications(self, *, backward: bool) -> int:
+        """Additions and multiplications for each example, which a node's unit does one by one for each output."""
+        return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
+
+
+def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
+    """Words of the indices of a layer, or of its transposed ones, up to the next group."""
+    words = pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
+    return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
+
+
+def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False, **fields: Any) -> Words:
+    """A product with the weights of a layer, or with the transposed ones, for all examples of a command.
+
+    Parameters
+    ----------
+    fields
+        Operands and strides of :func:`~hdl.compute.layer_list.centroid_layout`, and its flags.
+    """
+    columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
+    return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs,
+                                    "stride_indices": index_line(columns, lanes), **fields})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +255,7 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     copies : Copies, optional
         Layers with two copies of their weights, in a schedule whose passes overlap.
     factors : callable
-        Gives the factors of a product; by default :func:`~host.compute.factors.best_factors`.
+        Gives the factors of a product; by default :func:`~host.compute.instructions.best_factors`.
     plan : Plan, optional
         Plan of the activation memory; by default a new one is made.
 

@@ -9,6 +9,11 @@ of a sequence have character 0 and the label PADDING, by which the rows of their
 Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
 one list serves all groups. Buffers of a group are planned from the instructions, as those of a perceptron are
 (:mod:`host.compute.lists`). For row owners what lies behind the lists has number 1, and buffers those from 2 on.
+
+:class:`TextOperations` takes lists apart: the buffers that each instruction touches, and its words at other places.
+The words of the lists alone say what they do. Instructions that touch no buffer, as that which clears gradients,
+belong to the next one that does: so both lists of backward have the same operations. :class:`ListCycles` has their
+cycles.
 """
 
 import dataclasses
@@ -19,29 +24,39 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.compute.engine import COLUMNS
 from hdl.compute.layer_list import (
+    BASE_BITS,
+    INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
+    OWNER_BITS,
     Initial,
     Kind,
     Place,
     RowFunction,
     VectorProgram,
+    gemm_layout,
+    operand_layout,
     row_layout,
     vector_layout,
 )
+from hdl.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
-from host.compute.factors import Array, best_factors
-from host.compute.instructions import Buffers, Matrix, Products, Words, at, ended, numbered, up
-from host.memory.lists import ListProgram, Room
+from host.compute.instructions import Array, Buffers, Matrix, Products, Words, at, best_factors, ended, numbered, up
+from host.memory.chain import AGAIN, Chain, Saved
+from host.memory.lists import ListProgram, Room, rooms_of
 from host.memory.plan import Plan, make_plan
-from host.models.masks import ALTERNATIVE
-from host.models.sequence_layers import EPSILON
+from host.models.layers import ALTERNATIVE, EPSILON
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden.compute import Engine, pack
+from sim.golden import gemm, layer_list, row_unit
+from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand, Vector, pack, sources
+from sim.golden.gemm import GemmJob
+from sim.golden.row_cycles import RowCycles
+from sim.golden.vector_cycles import VectorCycles
 
-__all__ = ["TextLists", "compile_text", "engine_of"]
+__all__ = ["ListCycles", "Operation", "TextLists", "TextOperations", "compile_text", "engine_of"]
 
 
 def _bits(number: float) -> int:
@@ -391,7 +406,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     together : int
         Sequences of a group. The last one of a share that is no multiple of it is filled up with padding.
     factors : callable
-        Gives the factors of a product; by default :func:`~host.compute.factors.best_factors`.
+        Gives the factors of a product; by default :func:`~host.compute.instructions.best_factors`.
     scaled_again : bool
         Whether layer norms keep their normal rows alone, which are scaled again in backward.
 
@@ -446,3 +461,224 @@ def _multiplications(config: TransformerConfig) -> int:
     width, rows = config.width, config.context
     layer = rows * width * (4 * width + 2 * config.hidden) + 2 * rows * rows * width
     return 3 * (config.layers * layer + rows * width * config.characters)
+
+
+class ListCycles:
+    """Model of an engine with functions of sequences, whose products scale and mask.
+
+    Parameters
+    ----------
+    length : int
+        Length of the command.
+    words : int
+        Elements of the activation memory.
+    characters : sequence of int
+        Numbers that GATHER and SCATTER find; repeated ones take longer. By default all differ.
+    """
+
+    def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None):
+        self._lanes = array.lanes
+        self._length = length
+        self._rows = words // array.lanes
+        self._characters = np.array(range(length) if characters is None else characters, np.uint32)
+        self._product = dataclasses.replace(array.model, scale_mask=True)
+        self._vector = VectorCycles(units=array.lanes)
+        self._function = RowCycles(lanes=array.lanes)
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def instruction(self, instruction: Instruction) -> tuple[str, int]:
+        """The unit of an instruction, or a part of its work, and cycles."""
+        fields = layer_list.job(instruction, lanes=self._lanes, memory_rows=self._rows)
+        match instruction:
+            case Gemm():
+                fields.pop("scale_mask")
+                given: dict[str, Any] = {name: gemm.Matrix(**one) if isinstance(one, dict) else one
+                                         for name, one in fields.items()}
+                job = GemmJob(**given)
+                key = tuple((name, one.stride > 0 if isinstance(one, gemm.Matrix) else one, getattr(one, "place", 0))
+                            for name, one in vars(job).items())
+                if key not in self._known:
+                    self._known[key] = self._product.cycles(job)
+                return "products" if job.a.place != Place.ONES else "sums", self._known[key]
+            case Vector():
+                softmax = instruction.labels is None
+                return "softmax" if softmax else "loss", self._vector.job(
+                    instruction.source.rows, instruction.source.columns, softmax=softmax)
+            case Centroid():
+                raise ValueError("Instruction must be one of a sequence, not of centroids")
+        strides = {f"stride_{name}": one["stride"] for name, one in fields.items()
+                   if isinstance(one, dict) and "stride" in one}
+        known = {one.name for one in dataclasses.fields(row_unit.Job)}
+        operands: dict[str, Any] = {name: (one["place"], one["row"]) if isinstance(one, dict) else one
+                                    for name, one in fields.items() if name in known}
+        made = row_unit.Job(**strides, **operands)
+        return "rows", self._function.job(made, row_unit.run(made, self._memories(instruction)).blocks)
+
+    def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:
+        """Memories of zeros, with the characters where a function of rows looks for them."""
+        memories = [np.zeros((self._rows, self._lanes), np.uint32) for _ in range(3)]
+        if instruction.y is not None and instruction.count:
+            base = instruction.y.base
+            memories[Place.ACTIVATIONS].ravel()[base:base + self._length] = self._characters
+        return memories
+
+    def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
+        """Cycles of a list, given with its END, beside those of its jobs."""
+        return layer_list.command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
+
+
+#: Number of the word of each operand, by the kind of an instruction.
+_OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == operand_layout()]
+             for kind, layout in ((Kind.GEMM, gemm_layout()), (Kind.VECTOR, vector_layout()),
+                                  (Kind.ROWS, row_layout()))}
+_PLACE, _RELATIVE = BASE_BITS + OWNER_BITS, 1 << BASE_BITS + OWNER_BITS + 3
+_BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """Instruction, with those in front of it that touch no buffer.
+
+    Members
+    -------
+    reads, writes : tuple of str
+        Names of buffers.
+    words : tuple of array
+        Words of each instruction, at the places of the lists that were taken apart.
+    multiplications : int
+        Multiply-adds, but for sums of columns.
+    """
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    words: tuple[Words, ...]
+    instructions: tuple[Instruction, ...]
+    multiplications: int
+
+
+class TextOperations:
+    """Operations of a sequence.
+
+    Parameters
+    ----------
+    lists : TextLists
+        Lists whose normal rows are scaled again in backward.
+    characters : sequence of int
+        Characters of the sequence that cycles are modelled for; by default all differ.
+
+    Members
+    -------
+    saved : Saved
+        Maps, and the operations that write and read them.
+    """
+
+    def __init__(self, lists: TextLists, array: Array, *, characters: Sequence[int] | None = None):
+        self.lists = lists
+        self._rooms = rooms_of(lists.plan)
+        self._bases = {name: room.base for name, room in self._rooms.items()}
+        self._owners: dict[str, int] = {}
+        self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS, characters=characters)
+        self._variants = [self._taken_apart(array, number) for number in range(2)]
+        touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
+        assert touched[0] == touched[1]
+        self.saved = Saved(self._variants[0], "d output",
+                           vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
+
+    def operations(self, *, further: bool) -> Sequence[Operation]:
+        """Operations of the first sequence of a share, or of each other one."""
+        return self._variants[further]
+
+    def words(self, name: str) -> int:
+        """Words of a buffer."""
+        return self._rooms[name].words
+
+    def plain(self, name: str) -> str:
+        """Name of a buffer of forward that has the same bits."""
+        other = name.removesuffix(AGAIN)
+        return other if other in self._rooms else name
+
+    def _taken_apart(self, array: Array, number: int) -> list[Operation]:
+        program = self.lists.programs[number]
+        raw: list[Words] = []
+        for start in program.starts:
+            place = start - self.lists.base
+            while self.lists.words[place] & 15:
+                raw.append(self.lists.words[place:place + INSTRUCTION_WORDS])
+                place += INSTRUCTION_WORDS
+        found: list[Operation] = []
+        waiting: list[tuple[Instruction, Words]] = []
+        for instruction, words in zip(program.instructions(engine_of(array)), raw, strict=True):
+            waiting.append((instruction, words))
+            sides = [self._named(side, len(found) + 1) for side in (sources(instruction), instruction.targets)]
+            if any(sides):
+                instructions, mine = zip(*waiting, strict=True)
+                found.append(Operation(
+                    reads=sides[0], writes=sides[1], instructions=instructions, words=mine,
+                    multiplications=sum(one.job.m * one.job.n * one.job.k for one in instructions
+                                        if isinstance(one, Gemm) and one.a.place is not Place.ONES)))
+                waiting = []
+        assert not waiting
+        return found
+
+    def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
+        """Names of the buffers among operands of an operation, by its number in the plan."""
+        found = []
+        for one in operands:
+            if one.place is Place.ACTIVATIONS and one.end <= self.lists.plan.peak:
+                (name,) = (name for name, room in self._rooms.items() if room.has(one, number))
+                self._owners[name] = one.owner
+                found.append(name)
+        return tuple(sorted(set(found)))
+
+    def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
+        """Words of an operation at other places.
+
+        Parameters
+        ----------
+        places : mapping
+            For each of its buffers the name of the one that stands in for it, and the first word of that one's place.
+        data : int
+            Address of the first sequence's characters.
+        """
+        rooms = [(self._bases[name], self._rooms[name], name) for name in {*operation.reads, *operation.writes}]
+        found = []
+        for words in operation.words:
+            made = words.copy()
+            for word in _OPERANDS[int(words[0]) & 15]:
+                bits = int(words[word])
+                base = bits & _BASE
+                if bits >> _PLACE & 7 != Place.ACTIVATIONS:
+                    continue
+                if bits & _RELATIVE:
+                    made[word] = bits & ~_BASE | base - self.lists.data + data
+                    continue
+                (begin, name), = ((begin, name) for begin, room, name in rooms
+                                  if begin <= base < begin + room.words)
+                other, place = places[name]
+                made[word] = bits & ~(_BASE | _OWNER) | self._owners[other] << BASE_BITS | place + base - begin
+            found.append(made)
+        return found
+
+    def cycles(self, numbers: Sequence[int], *, further: bool) -> int:
+        """Modelled cycles of a list of operations; of none, 0."""
+        operations = [self._variants[further][number] for number in numbers]
+        if not operations:
+            return 0
+        words = [words for operation in operations for words in operation.words]
+        return self._model.walks([*words, np.zeros(INSTRUCTION_WORDS, np.uint32)]) + sum(
+            self._job(instruction) for operation in operations for instruction in operation.instructions)
+
+    @functools.cached_property
+    def _jobs(self) -> dict[int, int]:
+        return {}
+
+    def _job(self, instruction: Instruction) -> int:
+        if id(instruction) not in self._jobs:
+            self._jobs[id(instruction)] = self._model.instruction(instruction)[1]
+        return self._jobs[id(instruction)]
+
+    def chain(self, *, further: bool, cycles: Callable[[Sequence[int]], int] | None = None) -> Chain:
+        """Chain of the maps; by default with modelled cycles."""
+        modelled = functools.partial(self.cycles, further=further)
+        return self.saved.chain("lists of text", words=self.words, cycles=cycles or modelled,
+                                multiplications=lambda number: self._variants[further][number].multiplications)

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from hdl.config import Throttles
-from host.estimate.machine import Machine
+from host.estimate.machine import Machine, Opened, opened
 from host.estimate.program import Case, Measured, check, compute_cycles, prepare
-from host.estimate.running import Opened, opened
 from host.estimate.scaling import Throttled, estimate, plain, throttled
 
 __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]

@@ -10,15 +10,14 @@ import numpy as np
 from hdl.compute.layer_list import Place
 from hdl.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import Lists, compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
-from host.estimate.machine import NODES, Machine
-from host.estimate.running import Opened
+from host.estimate.machine import NODES, Machine, Opened
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram
 from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of

@@ -1,17 +1,36 @@
 """A target of make: its variables are checked, its packages are installed, its commands are run."""
 
 import os
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Sequence
 
-from host.make.flags import read_flags
 from host.make.install import ENVIRONMENT, InstallError, call, install
-from host.make.manual import manual, overview
-from host.make.targets import Target, check_known, find_target
+from host.make.targets import Target, check_known, find_target, manual, overview
 
-__all__ = ["main"]
+__all__ = ["main", "read_flags"]
+
+#: A word: characters, each of which may follow a backslash. Words end at blanks, but not at ends of lines.
+_WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
+
+
+def read_flags(flags: str) -> tuple[str, dict[str, str]]:
+    r"""Letters of make's options, and values of variables.
+
+    Parameters
+    ----------
+    flags : str
+        Value of ``MAKEFLAGS``, such as ``n -j2 -- NODES=8 UNIT=a\ b``. After the word ``--`` blanks and backslashes
+        follow a backslash, and ``$`` is doubled.
+    """
+    words = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in _WORD.findall("-" + flags)]
+    end = words.index("--") if "--" in words else len(words)
+    letters = words[0][1:] if end and not words[0].startswith("--") else ""
+    pairs = [re.split(r":*=", word, maxsplit=1) for word in words[end + 1:]]
+    return letters, {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
 
 #: The Makefile's copy of MAKEFLAGS: with -e, make's own has the names of variables in place of their values.
 _FLAGS = "GRADRING_MAKEFLAGS"

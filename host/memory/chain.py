@@ -1,4 +1,4 @@
-"""Chains of saved maps that do not all fit, and a model of their time.
+"""Chains of saved maps that do not all fit, a model of their time, and policies that take the fewest cycles in it.
 
 Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. Between the last forward and
 the first backward stands the loss. What is in front of map 0 is always there. A map is kept; or swapped: moved to far
@@ -10,13 +10,26 @@ Places are given in the order of need: maps of forward, then, for each backward,
 there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back, in the
 order of places, as soon as its own is free. A place is free when a map was moved out and read by the last forward
 that needs it, or dropped behind that, or freed by its backward. All of this is modelled.
+
+A chain of up to ten maps is searched exhaustively for policies. Of a longer one, single maps get another policy,
+greedily, as long as the step takes fewer cycles. This begins at pure plans: all maps swapped, and every so many maps
+kept with those in between made again.
+
+A map of a program of steps is a buffer of more than one column that is written before the turn, which is the last
+step of the loss, and read behind it. Row vectors, of one column, are kept beside it.
 """
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
-__all__ = ["Chain", "Event", "Map", "Policies", "Policy", "Run", "run"]
+from host.memory.steps import StepProgram, product_cycles
+
+__all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", "MapPlan", "Policies", "Policy",
+           "Run", "Saved", "chain_of", "decide", "exhaustive", "greedy", "layers_chain", "run"]
 
 
 class Policy(enum.IntEnum):
@@ -319,3 +332,230 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
     again = sum(chain.maps[event.number].multiplications for event in events if event.kind == "remake")
     return Run(cycles=time, peak=budget - step.places.least, far_words=moved, multiplications=again,
                events=tuple(events))
+
+
+#: Most maps of a chain that is searched exhaustively.
+EXHAUSTIVE = 10
+
+#: Policies that a plan of a kind may have.
+KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
+    "keep": (Policy.KEEP,), "swap": (Policy.KEEP, Policy.SWAP), "recompute": (Policy.KEEP, Policy.REMAKE),
+    "mixed": tuple(Policy)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Policies, and their timeline."""
+
+    policies: tuple[Policy, ...]
+    run: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPlan:
+    """Policies of the maps of a chain, within a budget.
+
+    Parameters
+    ----------
+    decision : Decision
+        A policy of each map, and their timeline.
+    budget : int
+        Largest number of words of the maps that are in the activation memory at a time.
+    """
+
+    chain: Chain
+    decision: Decision
+    budget: int
+
+    def __post_init__(self) -> None:
+        maps, policies, peak = len(self.chain.maps), len(self.decision.policies), self.decision.run.peak
+        if maps != policies:
+            raise ValueError(f"Policies must be one for each of {maps} maps, not {policies}")
+        if peak > self.budget:
+            raise ValueError(f"Timeline must take at most the {self.budget:,} words of the budget, not {peak:,}")
+
+
+def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,
+          best: Decision | None = None) -> Decision | None:
+    """The first of the fastest candidates that fit; one to beat may be given."""
+    for policies in candidates:
+        most = None if best is None else best.run.cycles
+        again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
+        if most is not None and chain.cycles + again >= most:
+            continue
+        found = run(chain, policies, budget=budget, rate=rate, most=most)
+        if found is not None:
+            best = Decision(tuple(policies), found)
+    return best
+
+
+def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
+    """The fastest of all plans of a kind that fit; None if none does."""
+    by_cost = sorted(itertools.product(KINDS[kind], repeat=len(chain.maps)),
+                     key=lambda policies: sum(policy is not Policy.KEEP for policy in policies))
+    return _best(chain, by_cost, budget, rate)
+
+
+def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
+    """Pure plans of a kind."""
+    count = len(chain.maps)
+    yield [Policy.KEEP] * count
+    if Policy.SWAP in KINDS[kind]:
+        yield [Policy.SWAP] * count
+    if Policy.REMAKE in KINDS[kind]:
+        for every in range(2, count + 1):
+            for first in range(every):
+                yield [Policy.KEEP if number % every == first else Policy.REMAKE for number in range(count)]
+
+
+def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies]:
+    """Plans that differ in a single map."""
+    for number, policy in enumerate(policies):
+        for other in allowed:
+            if other is not policy:
+                yield [*policies[:number], other, *policies[number + 1:]]
+
+
+def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
+    """The fastest plan that single changes of pure plans lead to; None if no pure plan fits."""
+    best: Decision | None = None
+    starts = [found for policies in _pure(chain, kind)
+              if (found := _best(chain, [policies], budget, rate)) is not None]
+    for start in starts:
+        one: Decision | None = start
+        while one is not None:
+            best = one if best is None or one.run.cycles < best.run.cycles else best
+            other = _best(chain, _changed(one.policies, KINDS[kind]), budget, rate, one)
+            one = None if other is one else other
+    return best
+
+
+def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
+    """Policies of a chain: exhaustively up to :data:`EXHAUSTIVE` maps, else greedily."""
+    search = exhaustive if len(chain.maps) <= EXHAUSTIVE else greedy
+    return search(chain, budget=budget, rate=rate, kind=kind)
+
+
+#: End of the name of a buffer that backward makes again; the one without it has the same bits.
+AGAIN = " again"
+
+
+class _Touches(Protocol):
+    """A step, or an operation: names of the buffers that it touches."""
+
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+
+class Saved:
+    """Maps that a program saves, and the steps that write and read them.
+
+    Parameters
+    ----------
+    steps : sequence
+        Steps in order, which have names of buffers as ``reads`` and ``writes``.
+    turn : str
+        Buffer that the last step of the loss writes.
+    vectors, given : collection of str
+        Buffers that are no maps, and those that are always there.
+
+    Members
+    -------
+    turn : int
+        Last step of the loss.
+    maps : list of str
+        Names of the maps, in the order of forward.
+    beside : set of str
+        Buffers that are saved and are no maps.
+    """
+
+    def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
+                 given: Iterable[str] = ()):
+        self._steps = steps
+        self.turn = max(number for number, step in enumerate(steps) if turn in step.writes)
+        self._writers: dict[str, list[int]] = {}
+        last: dict[str, int] = {}
+        for number, step in enumerate(steps):
+            for name in step.writes:
+                self._writers.setdefault(name, []).append(number)
+            last |= dict.fromkeys(step.reads, number)
+        across = [name for name, numbers in self._writers.items() if numbers[0] < self.turn < last.get(name, 0)]
+        ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
+        self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
+        self.beside = {name for name in across if name in vectors}
+        self._there = {*across, *given}
+        self._number = {name: number for number, name in enumerate(self.maps)}
+        self._begins = [0, *(ends[name] + 1 for name in self.maps)]
+        freed = [last[name] for name in self.maps]
+        self._lasts = [len(steps) - 1, *(max(freed[number:]) for number in range(1, len(freed)))]
+
+    @property
+    def loss(self) -> range:
+        """Steps between the last forward and the first backward."""
+        return range(self._begins[-1], self.turn + 1)
+
+    def forward(self, number: int) -> range:
+        """Steps of a map's forward, from the map before it on."""
+        return range(self._begins[number], self._begins[number + 1])
+
+    def backward(self, number: int) -> range:
+        """Steps of a map's backward, up to the last that reads it."""
+        behind = self._lasts[number + 1] if number + 1 < len(self._lasts) else self.turn
+        return range(behind + 1, self._lasts[number] + 1)
+
+    def again(self, name: str) -> list[int]:
+        """Steps that make a buffer again from what is saved and given, in an order in which they can run."""
+        found: list[int] = []
+        twin = name + AGAIN
+        for writer in self._writers[name if name in self._there or twin not in self._writers else twin]:
+            for read in self._steps[writer].reads:
+                if read not in self._there and read != name:
+                    found += [one for one in self.again(read) if one not in found]
+            found.append(writer)
+        return found
+
+    def earlier(self, steps: Iterable[int], number: int) -> tuple[int, ...]:
+        """Maps before a map that steps read."""
+        read = {self._number.get(name, number) for step in steps for name in self._steps[step].reads}
+        return tuple(sorted(one for one in read if one < number))
+
+    def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
+              multiplications: Callable[[int], int]) -> Chain:
+        """Chain of the maps.
+
+        Parameters
+        ----------
+        words, multiplications : callable
+            Words of a buffer, and multiply-adds of a step.
+        cycles : callable
+            Cycles of steps that run one behind the other.
+        """
+        maps = []
+        for number, one in enumerate(self.maps):
+            forward, backward, again = self.forward(number), self.backward(number), self.again(one)
+            maps.append(Map(
+                name=one, words=words(one), forward=cycles(forward), backward=cycles(backward), again=cycles(again),
+                multiplications=sum(map(multiplications, again)), sources=self.earlier(forward, number),
+                needs=self.earlier(again, number), reads=self.earlier(backward, number)))
+        return Chain(name, tuple(maps), loss=cycles(self.loss), loss_reads=self.earlier(self.loss, len(self.maps)))
+
+
+def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
+    """Chain of what is written before the step which writes the buffer ``turn``, and read behind it."""
+    steps = program.steps
+    saved = Saved(steps, turn, given=program.given,
+                  vectors=[buffer for buffer, (_, columns) in program.shapes.items() if columns == 1])
+    return saved.chain(name, words=program.profile.words.__getitem__,
+                       cycles=lambda found: sum(steps[step].cycles for step in found),
+                       multiplications=lambda step: steps[step].multiplications)
+
+
+def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
+    """Chain of equal layers, with a product forward and two backward, and an output layer at the turn."""
+    forward = product_cycles(examples, width, width)
+    one = Map(examples * width, forward, 2 * forward, examples * width ** 2)
+    return Chain(f"{count} maps of {width}, batch {examples}", (one,) * count,
+                 loss=product_cycles(examples, width, outputs, count=3))

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compute.layer_list import BASE_BITS, Place
-from host.memory.plan import Plan, PlanError
-from host.memory.profile import Operation, Profile
+from host.memory.plan import Operation, Plan, PlanError, Profile
 from sim.golden.compute import Engine, Instruction, Operand, sources
 
 __all__ = ["ListProgram", "Room", "rooms_of"]
@@ -28,7 +27,7 @@ class Room:
     Members
     -------
     first, end : int, optional
-        Operations as of :class:`~host.memory.profile.Lifetime`; by default all.
+        Operations as of :class:`~host.memory.plan.Lifetime`; by default all.
     """
 
     base: int

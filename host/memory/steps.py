@@ -1,11 +1,12 @@
 """Programs whose steps are described one by one, each with its operands, its function and its modelled cycles.
 
-From the description follow buffers and a plan (:mod:`host.memory.profile`), and it can be carried out in a memory of
+From the description follow buffers and a plan (:mod:`host.memory.plan`), and it can be carried out in a memory of
 as many words as the plan takes: then every number that a step reads comes from a place of the plan.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.memory.profile import Operation, Profile
+from host.memory.plan import Operation, Profile
 
-__all__ = ["LANES", "PASS", "PRODUCT", "UNITS", "Step", "StepProgram", "pass_cycles", "product_cycles"]
+__all__ = ["LANES", "PASS", "PRODUCT", "UNITS", "Step", "StepProgram", "pass_cycles", "perceptron_profile",
+           "product_cycles"]
 
 Array = npt.NDArray[np.float32]
 
@@ -120,3 +122,27 @@ class StepProgram:
 
     def _named(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.aliases.get(name, name) for name in names))
+
+
+def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
+    """Buffers of a perceptron of the given widths, inputs and outputs included.
+
+    A product's bias and ReLU are part of it, forward, and the ReLU's gate backward. Gradients of parameters lie
+    elsewhere.
+    """
+    count = len(widths) - 1
+    outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]
+    words = {name: examples * width for name, width in zip(outputs, widths, strict=True)}
+    words |= {"labels": examples, "softmax": examples * widths[-1]}
+    words |= {f"gradient {number}": examples * widths[number] for number in range(count, 0, -1)}
+    operations = [Operation("the host gives", writes=("inputs", "labels"))]
+    operations += [Operation(f"forward {after}", (before,), (after,))
+                   for before, after in itertools.pairwise(outputs)]
+    operations += [Operation("softmax", (outputs[-1],), ("softmax",)),
+                   Operation("cross-entropy", ("softmax", "labels"), (f"gradient {count}",))]
+    for number in range(count, 0, -1):
+        reads = (outputs[number - 1], f"gradient {number}")
+        operations.append(Operation(f"weights {number}", reads))
+        if number > 1:
+            operations.append(Operation(f"backward {number}", reads, (f"gradient {number - 1}",)))
+    return Profile(words, operations)

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.memory.chain import Chain
-from host.memory.saved import chain_of
+from host.memory.chain import Chain, chain_of
 from host.memory.steps import Step, StepProgram, pass_cycles, product_cycles
-from host.models.layers import Array, Views
-from host.models.masks import ALTERNATIVE, keep
+from host.models.layers import ALTERNATIVE, Array, Views, keep
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import canonical, column_sums, exp, gather_sums, log, mean, product, row_sums
 from sim.golden.vector_cycles import VectorCycles

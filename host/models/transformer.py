@@ -4,27 +4,94 @@ Each of its layers adds attention to its input, and then a feed-forward network 
 each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters live in one vector, and everything
 is computed in its ``dtype``.
 
-Two functions mask, :func:`~host.models.masks.mask` and :func:`~host.models.masks.mask_rows`; others may stand in for
-them. Where something is to be masked, a pass through the model waits (:mod:`host.models.lockstep`).
+Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`; others may stand in
+for them. Where something is to be masked, a pass through the model waits: passes run side by side
+(:func:`lockstep`), and one call masks the values of all of them.
 """
 
 import dataclasses
+import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from host.models.layers import Array, Labels, Layer, ReLU, SoftmaxCrossEntropy, Views
-from host.models.lockstep import Pass, Request, Use, lockstep
-from host.models.masks import Mask, mask, mask_rows
-from host.models.sequence_layers import Attention, Dense, Embedding, LayerNorm
+from host.models.layers import (
+    Array,
+    Attention,
+    Dense,
+    Embedding,
+    Labels,
+    Layer,
+    LayerNorm,
+    Mask,
+    ReLU,
+    SoftmaxCrossEntropy,
+    Views,
+    mask,
+    mask_rows,
+)
 from host.models.text import ALPHABET, Batch, Characters, collate
 
-__all__ = ["Transformer", "TransformerConfig"]
+__all__ = ["Pass", "Request", "Transformer", "TransformerConfig", "Use", "lockstep"]
 
 T = TypeVar("T")
+
+
+class Use(enum.Enum):
+    """The values that a mask is for."""
+
+    SCORES = "scores"
+    """Scores of attention, masked as by :func:`~host.models.layers.mask`: later characters, and padding."""
+    ROWS = "rows"
+    """The loss's gradient with respect to the model's output, masked as by :func:`~host.models.layers.mask_rows`:
+    rows of padding."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """A pass's request for masked values.
+
+    Members
+    -------
+    values : array
+        Matrices to be masked, in shape (sequences, matrices, rows, columns).
+    lengths : array of int64
+        Length of each sequence.
+    """
+
+    use: Use
+    values: Array
+    lengths: Labels
+
+
+#: A pass requests masks, is sent the masked values, and returns its result.
+Pass = Generator[Request, Array, T]
+
+
+def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
+    """Results of passes that go on side by side; all that wait are answered at once.
+
+    Parameters
+    ----------
+    answer : callable
+        Makes the masked values of each pass from the requests of all, None for one that has ended.
+    """
+    results: dict[int, T] = {}
+    answers: Sequence[Any] = [None] * len(passes)
+    while len(results) < len(passes):
+        requests: list[Request | None] = [None] * len(passes)
+        for number, one in enumerate(passes):
+            if number not in results:
+                try:
+                    requests[number] = one.send(answers[number])
+                except StopIteration as end:
+                    results[number] = end.value
+        if any(requests):
+            answers = answer(requests)
+    return [results[number] for number in range(len(passes))]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +133,7 @@ class Transformer:
     Parameters
     ----------
     mask, mask_rows : callable
-        See :data:`~host.models.masks.Mask`. For each batch the first is called once per layer, the second once for
+        See :data:`~host.models.layers.Mask`. For each batch the first is called once per layer, the second once for
         the gradient.
     dtype : dtype
         Type of parameters, activations and gradients.
@@ -137,20 +204,20 @@ class Transformer:
             return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """The pass of :meth:`loss`, for :func:`~host.models.lockstep.lockstep`."""
+        """The pass of :meth:`loss`, for :func:`~host.models.transformer.lockstep`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """The pass of :meth:`scores`, for :func:`~host.models.lockstep.lockstep`; its result has each layer's
+        """The pass of :meth:`scores`, for :func:`~host.models.transformer.lockstep`; its result has each layer's
         attention weights too."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """The pass of :meth:`differentiate`, for :func:`~host.models.lockstep.lockstep`."""
+        """The pass of :meth:`differentiate`, for :func:`~host.models.transformer.lockstep`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient

@@ -10,13 +10,13 @@ from typing import Any
 from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
-from host.compute.factors import Array, best_factors
+from host.compute.instructions import Array, best_factors
 from host.cycles.costs import Format, Zeros
 from host.cycles.timing import Timing, timing_of
 from host.cycles.walk import Walked, walk
 from host.options import Section, option
-from host.program.compiled import CompiledProgram
 from host.program.estimate import Collective, Costs
+from host.program.program import CompiledProgram
 from host.program.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
 from host.reports import chakra
 from host.training.record import TrainingConfig

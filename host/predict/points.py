@@ -1,7 +1,8 @@
 """Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
 
 Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.cycles.timing` were fitted with, and
-two that nothing was fitted with, of rings of up to 16 nodes and of larger ones.
+two that nothing was fitted with, of rings of up to 16 nodes and of larger ones. :func:`compare` has the error of
+every measured point.
 """
 
 import csv
@@ -9,6 +10,7 @@ import dataclasses
 import io
 import itertools
 import re
+import statistics
 import sys
 import time
 import zlib
@@ -22,7 +24,9 @@ import numpy.typing as npt
 from hdl.compression.registry import RAW
 from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from hdl.ring.topology import MOST_NODES
-from host.cycles.costs import Format, Zeros
+from host.cycles.costs import CountedCosts, Format, Zeros
+from host.cycles.timing import timing_of
+from host.cycles.walk import walk, walk_costs
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.protocols import FlatRing
 from host.output import write_bytes
@@ -31,7 +35,8 @@ from host.transports.session import open_session
 from sim.bounded_files import read_bytes
 from sim.verilated.native import Arithmetic
 
-__all__ = ["FILE", "FORMATS", "SMALL", "Point", "config_of", "gradients", "load", "measure"]
+__all__ = ["FILE", "FORMATS", "SMALL", "WORST", "Compared", "Point", "compare", "config_of", "gradients", "load",
+           "measure", "summary"]
 
 FILE = Path(__file__).with_name("points.csv")
 #: Bytes of the file.
@@ -210,3 +215,66 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+#: Largest error that a point may have; those beyond it are listed.
+WORST = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A measured point, and the cycles and words that are predicted for it."""
+
+    point: Point
+    cycles: int
+    words: int
+
+    @property
+    def error(self) -> float:
+        """Predicted cycles less measured ones, in terms of these."""
+        return self.cycles / self.point.cycles - 1
+
+    @property
+    def line(self) -> str:
+        """The point as a line."""
+        point = self.point
+        return (f"{point.kind.name.lower()}, {point.form}, N={point.nodes}, K={point.length:,}, links of "
+                f"{point.latency}: {point.cycles:,} cycles, {self.cycles:,} predicted, {self.error:+.1%}")
+
+
+def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]:
+    """Predict points that were measured.
+
+    Zeros are expected by the density of the format or, ``counted``, counted in the gradients that were summed.
+    """
+    found = []
+    for point in points:
+        form = FORMATS[point.form]
+        timing = timing_of(config_of(form, point.nodes))
+        if counted and form.density < 1:
+            costs = CountedCosts(form, gradients(point), segment=timing.segment,
+                                 sums=point.kind is Collective.ALL_REDUCE)
+            one = walk_costs(point.kind, costs, timing, latency=point.latency)
+        else:
+            one = walk(point.kind, form, timing, length=point.length, nodes=point.nodes, latency=point.latency)
+        found.append(Compared(point, one.cycles, one.words))
+    return found
+
+
+def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:
+    """Points in all, and by what they have in common."""
+    yield "all", list(compared)
+    for title, of in (("", lambda point: f"{point.kind.name.lower()}, {point.form}"),
+                      ("N=", lambda point: point.nodes), ("K=", lambda point: point.length),
+                      ("links of ", lambda point: point.latency)):
+        groups: dict[str | int, list[Compared]] = {}
+        for one in compared:
+            groups.setdefault(of(one.point), []).append(one)
+        for key in sorted(groups, key=lambda key: (isinstance(key, str), key)):
+            yield f"{title}{key:,}" if isinstance(key, int) else key, groups[key]
+
+
+def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
+    """Groups of points: name, number, mean and largest error."""
+    return [(name, len(group), statistics.mean(abs(one.error) for one in group),
+             max(abs(one.error) for one in group)) for name, group in _groups(compared)]

@@ -11,23 +11,25 @@ layers     a fused update for each layer
 chunks:n   a fused update for every n layers
 delayed:k    a fused update for each layer; the first k compute with weights that lack the update of the pass before
 =========  ============================================================================================
+
+The number of layers that travel together can be searched: sizes of chunks are tried until one is not shorter.
 """
 
 import dataclasses
 import enum
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from hdl.choices import suggestion
 from hdl.group import GROUP
 from host.program.estimate import Collective, Costs
+from host.program.order import Region
 from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
-from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Work", "build",
-           "chunks", "fused", "layers_of", "modelled"]
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Search", "Trials",
+           "Work", "build", "chunks", "fused", "layers_of", "modelled", "search"]
 
 #: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
@@ -354,7 +356,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     Parameters
     ----------
     schedule : Schedule
-        Any but ``search``, which is a series of others: see :func:`host.program.search.search`.
+        Any but ``search``, which is a series of others: see :func:`host.program.schedules.search`.
     costs : Costs
         Durations of commands.
     staged : int, optional
@@ -407,3 +409,97 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
     program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],
                 writes=[weights, state], collective=True, fields={"length": length, **dealing})
     return program.compile()
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Outcome of a search for the best size of chunks.
+
+    Members
+    -------
+    trials : list of (int, int)
+        Sizes, in the order in which they were tried, and cycles of each.
+    chosen : int
+        The last size that was shorter than all before it.
+    claimed : int, optional
+        The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
+        which that search ends.
+    """
+
+    trials: list[tuple[int, int]]
+    chosen: int
+    claimed: int | None
+
+    def lines(self) -> list[str]:
+        """The log: a line for each trial, and one for both readings of the rule."""
+        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
+        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
+        return [*found, f"chosen: chunks:{self.chosen} (the first that is shorter than the one before: {literal})"]
+
+
+class Trials:
+    """The sizes of chunks that a search tries, one after the other.
+
+    Parameters
+    ----------
+    most : int
+        Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
+    trials : sequence of (int, int)
+        Trials that were made before.
+
+    Members
+    -------
+    trials : list of (int, int)
+        Sizes and cycles so far.
+    """
+
+    def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
+        if most < 1:
+            raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
+        self._most = most
+        self.trials = list(trials)
+
+    @property
+    def over(self) -> bool:
+        """Whether a size was not shorter than the one before it, or there is none left."""
+        if not self.trials:
+            return False
+        return self._longer or self.trials[-1][0] >= self._most
+
+    @property
+    def _longer(self) -> bool:
+        return len(self.trials) > 1 and self.trials[-1][1] >= self.trials[-2][1]
+
+    @property
+    def size(self) -> int:
+        """The size to be tried next, and in the end the one that was chosen."""
+        if self.over:
+            return self.trials[-2 if self._longer else -1][0]
+        return 2 * self.trials[-1][0] if self.trials else 1
+
+    def note(self, cycles: int) -> None:
+        """Note the cycles of a pass with chunks of the size that was to be tried."""
+        self.trials.append((self.size, cycles))
+
+    @property
+    def outcome(self) -> Search:
+        """The outcome, once the search is over."""
+        claimed = next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
+                       None)
+        return Search(list(self.trials), self.size, claimed)
+
+
+def search(most: int, measure: Callable[[int], int]) -> Search:
+    """Try chunks of 1, 2, 4, … layers, until a size is not shorter than the one before it.
+
+    Parameters
+    ----------
+    most : int
+        Layers but the last one; see :class:`Trials`.
+    measure : callable
+        Cycles of a pass with chunks of a size.
+    """
+    trials = Trials(most)
+    while not trials.over:
+        trials.note(measure(trials.size))
+    return trials.outcome

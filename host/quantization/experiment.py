@@ -36,8 +36,8 @@ from host.quantization.network import (
     quantize,
 )
 from host.quantization.onnx import Agreement
+from host.quantization.report import verdict
 from host.quantization.schemes import Extrema, Scheme, quantize_weights
-from host.quantization.summary import verdict
 from host.training.record import DivergenceError
 from host.training.weight_files import TrainedWeights, load
 from host.training.workloads import WorkloadName
@@ -262,7 +262,7 @@ def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
 
 def write(report: dict[str, Any], directory: Path) -> tuple[Path, Path]:
     """Write report.json and report.png; their paths."""
-    from host.quantization.picture import draw
+    from host.quantization.report import draw
 
     text, picture = directory / "report.json", directory / "report.png"
     write_json(text, report)

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from hdl.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
 from host.archives import Kind, read_arrays
-from host.quantization.calibration import Activation, Requantization
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, check_sums
-from host.quantization.schemes import BITS, QuantizedWeights, Rounding, Scheme
+from host.quantization.schemes import BITS, Activation, QuantizedWeights, Requantization, Rounding, Scheme
 
 __all__ = ["SCHEMA", "VERSION", "load", "save"]
 

@@ -14,8 +14,19 @@ import numpy.typing as npt
 
 from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
 from host.models.layers import Model
-from host.quantization.calibration import Activation, Calibration, Requantization, calibrate, requantization
-from host.quantization.schemes import BITS, Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
+from host.quantization.schemes import (
+    BITS,
+    Activation,
+    Calibration,
+    Extrema,
+    QuantizedWeights,
+    Requantization,
+    Rounding,
+    Scheme,
+    calibrate,
+    quantize_weights,
+    requantization,
+)
 from sim.arithmetic.functions import product
 
 __all__ = ["FloatLayer", "Multiplications", "NodeLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",

@@ -21,9 +21,8 @@ import numpy.typing as npt
 from hdl.quantization.arithmetic import Variant
 from host.output import write_bytes
 from host.printable import one_line
-from host.quantization.calibration import Activation
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, assemble
-from host.quantization.schemes import QuantizedWeights, Rounding, Scheme
+from host.quantization.schemes import Activation, QuantizedWeights, Rounding, Scheme
 from sim.bounded_files import read_bytes
 
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]

@@ -18,10 +18,9 @@ import numpy as np
 from hdl.compression.registry import FETCH_FORMATS
 from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
 from hdl.ring.parts.tally import ENTRIES
-from host.compute.factors import Array, best_factors
-from host.compute.instructions import Factors, Matrix, Products, Words, at, ended
+from host.compute.instructions import Array, Factors, Matrix, Products, Words, at, best_factors, ended
+from host.program.order import Region
 from host.program.program import CompiledProgram, Program, Queue
-from host.program.region import Region
 from host.relay.places import first_bases
 from host.relay.plan import ListKey, RelayPlan
 from sim.golden.compute import pack

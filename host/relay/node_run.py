@@ -32,7 +32,7 @@ from hdl.config import (
 from hdl.config import Optimizer as NodeOptimizer
 from hdl.config import Worker as WorkerRole
 from hdl.ring.parts.tally import ENTRIES
-from host.compute.factors import Array, best_factors
+from host.compute.instructions import Array, best_factors
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.models.digits import Dataset

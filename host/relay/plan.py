@@ -20,9 +20,8 @@ from hdl.compute.engine import COLUMNS
 from hdl.compute.layer_list import INSTRUCTION_WORDS
 from hdl.group import GROUP
 from host.compute.instructions import up
-from host.memory.plan import Plan, make_plan
-from host.memory.profile import Operation, Profile
-from host.program.region import Region
+from host.memory.plan import Operation, Plan, Profile, make_plan
+from host.program.order import Region
 from sim.golden.relay import Unit, accesses, units_of
 
 __all__ = ["LARGEST", "ListKey", "RelayPlan", "Worker", "check_server", "cut", "largest_microbatch",

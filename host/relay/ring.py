@@ -20,8 +20,8 @@ from host.driver.command import Command, Event
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
+from host.program.order import Region
 from host.program.program import CompiledProgram, Queue
-from host.program.region import Region
 from host.relay.lists import RelayLists, relay_program
 from host.relay.places import first_bases
 from sim.golden.relay import Counts

@@ -14,18 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.compute.text_lists import compile_text, engine_of
-from host.memory.chain import Chain, Policy
-from host.memory.checker import dead_reads, overlaps
+from host.memory.chain import EXHAUSTIVE, Chain, Policy, decide, exhaustive, greedy, layers_chain
+from host.memory.checker import dead_reads, injected, overlaps, random_chain, random_profile
 from host.memory.lists import rooms_of
-from host.memory.perceptron import perceptron_profile
-from host.memory.plan import make_plan, planned
-from host.memory.policy_search import EXHAUSTIVE, decide, exhaustive, greedy
-from host.memory.profile import Profile
-from host.memory.random_programs import injected, random_chain, random_profile
-from host.memory.saved import layers_chain
+from host.memory.plan import Profile, make_plan, planned
+from host.memory.steps import perceptron_profile
 from host.models.text import Batch
 from host.models.text_steps import CONFIG, text_chain, text_program
 from host.models.transformer import Transformer

@@ -11,11 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from host.models.widths import widths
+from host.models.layers import widths
 from host.program.estimate import MACS, Costs
 from host.program.program import DEPTH, CompiledProgram
-from host.program.schedules import Kind, Schedule, build, layers_of
-from host.program.search import search
+from host.program.schedules import Kind, Schedule, build, layers_of, search
 from host.reports.timeline import draw, write_trace
 from sim.golden.program import Span, makespan, timeline
 

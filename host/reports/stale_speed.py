@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hdl.config import Compute, ComputeStub, Memories, NodeConfig, Programs, Weights
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings

@@ -9,8 +9,8 @@ import typer
 
 from host.options import Option, Section
 from host.run.defaults import without_defaults
-from host.run.flags import SCHEDULES
-from host.run.flags import SECTIONS as PARTS
+from host.run.sections import SCHEDULES
+from host.run.sections import SECTIONS as PARTS
 from host.run.spec import RunSpec, fields_of, read, with_texts
 
 __all__ = ["SECTIONS", "command", "fields"]

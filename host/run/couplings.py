@@ -11,7 +11,7 @@ from typing import Any
 from hdl.board import BOARDS
 from host.run import sections
 from host.run.defaults import is_programmed, with_defaults
-from host.run.flags import LEADS, SECTIONS, flag
+from host.run.sections import LEADS, SECTIONS, flag
 from host.run.spec import RunSpec
 from host.training.late_learning import Late
 from host.training.optimizers import OptimizerName

@@ -5,8 +5,7 @@ import textwrap
 from host.options import Section
 from host.run.command_line import SECTIONS
 from host.run.couplings import COUPLINGS, SCHEDULED
-from host.run.flags import SCHEDULES
-from host.run.sections import Update
+from host.run.sections import SCHEDULES, Update
 from host.run.spec import fields_of
 
 __all__ = ["run_page"]

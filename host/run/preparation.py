@@ -9,13 +9,12 @@ from hdl.board import BOARDS, BoardConfig
 from hdl.config import Configuration, NodeConfig, SingleRing, max_nodes_for
 from host.driver.memory import fitted
 from host.models.digits import digits
+from host.models.layers import widths
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
-from host.models.widths import widths
 from host.options import check_range
-from host.run import defaults, slot_links, slow_link
-from host.run.grid import check_stages, course_of
-from host.run.nodes import with_formats, with_ring
+from host.run import defaults, slow_link
+from host.run.nodes import check_stages, course_of, with_formats, with_links, with_ring
 from host.run.sections import Moments, Update
 from host.run.spec import RunSpec
 from host.topology.course import Course
@@ -128,7 +127,7 @@ def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
         node = with_ring(node, replay=spec.faults.rate is not None, grid=is_grid)
     if spec.faults.rate is not None:
         check_range("Link latency", spec.ring.link_latency, 1, LONGEST_REPLAYED)
-    return slot_links.with_links(spec.ring.links, node, messages=spec.backend.transport is TransportName.MESSAGES)
+    return with_links(spec.ring.links, node, messages=spec.backend.transport is TransportName.MESSAGES)
 
 
 def _config(spec: RunSpec) -> TrainingConfig:

@@ -10,7 +10,7 @@ from hdl.config import NodeConfig, Weights
 from hdl.config.forms import as_dict
 from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
-from host.models.widths import widths
+from host.models.layers import widths
 from host.options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_bytes, write_json
 from host.reports import late_run as report

@@ -13,7 +13,7 @@ from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.compute.operands import OPERANDS
 from hdl.ring.slots.job_table import JOBS
-from host.memory.policy_search import KINDS
+from host.memory.chain import KINDS
 from host.options import COUNT, Section, option
 from host.topology.grid import Shape
 from host.training.late_learning import Late, LateConfig
@@ -24,9 +24,9 @@ from host.transports.session import LATENCY, MAX_LATENCY, TransportName
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
-__all__ = ["CREDITS", "SLOTS", "TEXT_BATCH", "TEXT_INTERVAL", "TEXT_STEPS", "Backend", "Compute", "Faults",
-           "Formats", "Model", "Moments", "Optimizer", "Output", "Program", "Quorum", "Ring", "Schedule",
-           "SideBySide", "Streaming", "Update", "Workload"]
+__all__ = ["CREDITS", "LEADS", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BATCH", "TEXT_INTERVAL", "TEXT_STEPS",
+           "Backend", "Compute", "Faults", "Formats", "Model", "Moments", "Optimizer", "Output", "Program", "Quorum",
+           "Ring", "Schedule", "SideBySide", "Streaming", "Update", "Workload", "flag", "of_schedule"]
 
 #: Steps, examples of a batch and steps between measurements of the character model, by default.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
@@ -335,3 +335,32 @@ class Output(Section):
     chakra: Path | None = option(None, "--chakra", help=(
         "Beginning of the names of execution traces for ASTRA-sim, of the last step of a run by a program on "
         "digits. Needs gradring[chakra]."))
+
+
+#: Sections of a run other than its schedule, by name.
+SECTIONS: dict[str, type[Section]] = {
+    "workload": Workload, "model": Model, "ring": Ring, "backend": Backend,
+    "optimizer": Optimizer, "formats": Formats, "compute": Compute,
+    "faults": Faults, "output": Output}
+#: Types of schedules by their kinds.
+SCHEDULES: dict[str, type[Section]] = {kind.kind: kind for kind in (
+    Update, Program, Quorum, Streaming, SideBySide)}
+
+
+def flag(path: str) -> str:
+    """Option of a field on the command line: ``--momentum`` of ``optimizer.momentum``."""
+    section, _, name = path.partition(".")
+    kinds = tuple(SCHEDULES.values()) if section == "schedule" else (SECTIONS[section],)
+    flags = next(kind.options()[name].flags for kind in kinds if name in kind.options())
+    return flags[0].partition("/")[0]
+
+
+#: Option by which a schedule is asked for.
+LEADS = {Quorum.kind: "--straggler", Streaming.kind: "--schedule streaming",
+          SideBySide.kind: "--jobs", Program.kind: "--overlap",
+          Update.kind: "--schedule update"}
+
+
+def of_schedule(path: str, chosen: str) -> str:
+    """Text of the error for a field of another schedule than the ``chosen`` one."""
+    return f"Option {flag(path)} is for a run without {LEADS[chosen]}: leave it out"

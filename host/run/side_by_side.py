@@ -15,14 +15,14 @@ from host.driver.memory import fitted
 from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
 from host.models.digits import digits
-from host.models.widths import widths
+from host.models.layers import widths
 from host.options import COUNT, check_range
 from host.output import claim, write_bytes, write_json
 from host.reports import report
 from host.run.files import FILES
+from host.run.nodes import with_links
 from host.run.repeat import digest
 from host.run.sections import SLOTS
-from host.run.slot_links import with_links
 from host.run.spec import RunSpec, repeatable, to_toml
 from host.signals import Signals, handle_signals
 from host.training.experiment import Experiment, Keeper

@@ -24,8 +24,9 @@ from typing import Any, Self
 
 from hdl.choices import choice_error
 from host.options import Section
-from host.run.flags import SCHEDULES, SECTIONS, of_schedule
 from host.run.sections import (
+    SCHEDULES,
+    SECTIONS,
     Backend,
     Compute,
     Faults,
@@ -36,6 +37,7 @@ from host.run.sections import (
     Ring,
     Schedule,
     Workload,
+    of_schedule,
 )
 
 __all__ = ["RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",

@@ -21,7 +21,7 @@ from host.reports import measured as schedules
 from host.reports import measured_trace, report, training_page
 from host.run import preparation, slow_link
 from host.run.files import FILES, advice, identity_of, space
-from host.run.grid import check_past, lines
+from host.run.nodes import check_past, lines
 from host.run.preparation import Preparation
 from host.run.processes import other_processes, threads_of
 from host.run.repeat import digest

@@ -12,7 +12,7 @@ from hdl.config import NodeConfig
 from host.checkpoints.keys import user_key
 from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
-from host.models.widths import widths as hidden_widths
+from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
 from host.output import claim, prepare, write_bytes, write_json
 from host.relay.assessor import Plateau, Together, Underflow

@@ -18,11 +18,11 @@ from hdl.compute.memory_access import MemoryAccess
 from hdl.compute.operands import FP32, OPERANDS
 from hdl.config import Compute, Memories, NodeConfig, Programs
 from hdl.group import GROUP
-from host.compute.factors import FACTORS, Array
+from host.compute.instructions import FACTORS, Array
 from host.driver.buffers import aligned
 from host.driver.results import known
 from host.driver.ring import Ring
-from host.tiling.nest import Plan
+from host.tiling.space import Plan
 from sim.golden.compute import pack
 from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_estimate import estimate
@@ -48,7 +48,7 @@ def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = Fa
     """Product without factors, its operands one behind the other in a node's memories.
 
     A and the gate are in the activation memory, B in the weight memory and behind it the one row that sums may begin
-    with, and C in the gradient memory. Parameters are those of :func:`host.compute.factors.best_factors`.
+    with, and C in the gradient memory. Parameters are those of :func:`host.compute.instructions.best_factors`.
     """
     m, k, n = sizes
     lanes = array.lanes

@@ -16,14 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hdl.compute.layer_list import MOST_INSTRUCTIONS
-from host.compute.factors import Array
-from host.tiling.actor_critic import actor_critic
-from host.tiling.baselines import annealing, optuna_search, random_search
-from host.tiling.best_first import best_first
+from host.compute.instructions import Array
 from host.tiling.costs import GatewareCost, ModelCost, estimated, node_of, product
-from host.tiling.evaluations import Cost, Evaluations
-from host.tiling.nest import Level, Levels, Nest, Plan
-from host.tiling.space import Space
+from host.tiling.searches import actor_critic, annealing, best_first, optuna_search, random_search
+from host.tiling.space import Cost, Evaluations, Level, Levels, Nest, Plan, Space
 from host.transports.session import open_session
 from sim.verilated.native import Arithmetic
 

@@ -14,14 +14,12 @@ from typing import Any, Self
 import numpy as np
 
 from hdl.config import NodeConfig
-from host.compute.factors import FACTORS, Array, best_factors
+from host.compute.instructions import FACTORS, Array, best_factors
 from host.driver.ring import Ring
 from host.output import write_json
-from host.tiling.best_first import best_first
 from host.tiling.costs import GatewareCost, product, room
-from host.tiling.evaluations import Evaluations
-from host.tiling.nest import Nest, Plan
-from host.tiling.space import Space, State
+from host.tiling.searches import best_first
+from host.tiling.space import Evaluations, Nest, Plan, Space, State
 from host.transports.session import open_session
 from sim import json_files
 from sim.golden.gemm import GemmJob
@@ -52,7 +50,7 @@ class Tiling:
 
 
 class SearchedFactors:
-    """Factors of products, to be called as :func:`host.compute.factors.best_factors` is.
+    """Factors of products, to be called as :func:`host.compute.instructions.best_factors` is.
 
     Products are searched when they are first asked for, and written to a file; a product whose operands the memories
     of the node have no room for has the default factors.

@@ -22,7 +22,7 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.compute.shared_layers import Shared
+from host.compute.lists import Shared
 from host.driver.ring import Ring
 from host.models.centroid_layers import CentroidLinear, shared
 from host.models.digits import Dataset, digits

@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.compute.factors import Array as Units
-from host.compute.factors import best_factors
-from host.compute.lists import Lists, compile_lists
-from host.compute.shared_layers import Shared
+from host.compute.instructions import Array as Units
+from host.compute.instructions import best_factors
+from host.compute.lists import Lists, Shared, compile_lists
 from host.driver.memory import distance_of
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, ListsOutcome, total

@@ -12,14 +12,13 @@ import numpy as np
 from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
 from hdl.control.protocol import Operation
 from hdl.group import GROUP
-from host.compute.factors import Array
 from host.compute.far_lists import FarLists, compile_far, layers_chain_of
+from host.compute.instructions import Array
 from host.driver.device import Device
 from host.driver.results import known
 from host.driver.ring import Ring
-from host.memory.chain import Chain, Policy
+from host.memory.chain import Chain, MapPlan, Policy, decide
 from host.memory.plan import PlanError
-from host.memory.policy_search import MapPlan, decide
 from host.models.layers import Array as Numbers
 from host.models.layers import Labels, Model, perceptron
 from host.program.estimate import Costs

@@ -1,7 +1,7 @@
 """The text model on nodes with far memories, whose saved maps are kept, moved or made again.
 
-Each sequence is a program of three queues (:mod:`host.compute.far_text`), which all nodes are given in front of it: a
-node whose share has no further sequence runs it with one of padding, which adds zeros to its gradients.
+Each sequence is a program of three queues (:mod:`host.compute.far_lists`), which all nodes are given in front of it:
+a node whose share has no further sequence runs it with one of padding, which adds zeros to its gradients.
 """
 
 import functools
@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hdl.config import NodeConfig
-from host.compute.factors import Array as Units
-from host.compute.far_text import FarText, fit_text
-from host.compute.text_lists import compile_text
-from host.compute.text_operations import TextOperations
+from host.compute.far_lists import FarText, fit_text
+from host.compute.instructions import Array as Units
+from host.compute.text_lists import TextOperations, compile_text
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, total
 from host.models.text import Characters

@@ -13,14 +13,13 @@ import numpy as np
 
 from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
 from hdl.group import GROUP
-from host.compute.factors import Array
-from host.compute.far_text import FarText, compile_far_text
-from host.compute.text_operations import TextOperations
+from host.compute.far_lists import FarText, compile_far_text
+from host.compute.instructions import Array
+from host.compute.text_lists import TextOperations
 from host.driver.device import Device
 from host.driver.results import known
 from host.driver.ring import Ring
-from host.memory.chain import Chain, Policy, run
-from host.memory.policy_search import KINDS, Decision, MapPlan, decide
+from host.memory.chain import KINDS, Chain, Decision, MapPlan, Policy, decide, run
 from host.models.text import Characters, collate
 from host.models.text_steps import CONFIG
 from host.models.transformer import Transformer

@@ -21,8 +21,7 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset, digits
-from host.models.layers import Array
-from host.models.widths import widths
+from host.models.layers import Array, widths
 from host.output import claim, write_json
 from host.program.estimate import Collective, Costs
 from host.program.schedules import layers_of

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hdl.group import GROUP
 from host.models.digits import Dataset, digits
-from host.models.widths import widths
+from host.models.layers import widths
 from host.program.estimate import Costs
 from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training.batches import Batches

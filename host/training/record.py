@@ -8,7 +8,7 @@ from hdl.group import GROUP
 from host.driver.memory import Allocation
 from host.driver.results import Cycles
 from host.errors import ExpectedError
-from host.memory.policy_search import KINDS
+from host.memory.chain import KINDS
 from host.program.estimate import MACS
 from host.program.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
@@ -50,7 +50,7 @@ class FarMemory:
     rate : float
         Words per cycle from and to the far memory.
     kind : str
-        What may be done with maps that do not fit: one of :data:`host.memory.policy_search.KINDS`.
+        What may be done with maps that do not fit: one of :data:`host.memory.chain.KINDS`.
     """
 
     activations: int

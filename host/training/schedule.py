@@ -19,10 +19,8 @@ from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, Outcome, Passes, known
 from host.driver.words import Vector
 from host.program.estimate import Costs
-from host.program.program import CompiledProgram, Queue
-from host.program.schedules import Computed, Dense, Kind, Schedule, build, fused
-from host.program.search import Trials
-from host.program.trace import origin_of, spans
+from host.program.program import CompiledProgram, Queue, origin_of, spans
+from host.program.schedules import Computed, Dense, Kind, Schedule, Trials, build, fused
 from host.training.differentiator import Differentiator
 from host.training.engine import Computer, check_engine, differentiator_of
 from host.training.golden_run import Part

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hdl.compute.layer_list import PADDING
 from hdl.config import NodeConfig
-from host.compute.factors import Array as Units
+from host.compute.instructions import Array as Units
 from host.compute.instructions import up
 from host.compute.text_lists import TextLists, compile_text
 from host.driver.protocols import TrainingRing

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from host.commands.usage import EXPECTED
+from host.cli import EXPECTED
 from tests.damaged.kinds import KINDS
 
 __all__ = ["BOUND", "Outcome", "play"]

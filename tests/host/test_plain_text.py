@@ -151,7 +151,7 @@ def printed(tree):
 
 
 #: Modules of commands without a line, table or stage of their own.
-SILENT = {"__init__", "old_spellings", "registry", "train", "usage"}
+SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():

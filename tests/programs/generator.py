@@ -10,8 +10,8 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
+from host.program.order import Region
 from host.program.program import CompiledProgram, Program, ProgramError, Queue, Task
-from host.program.region import Region
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.program_nodes import Nodes, Placed

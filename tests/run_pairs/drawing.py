@@ -6,8 +6,7 @@ from pathlib import Path
 
 from host.run.command_line import fields
 from host.run.execution import check
-from host.run.flags import flag
-from host.run.sections import Quorum, Streaming
+from host.run.sections import Quorum, Streaming, flag
 from host.run.spec import RunSpec
 from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName

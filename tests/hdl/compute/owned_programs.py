@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 
 from hdl.compute.layer_list import INSTRUCTION_WORDS, MOST_INSTRUCTIONS, Initial, Kind, Place, gemm_layout
-from host.memory.checker import dead_reads, overlaps
-from host.memory.plan import make_plan
-from host.memory.profile import Operation, Profile
-from host.memory.random_programs import injected, random_profile
+from host.memory.checker import dead_reads, injected, overlaps, random_profile
+from host.memory.plan import Operation, Profile, make_plan
 from sim.golden.compute import Engine, pack
 
 __all__ = ["LANES", "Program", "draw", "engine"]

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from host.compute.factors import Array, best_factors
+from host.compute.instructions import Array, best_factors
 from sim.golden.gemm import GemmJob
 
 ARRAY = Array(rows=4, lanes=4)

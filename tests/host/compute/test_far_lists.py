@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hdl.group import GROUP
-from host.compute.factors import Array
 from host.compute.far_lists import Versions, compile_far, layers_chain_of
+from host.compute.instructions import Array
+from host.memory.chain import MapPlan, decide
 from host.memory.plan import PlanError
-from host.memory.policy_search import MapPlan, decide
 from host.models.layers import perceptron
 from host.program.estimate import Costs
 from host.program.program import Queue

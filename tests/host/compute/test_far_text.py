@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from hdl.compute.layer_list import PADDING, Place
-from host.compute.factors import Array
-from host.compute.far_text import compile_far_text, fit_text
-from host.compute.text_lists import compile_text, engine_of
-from host.compute.text_operations import TextOperations
-from host.memory.chain import Policy
+from host.compute.far_lists import compile_far_text, fit_text
+from host.compute.instructions import Array
+from host.compute.text_lists import TextOperations, compile_text, engine_of
+from host.memory.chain import KINDS, Decision, MapPlan, Policy, decide
 from host.memory.chain import run as timeline_of
 from host.memory.plan import PlanError
-from host.memory.policy_search import KINDS, Decision, MapPlan, decide
 from host.models.text import collate
 from sim.golden.program_nodes import Nodes
 from sim.golden.row_owners import RowOwners

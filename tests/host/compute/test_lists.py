@@ -8,9 +8,8 @@ import pytest
 from hdl.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
 from hdl.control.protocol import EventStatus
 from hdl.group import GROUP
-from host.compute.factors import Array
-from host.compute.lists import Activations, compile_lists
-from host.compute.shared_layers import Shared
+from host.compute.instructions import Array
+from host.compute.lists import Activations, Shared, compile_lists
 from host.models.centroid_layers import shared
 from host.models.layers import perceptron
 from host.program.schedules import layers_of

@@ -5,7 +5,7 @@ import pytest
 
 from hdl.compute.layer_list import Place
 from hdl.group import GROUP
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.models.layers import perceptron
 from host.program.estimate import Costs

@@ -9,9 +9,8 @@ import pytest
 
 from hdl.compute.layer_list import PADDING, Place, RowFunction
 from hdl.control.protocol import EventStatus
-from host.compute.factors import Array
-from host.compute.list_cycles import ListCycles
-from host.compute.text_lists import compile_text, engine_of
+from host.compute.instructions import Array
+from host.compute.text_lists import ListCycles, compile_text, engine_of
 from host.memory.checker import dead_reads, overlaps
 from host.memory.lists import rooms_of
 from host.memory.plan import planned

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig, Weights
-from host.cycles import units, walk
+from host.cycles import walk
 from host.cycles.costs import Costs, CountedCosts, Format, Zeros
 from host.cycles.timing import COMMAND, HOP, timing_of
-from host.predict import validation
-from host.predict.points import load
+from host.predict import points
 from host.program import estimate
 from host.program.estimate import Collective
 from sim.golden import optimizer
@@ -21,7 +20,7 @@ from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from tests.host.rings import CONFIGS, open_nodes
 
-POINTS = load()
+POINTS = points.load()
 
 
 def traffic_of(kind, form, gradients, *, segment):
@@ -107,8 +106,8 @@ def test_points_are_apart():
 
 
 def test_errors_where_zeros_are_counted():
-    compared = validation.compare(POINTS["chosen"], counted=True)
-    assert [one.line for one in compared if abs(one.error) > validation.WORST] == []
+    compared = points.compare(POINTS["chosen"], counted=True)
+    assert [one.line for one in compared if abs(one.error) > points.WORST] == []
     assert statistics.mean(abs(one.error) for one in compared) <= 0.01
     assert all(one.words == one.point.words for one in compared)
 
@@ -116,8 +115,8 @@ def test_errors_where_zeros_are_counted():
 @pytest.mark.parametrize("counted", [False, True])
 def test_errors_on_large_rings(counted):
     """No constant was fitted, or changed, for rings of 64 and of 255 nodes."""
-    compared = validation.compare(POINTS["large"], counted=counted)
-    assert [one.line for one in compared if abs(one.error) > validation.WORST] == []
+    compared = points.compare(POINTS["large"], counted=counted)
+    assert [one.line for one in compared if abs(one.error) > points.WORST] == []
     assert statistics.mean(abs(one.error) for one in compared) <= 0.02
     exact = [one for one in compared if counted or "%" not in one.point.form]
     assert exact
@@ -126,10 +125,10 @@ def test_errors_on_large_rings(counted):
 
 def test_errors_where_zeros_are_expected():
     """Vectors of 32 elements may have twice as many as their density says, or none."""
-    compared = validation.compare(POINTS["chosen"])
+    compared = points.compare(POINTS["chosen"])
     assert statistics.mean(abs(one.error) for one in compared) <= 0.01
     assert max(abs(one.error) for one in compared) <= 0.1
-    off = [one.point.length for one in compared if abs(one.error) > validation.WORST]
+    off = [one.point.length for one in compared if abs(one.error) > points.WORST]
     assert set(off) <= {32}
     assert len(off) <= 2
 
@@ -137,9 +136,9 @@ def test_errors_where_zeros_are_expected():
 def test_constants_fit_best(monkeypatch):
     errors = {}
     for hop, command in itertools.product(range(HOP - 2, HOP + 3), range(COMMAND - 4, COMMAND + 5)):
-        monkeypatch.setattr(units, "HOP", hop)
+        monkeypatch.setattr(walk, "HOP", hop)
         monkeypatch.setattr(walk, "COMMAND", command)
-        errors[hop, command] = sum(one.error ** 2 for one in validation.compare(POINTS["fitted"]))
+        errors[hop, command] = sum(one.error ** 2 for one in points.compare(POINTS["fitted"]))
     assert min(errors, key=errors.get) == (HOP, COMMAND)
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from host import cli
-from host.estimate import program, running, targets
+from host.estimate import machine, program
 from host.estimate.machine import Machine
 from tests.host.rings import CONFIGS, library
 
@@ -16,13 +16,13 @@ from tests.host.rings import CONFIGS, library
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
     """Run the program: exit code, standard output, standard error."""
-    monkeypatch.setattr(running, "built", lambda machine, announce=None: library(machine.node))
+    monkeypatch.setattr(machine, "built", lambda chosen, announce=None: library(chosen.node))
     node = CONFIGS["engines"]
-    monkeypatch.setattr(targets, "EXECUTION", Machine(name="e", node=node))
-    monkeypatch.setattr(targets, "TARGETS", tuple(
+    monkeypatch.setattr(machine, "EXECUTION", Machine(name="e", node=node))
+    monkeypatch.setattr(machine, "TARGETS", tuple(
         Machine(name=name, node=node, link=Fraction(1, 2), latency=latency)
         for name, latency in (("near", 16), ("far", 400))))
-    monkeypatch.setattr(targets, "RATIOS", ((8, 16),))
+    monkeypatch.setattr(machine, "RATIOS", ((8, 16),))
     monkeypatch.setitem(program.NETWORKS, 256, (8, 16, 5))
 
     def call(*arguments):

@@ -6,13 +6,9 @@ from fractions import Fraction
 import pytest
 
 from hdl.node import Node
-from host.estimate import running
 from host.estimate.experiment import Bench, check_delay, compare, rates_of, ratios, throttle
-from host.estimate.machine import Machine
+from host.estimate.machine import EXECUTION, TARGETS, Machine, Opened, SlowPortNode, opened
 from host.estimate.program import Case, compute_cycles, prepare
-from host.estimate.running import opened
-from host.estimate.slow_port import SlowPortNode
-from host.estimate.targets import EXECUTION, TARGETS
 from host.reports import estimate as report
 from tests.host.rings import CONFIGS, library
 
@@ -24,7 +20,7 @@ CASES = [Case(length=256, overlapped=overlapped, examples=4) for overlapped in (
 @pytest.fixture(autouse=True)
 def one_library(monkeypatch):
     """All machines have the nodes of one ring."""
-    monkeypatch.setattr(running, "built", lambda machine, announce=None: library(machine.node))
+    monkeypatch.setattr("host.estimate.machine.built", lambda chosen, announce=None: library(chosen.node))
 
 
 def test_targets(tmp_path):
@@ -129,7 +125,7 @@ def test_refused():
             rates_of(FAST, target, [case])
     plain = Machine(name="plain", node=NODE.replace(features=()))
     with pytest.raises(ValueError, match=r"^Nodes of plain must have throttles to estimate$"):
-        Bench(running.Opened(plain, None))
+        Bench(Opened(plain, None))
     with pytest.raises(ValueError, match=r"^Cycles of a word must be an integer of at least 2, not 1$"):
         SlowPortNode(NODE, cycles=1)
     assert list(SlowPortNode(NODE, cycles=2).signature.members) == list(Node(NODE).signature.members)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from host.make.flags import read_flags
+from host.make.run import read_flags
 from host.make.targets import find_target
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,7 @@ import typer.main
 from host import cli
 from host.make import run
 from host.make.install import install
-from host.make.manual import manual, overview
-from host.make.targets import OFF, check_known, find_target, targets
+from host.make.targets import OFF, check_known, find_target, manual, overview, targets
 
 ROOT = Path(__file__).parents[3]
 #: Beginning of a message about a name.

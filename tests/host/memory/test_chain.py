@@ -5,9 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from host.memory.chain import Chain, Event, Map, Policy, run
-from host.memory.policy_search import EXHAUSTIVE, decide, exhaustive, greedy
-from host.memory.random_programs import random_chain
+from host.memory.chain import EXHAUSTIVE, Chain, Event, Map, Policy, decide, exhaustive, greedy, run
+from host.memory.checker import random_chain
 
 KEEP, SWAP, REMAKE = Policy
 FOUR = Chain("four", (Map(100, 100, 200, 10),) * 4)

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from host.memory.checker import DeadRead, Overlap, dead_reads, overlaps
-from host.memory.plan import make_plan
-from host.memory.profile import Operation, Profile
-from host.memory.random_programs import injected, random_profile
+from host.memory.checker import DeadRead, Overlap, dead_reads, injected, overlaps, random_profile
+from host.memory.plan import Operation, Profile, make_plan
 
 SIMPLE = Profile({"a": 4, "b": 2, "c": 3}, [
     Operation("0", writes=("a",)), Operation("1", ("a",), ("b",)), Operation("2", ("a", "b"), ("c",)),

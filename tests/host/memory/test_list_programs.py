@@ -14,7 +14,7 @@ from hdl.compute.layer_list import (
     row_layout,
     vector_layout,
 )
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
 from host.memory.lists import ListProgram, Room, rooms_of

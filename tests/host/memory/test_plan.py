@@ -3,11 +3,24 @@
 import numpy as np
 import pytest
 
-from host.memory.checker import overlaps
-from host.memory.perceptron import perceptron_profile
-from host.memory.plan import ORDERS, PlanError, lowest_fit, make_plan, peak, planned, search, shared, strict
-from host.memory.profile import Lifetime, Operation, Profile, ProfileError, live_words
-from host.memory.random_programs import random_profile
+from host.memory.checker import overlaps, random_profile
+from host.memory.plan import (
+    ORDERS,
+    Lifetime,
+    Operation,
+    PlanError,
+    Profile,
+    ProfileError,
+    live_words,
+    lowest_fit,
+    make_plan,
+    peak,
+    planned,
+    search,
+    shared,
+    strict,
+)
+from host.memory.steps import perceptron_profile
 
 #: Buffers of a hand-made example: first operation, end, words.
 BUFFERS = [Lifetime(*one) for one in ((0, 4, 1), (4, 6, 4), (1, 4, 1), (4, 6, 3), (3, 4, 2), (1, 2, 5))]

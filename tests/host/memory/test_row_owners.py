@@ -8,7 +8,7 @@ import pytest
 from hdl.compute.layer_list import ROW_BIT, Place
 from hdl.control.protocol import EventStatus
 from hdl.group import GROUP
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
 from host.memory.lists import Room

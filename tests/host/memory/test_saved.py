@@ -2,8 +2,7 @@
 
 import pytest
 
-from host.memory.policy_search import decide
-from host.memory.saved import layers_chain
+from host.memory.chain import decide, layers_chain
 from host.models.text_steps import text_chain, text_program
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from host.models.lockstep import Use, lockstep
-from host.models.masks import keep, mask, mask_rows
+from host.models.layers import keep, mask, mask_rows
 from host.models.text import collate
+from host.models.transformer import Use, lockstep
 from tests.host.models.tiny import TINY, same, sequences, tiny
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from host.models.masks import ALTERNATIVE, keep, mask, mask_rows
+from host.models.layers import ALTERNATIVE, keep, mask, mask_rows
 from host.models.text import collate
 from host.models.transformer import Transformer
 from tests.host.models.tiny import TINY, same, sequences, tiny

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from host.models.masks import keep
-from host.models.sequence_layers import Attention, Dense, Embedding, LayerNorm
+from host.models.layers import Attention, Dense, Embedding, LayerNorm, keep
 from tests.host.models.tiny import single, slope
 
 

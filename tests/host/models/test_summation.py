@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from host.models.layers import Linear, ReLU, SoftmaxCrossEntropy, perceptron
-from host.models.sequence_layers import Attention, Dense, Embedding, LayerNorm
+from host.models.layers import Attention, Dense, Embedding, LayerNorm, Linear, ReLU, SoftmaxCrossEntropy, perceptron
 from sim.golden import summation as golden
 from tests.host.models.tiny import same, single
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from host.models.sequence_layers import Embedding
+from host.models.layers import Embedding
 from host.models.text import Bigram, batches, collate, topics
 from host.models.transformer import Transformer, TransformerConfig
 from tests.host.models.tiny import TINY, repad, same, sequences, single, slope, tiny

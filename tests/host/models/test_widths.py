@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from host.models.widths import widths
+from host.models.layers import widths
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -1,7 +1,7 @@
 """Random programs, and what they do to a memory of numbers."""
 
+from host.program.order import Region
 from host.program.program import Program
-from host.program.region import Region
 
 #: Groups of the memory that random programs share.
 GROUPS = 12

@@ -184,6 +184,6 @@ def test_random_circles(seed):
 
 def _unchecked(program, nodes):
     """Commands for the golden model of a program that the check refuses."""
-    from host.program.compiled import CompiledProgram
+    from host.program.program import CompiledProgram
     waits = [{} for _ in program.tasks]
     return CompiledProgram(program.tasks, 2, waits, remotes=program._remotes, nodes=nodes).placed(nodes)

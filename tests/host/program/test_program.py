@@ -6,9 +6,8 @@ import pytest
 
 from hdl.control.protocol import Operation
 from host.driver.command import Command
-from host.program.order import Wait
+from host.program.order import Region, Wait
 from host.program.program import CompiledProgram, Program, ProgramError, Queue, RaceError
-from host.program.region import Region
 from sim.golden.program import Timed, timeline
 from tests.host.program.random_programs import conflicting, random_program
 

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from host.program.region import Region
+from host.program.order import Region
 from tests.host.program.random_programs import random_region, touched
 
 

@@ -12,8 +12,8 @@ from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
 from host.program.estimate import Costs
+from host.program.order import Region
 from host.program.program import CompiledProgram, Program, Queue, RaceError
-from host.program.region import Region
 from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training.optimizers import SGD, Adam
 from host.training.schedule import Execution

@@ -9,8 +9,7 @@ import pytest
 
 from host.driver.codebooks import codebook
 from host.program.estimate import Costs
-from host.program.schedules import Kind, Schedule, build, layers_of
-from host.program.search import search
+from host.program.schedules import Kind, Schedule, build, layers_of, search
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from sim.golden.program import makespan, timeline

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
 from host.driver.codebooks import codebook

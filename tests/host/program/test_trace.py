@@ -4,8 +4,8 @@ import pytest
 from hdl.control.trace import TRACE_WORDS, trace_record_layout
 from host.driver.trace import TraceError, TraceRecord, records
 from host.program.estimate import Costs
+from host.program.program import origin_of, spans
 from host.program.schedules import Schedule, build, layers_of
-from host.program.trace import origin_of, spans
 from sim.golden.program import timeline
 
 RECORDS = TRACE_WORDS // 2

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from host.quantization.calibration import Activation, Calibration, calibrate, requantization
+from host.quantization.schemes import Activation, Calibration, calibrate, requantization
 from sim.golden import quantization as golden
 
 

@@ -2,8 +2,7 @@ import time
 
 from boards.units import UNITS
 from host.quantization import candidates as candidates_module
-from host.quantization.candidates import candidates
-from host.quantization.cells import CellCount
+from host.quantization.candidates import CellCount, candidates
 
 
 def test_units_are_synthesised_meanwhile():

@@ -6,7 +6,6 @@ import pytest
 
 from hdl.quantization.arithmetic import Variant
 from host.models.layers import perceptron
-from host.quantization.calibration import Activation, Calibration
 from host.quantization.network import (
     FloatLayer,
     QuantizationConfig,
@@ -17,7 +16,7 @@ from host.quantization.network import (
     node_layers,
     quantize,
 )
-from host.quantization.schemes import Extrema, QuantizedWeights, Rounding, Scheme
+from host.quantization.schemes import Activation, Calibration, Extrema, QuantizedWeights, Rounding, Scheme
 from sim.golden import conversion, floating
 from sim.golden import quantization as golden
 from tests.host.quantization.networks import trained

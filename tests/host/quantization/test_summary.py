@@ -5,7 +5,7 @@ from rich.console import Console
 
 from host.quantization import experiment as quantize
 from host.quantization.candidates import candidates
-from host.quantization.summary import advice, table, verdict
+from host.quantization.report import advice, table, verdict
 from tests.host.quantization.networks import trained
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.relay.lists import compile_relay, relay_program
 from host.relay.plan import Worker, make_relay_plan
 from sim.arithmetic import functions

@@ -9,13 +9,13 @@ import pytest
 
 from hdl.compression.registry import FETCH_FORMATS
 from hdl.control.protocol import EventStatus, Operation
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.driver.trace import TraceError
 from host.models.digits import Dataset
-from host.program.compiled import CompiledProgram
+from host.program.program import CompiledProgram
 from host.relay.assessor import Underflow
 from host.relay.edits import Kind, Structure
 from host.relay.lists import compile_relay, relay_program

@@ -5,7 +5,7 @@ import pytest
 from host.run import couplings
 from host.run.couplings import COUPLINGS, SCHEDULED
 from host.run.defaults import with_defaults
-from host.run.flags import SCHEDULES, flag
+from host.run.sections import SCHEDULES, flag
 from host.run.spec import RunSpec
 from host.transports.session import TransportName
 from tests.run_pairs.drawing import CONTEXTS, FIELDS, tried

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from host.commands.old_spellings import translated
+from host.cli import translated
 from host.run.repeat import check_report, comparison, digest
 from host.run.spec import SpecError, read
 

@@ -10,7 +10,7 @@ from boards.units import UNITS
 from hdl.compute import operands
 from hdl.compute.operands import OPERANDS
 from hdl.config.forms import from_dict
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.models.digits import digits
 from host.program.schedules import layers_of

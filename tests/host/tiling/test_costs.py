@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from hdl.compute.layer_list import Place
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.tiling.costs import GatewareCost, ModelCost, WrongProductError, estimated, node_of, product
-from host.tiling.nest import Level, Nest, Plan
-from host.tiling.space import Space
+from host.tiling.space import Level, Nest, Plan, Space
 from sim.golden import operands
 from tests.host.rings import CONFIGS, open_nodes
 

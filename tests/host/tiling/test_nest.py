@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 
 from hdl.compute.operands import OPERANDS
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.tiling.costs import product
-from host.tiling.nest import Level, Nest, Plan
-from host.tiling.space import Space
+from host.tiling.space import Level, Nest, Plan, Space
 
 ARRAY = Array(rows=4, lanes=4)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from host.compute import lists
-from host.compute.factors import Array, best_factors
+from host.compute.instructions import Array, best_factors
 from host.program.schedules import layers_of
 from host.tiling import searched
 from host.tiling.searched import SearchedFactors

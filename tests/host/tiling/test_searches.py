@@ -5,15 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from host.compute.factors import Array
-from host.tiling.actor_critic import Network, actor_critic, numbers
-from host.tiling.baselines import annealing, random_search
-from host.tiling.best_first import best_first
+from host.compute.instructions import Array
 from host.tiling.costs import estimated, product
-from host.tiling.evaluations import Evaluations, ExhaustedError
 from host.tiling.experiment import METHODS, TASKS, compare, optimum, table
-from host.tiling.nest import Nest, Plan
-from host.tiling.space import Space
+from host.tiling.searches import Network, actor_critic, annealing, best_first, numbers, random_search
+from host.tiling.space import Evaluations, ExhaustedError, Nest, Plan, Space
 
 ARRAY = Array(rows=4, lanes=4)
 OWN = best_first, actor_critic, annealing, random_search

@@ -3,8 +3,7 @@
 import pytest
 
 from hdl.ring.replay.keepalive import KeepAlive
-from host.program.program import Program, Queue
-from host.program.trace import origin_of, spans
+from host.program.program import Program, Queue, origin_of, spans
 from host.topology.grid import Part, Shape
 from sim.link_faults import RandomFaults
 from tests.host.topology.grids import ROUNDS, open_grid

@@ -9,7 +9,7 @@ import pytest
 from hdl.compute.layer_list import Place, operand_layout
 from hdl.control.protocol import Opcode, Operation, header_layout
 from hdl.group import GROUP
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.driver.command import Command
 from host.driver.diagnosis import RingError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hdl.config import Compute, NodeConfig, Programs
-from host.memory.policy_search import KINDS
+from host.memory.chain import KINDS
 from host.models.digits import digits
 from host.models.text import Text, topics
 from host.training.engine import engine_node

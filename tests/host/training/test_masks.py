@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from host.models.masks import ALTERNATIVE
+from host.models.layers import ALTERNATIVE
 from host.models.text import Text, collate, topics
 from host.training.record import DivergenceError
 from host.training.trainer import train

@@ -7,7 +7,7 @@ import pytest
 
 from hdl.compute.layer_list import Place
 from hdl.config import NodeConfig
-from host.compute.factors import Array
+from host.compute.instructions import Array
 from host.models.text import Text, topics
 from host.training.engine import engine_node
 from host.training.optimizers import Adam

@@ -8,10 +8,9 @@ from host.driver.device import Device
 from host.driver.masking import Mask
 from host.driver.ring import Ring
 from host.models.digits import Dataset, digits
-from host.models.lockstep import Request, Use, lockstep
-from host.models.masks import keep, mask, mask_rows
+from host.models.layers import keep, mask, mask_rows
 from host.models.text import Batch, Text, topics
-from host.models.transformer import TransformerConfig
+from host.models.transformer import Request, TransformerConfig, Use, lockstep
 from host.training.optimizers import Adam
 from host.training.record import TrainingConfig
 from host.training.trainer import train
