@@ -43,14 +43,9 @@ class _KindError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """An array that is expected.
+    """An array that is expected."""
 
-    Parameters
-    ----------
-    dtype : dtype
-        Its type; of texts any length.
-    """
-
+    #: Its type; of texts any length.
     dtype: npt.DTypeLike
     dimensions: int = 0
 

@@ -70,7 +70,6 @@ class Argument(abc.ABC):
         ----------
         name : str
             Name of the argument in a message.
-        value
 
         Raises
         ------

@@ -48,37 +48,24 @@ def check_range(what: str, value: float | None, minimum: float, maximum: float) 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Description of an option: in the metadata of a field, or in an ``Annotated`` type that commands share.
+    """Description of an option: in the metadata of a field, or in an ``Annotated`` type that commands share."""
 
-    Members
-    -------
-    help : str
-        Sentences of the help of a command.
-    flags : tuple of str
-        Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; made from the field's
-        name by default.
-    label : str, optional
-        Noun in messages; the field's name by default.
-    minimum, maximum : float, optional
-        Range of the value, both or neither.
-    choices : collection of str, optional
-        Possible values.
-    kind : Argument, optional
-        Kind of the value, where it does not come from a command line, which checks it.
-    metavar : str, optional
-        Shape of the value in the help.
-    shown_default : str, optional
-        Text that the help shows in place of the field's default.
-    """
-
+    #: Sentences of the help of a command.
     help: str
+    #: Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; made from the field's
+    #: name by default.
     flags: tuple[str, ...] = ()
+    #: Noun in messages; the field's name by default.
     label: str | None = None
+    #: Range of the value, both or neither.
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
+    #: Kind of the value, where it does not come from a command line, which checks it.
     kind: Argument | None = None
+    #: Shape of the value in the help.
     metavar: str | None = None
+    #: Text that the help shows in place of the field's default.
     shown_default: str | None = None
 
     def check(self, name: str, value: Any) -> Any:

@@ -26,13 +26,7 @@ GRACE = 6.0
 
 
 class Interrupted(BaseException):
-    """The user, or the system, has asked the program to end.
-
-    Members
-    -------
-    signal : int
-        Number of the signal.
-    """
+    """The user, or the system, has asked the program to end."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -46,13 +40,9 @@ class Signals:
     ----------
     grace : float
         Seconds that a step has to end after the first signal, before another signal is sent; 0 for any time.
-
-    Members
-    -------
-    asked : int, optional
-        The signal that asked the program to end.
     """
 
+    #: The signal that asked the program to end.
     asked: int | None = None
 
     def __init__(self, *, grace: float = 0):

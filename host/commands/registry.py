@@ -14,21 +14,14 @@ __all__ = ["COMMANDS", "CommandGroup"]
 
 
 class _Entry(NamedTuple):
-    """A command.
+    """A command."""
 
-    Members
-    -------
-    module, name : str
-        Module and name of its function, or of the :class:`typer.Typer` of a command with commands of its own.
-    help : str
-        First sentence of its docstring.
-    settings : dict, optional
-        Settings of its context.
-    """
-
+    #: Module and name of its function, or of the :class:`typer.Typer` of a command with commands of its own.
     module: str
     name: str
+    #: First sentence of its docstring.
     help: str
+    #: Settings of its context.
     settings: dict[str, Any] | None = None
 
 

@@ -81,26 +81,17 @@ def _words(layer: Dense, examples: int, lanes: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarLists:
-    """Lists and moves of a step.
+    """Lists and moves of a step."""
 
-    Members
-    -------
-    plan : MapPlan
-        Plan of the maps, which have the words from 0 on.
-    places : Activations
-        Places of what is not a map: inputs, labels, the loss, and gradients of outputs.
-    words : array of uint32
-        Words of all lists, which are written from ``places.lists`` on.
-    commands : list of Work
-        Lists and moves of a pass, in the order of the timeline.
-    far : int
-        Words of far memory that are used.
-    """
-
+    #: Plan of the maps, which have the words from 0 on.
     plan: MapPlan
+    #: Places of what is not a map: inputs, labels, the loss, and gradients of outputs.
     places: Activations
+    #: Words of all lists, which are written from ``places.lists`` on.
     words: Words
+    #: Lists and moves of a pass, in the order of the timeline.
     commands: list[Work]
+    #: Words of far memory that are used.
     far: int
 
     @property
@@ -110,20 +101,14 @@ class FarLists:
 
 
 class Versions:
-    """Versions of maps, when they live, and their places.
-
-    Members
-    -------
-    lifetimes : dict
-        Lifetime of each version, in cycles of the timeline.
-    swapped : set of int
-        Numbers of the maps that are moved.
-    """
+    """Versions of maps, when they live, and their places."""
 
     def __init__(self, chain: Chain, decision: Decision):
         self._policies = decision.policies
+        #: Numbers of the maps that are moved.
         self.swapped = {number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP}
         self._times = {(event.kind, event.number): event for event in decision.run.events}
+        #: Lifetime of each version, in cycles of the timeline.
         self.lifetimes: dict[_Version, Lifetime] = {}
         for number, one in enumerate(chain.maps):
             policy, freed = self._policies[number], self._times["backward", number].end
@@ -164,12 +149,6 @@ class _FarCompiler:
     ----------
     far : mapping of int to int
         Places of swapped maps in the far memory.
-    factors : callable
-
-    Members
-    -------
-    places : Activations
-        Places of what is not a map.
     """
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
@@ -179,6 +158,7 @@ class _FarCompiler:
         self._versions = Versions(plan.chain, plan.decision)
         self._near = self._versions.places(plan.budget)
         self._fixed = _fixed(layers, examples, array.lanes, -(-plan.budget // GROUP) * GROUP)
+        #: Places of what is not a map.
         self.places = self._activations()
         self._lists = ListCompiler(array=array, places=self.places, copies=Copies(), odd=0,
                                    factors=functools.cache(factors))
@@ -309,35 +289,23 @@ _Key = tuple[str, int | str]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarText:
-    """Lists and moves of a sequence.
+    """Lists and moves of a sequence."""
 
-    Members
-    -------
-    plan : MapPlan
-        Plan of the saved maps.
-    commands : (list of Work, list of Work)
-        Lists and moves of the first sequence of a share and of each other one, in the order of the timeline.
-    words : array of uint32
-        All lists, and zeros in the place of the sequences' characters, labels and losses.
-    base : int
-        Address of the first list: words of all buffers.
-    whole : TextLists
-        Lists that were cut, with the sequences in their place.
-    far : int
-        Words of far memory that are used.
-    cycles : (int, int)
-        Modelled cycles of the first sequence of a share, and of each other one.
-    steps : dict
-        Operations of each event that computes, by the name of its first command.
-    """
-
+    #: Plan of the saved maps.
     plan: MapPlan
+    #: Lists and moves of the first sequence of a share and of each other one, in the order of the timeline.
     commands: tuple[list[Work], list[Work]]
+    #: All lists, and zeros in the place of the sequences' characters, labels and losses.
     words: Words
+    #: Address of the first list: words of all buffers.
     base: int
+    #: Lists that were cut, with the sequences in their place.
     whole: TextLists
+    #: Words of far memory that are used.
     far: int
+    #: Modelled cycles of the first sequence of a share, and of each other one.
     cycles: tuple[int, int]
+    #: Operations of each event that computes, by the name of its first command.
     steps: Mapping[str, tuple[int, ...]]
 
     @property
@@ -378,15 +346,9 @@ class _Span(Lifetime):
 
     Commands wait for each other, not instructions. So what is moved, which another queue does, shares no words with
     buffers of a list that runs at the same time.
-
-    Members
-    -------
-    begin, behind : int
-        Begin of the first list, and end of the last one, that touches it.
-    moved : bool
-        Whether it is moved.
     """
 
+    #: Begin of the first list, and end of the last one, that touches it.
     begin: int = 0
     behind: int = 0
     moved: bool = False

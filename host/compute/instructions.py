@@ -36,21 +36,14 @@ _COMPARED = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Array:
-    """Array of multiply-accumulate units, and its panels.
+    """Array of multiply-accumulate units, and its panels."""
 
-    Parameters
-    ----------
-    rows, lanes : int
-        Rows of the array, and its columns, which are the elements of a memory row as well.
-    blocks : int
-        Blocks of a panel.
-    operands : str
-        Format of operands.
-    """
-
+    #: Rows of the array, and its columns, which are the elements of a memory row as well.
     rows: int
     lanes: int
+    #: Blocks of a panel.
     blocks: int = BLOCKS
+    #: Format of operands.
     operands: str = FP32
 
     def engine(self, **options: Any) -> Engine:
@@ -172,17 +165,11 @@ class Buffers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Products:
-    """Matrix products on an array.
-
-    Parameters
-    ----------
-    factors : callable
-    length : int
-        Size that factors are chosen for where a product's size is that of the command.
-    """
+    """Matrix products on an array."""
 
     array: Array
     factors: Factors
+    #: Size that factors are chosen for where a product's size is that of the command.
     length: int
 
     def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,

@@ -59,17 +59,11 @@ MOST_SIZE = 4095
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shared(Dense):
-    """A linear layer with a table, and the place of its parameters in the vector of all.
+    """A linear layer with a table, and the place of its parameters in the vector of all."""
 
-    Members
-    -------
-    indices : array
-        Indices of the weights, in shape (outputs, inputs).
-    centroids : int
-        Entries of the table.
-    """
-
+    #: Indices of the weights, in shape (outputs, inputs).
     indices: npt.NDArray[np.integer[Any]]
+    #: Entries of the table.
     centroids: int
 
     @property
@@ -110,32 +104,17 @@ class _Owned(Region):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Places in the activation memory, each at a multiple of 32.
-
-    Parameters
-    ----------
-    examples : int
-        Most examples of a command.
-    lanes : int
-        Elements of a memory row.
-    plan : Plan, optional
-        Places of the buffers; without, each has a place of its own.
-
-    Members
-    -------
-    rooms : dict of str to Room
-        Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer,
-        ``labels`` and ``loss``.
-    outputs : list of int
-        First element of the inputs, and of the output of each layer.
-    labels, loss, lists : int
-        First label, the loss, and what is behind all buffers: indices and lists.
-    """
+    """Places in the activation memory, each at a multiple of 32."""
 
     layers: Sequence[Dense]
+    #: Most examples of a command.
     examples: int
+    #: Elements of a memory row.
     lanes: int
+    #: Places of the buffers; without, each has a place of its own.
     plan: Plan | None = None
+    #: Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer, ``labels``
+    #: and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,10 +129,12 @@ class Activations:
 
     @property
     def outputs(self) -> list[int]:
+        """First element of the inputs, and of the output of each layer."""
         return [self.output(number).base for number in range(len(self.layers) + 1)]
 
     @property
     def labels(self) -> int:
+        """First label."""
         return self.rooms["labels"].base
 
     @property
@@ -162,6 +143,7 @@ class Activations:
 
     @property
     def lists(self) -> int:
+        """What is behind all buffers: indices and lists."""
         return max(room.base + room.words for room in self.rooms.values())
 
     def stride(self, width: int) -> int:
@@ -192,26 +174,16 @@ class Activations:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Lists:
-    """Lists of a network.
-
-    Members
-    -------
-    words : array of uint32
-        Words of all indices and lists, which are written from ``places.lists`` on.
-    commands : list of Work
-        Commands of a pass: all layers forward, and backward from the last to the first.
-    odd : array of uint32
-        Words of the lists of odd passes, ``distance`` further on; none where passes do not overlap.
-    distance : int
-        Elements by which inputs, labels and lists of odd passes lie further on.
-    plan : Plan
-        Plan of the activation memory.
-    """
+    """Lists of a network."""
 
     places: Activations
+    #: Words of all indices and lists, which are written from ``places.lists`` on.
     words: Words
+    #: Commands of a pass: all layers forward, and backward from the last to the first.
     commands: list[Work]
+    #: Words of the lists of odd passes, ``distance`` further on; none where passes do not overlap.
     odd: Words
+    #: Elements by which inputs, labels and lists of odd passes lie further on.
     distance: int
     plan: Plan
 
@@ -342,13 +314,6 @@ class ListCompiler:
         Whether they are those of odd passes.
     factors : callable
         Gives the factors of a product.
-
-    Members
-    -------
-    words : list of array
-        Words of the lists.
-    commands : list of Work
-        Their commands.
     """
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,

@@ -65,40 +65,26 @@ def _bits(number: float) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TextLists:
-    """Lists of the text model.
+    """Lists of the text model."""
 
-    Members
-    -------
-    words : array of uint32
-        All lists, and zeros in the place of the sequences' tokens, labels and losses.
-    base : int
-        Address of the first list.
-    forward, first, further : tuple of int
-        Addresses of lists: forward and losses; and backward, of a share's first group and of the others.
-    data : int
-        Address of the first sequence's tokens; labels and the loss are behind them.
-    context : int
-        Tokens, and labels, of a sequence.
-    sequences : int
-        Most sequences of a share.
-    together : int
-        Sequences of a group.
-    plan : Plan
-        Plan of the buffers.
-    multiplications : int
-        Multiply-adds of a sequence, but for sums of columns.
-    """
-
+    #: All lists, and zeros in the place of the sequences' tokens, labels and losses.
     words: Words
+    #: Address of the first list.
     base: int
+    #: Addresses of lists: forward and losses; and backward, of a share's first group and of the others.
     forward: tuple[int, ...]
     first: tuple[int, ...]
     further: tuple[int, ...]
+    #: Address of the first sequence's tokens; labels and the loss are behind them.
     data: int
+    #: Tokens, and labels, of a sequence.
     context: int
+    #: Most sequences of a share.
     sequences: int
+    #: Sequences of a group.
     together: int
     plan: Plan
+    #: Multiply-adds of a sequence, but for sums of columns.
     multiplications: int
 
     @property
@@ -537,22 +523,15 @@ _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """Instruction, with those in front of it that touch no buffer.
+    """Instruction, with those in front of it that touch no buffer."""
 
-    Members
-    -------
-    reads, writes : tuple of str
-        Names of buffers.
-    words : tuple of array
-        Words of each instruction, at the places of the lists that were taken apart.
-    multiplications : int
-        Multiply-adds, but for sums of columns.
-    """
-
+    #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    #: Words of each instruction, at the places of the lists that were taken apart.
     words: tuple[Words, ...]
     instructions: tuple[Instruction, ...]
+    #: Multiply-adds, but for sums of columns.
     multiplications: int
 
 
@@ -565,11 +544,6 @@ class TextOperations:
         Lists whose normal rows are scaled again in backward.
     characters : sequence of int
         Characters of the sequence that cycles are modelled for; by default all differ.
-
-    Members
-    -------
-    saved : Saved
-        Maps, and the operations that write and read them.
     """
 
     def __init__(self, lists: TextLists, array: Array, *, characters: Sequence[int] | None = None):
@@ -581,6 +555,7 @@ class TextOperations:
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
         assert touched[0] == touched[1]
+        #: Maps, and the operations that write and read them.
         self.saved = Saved(self._variants[0], "d output",
                            vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
 

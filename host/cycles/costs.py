@@ -40,21 +40,14 @@ class Zeros(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """Form in which gradients and weights travel.
+    """Form in which gradients and weights travel."""
 
-    Parameters
-    ----------
-    gradients, weights : str
-        Names of codecs.
-    density : float
-        Part of all gradients that are not zero, on each node.
-    zeros : Zeros
-        Places of the others.
-    """
-
+    #: Names of codecs.
     gradients: str = ZERO_VALUE
     weights: str = RAW
+    #: Part of all gradients that are not zero, on each node.
     density: float = 1.0
+    #: Places of the others.
     zeros: Zeros = Zeros.TOGETHER
 
     def __post_init__(self) -> None:

@@ -32,48 +32,34 @@ BEHIND = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Latencies, rates and rooms of a node.
+    """Latencies, rates and rooms of a node."""
 
-    Members
-    -------
-    lanes, segment, credits : int
-        Elements of a row, elements of a segment, and packets of the ingress.
-    grouped, raw : bool
-        Whether gradients are added in zero-value form, group by group; whether weights go through no codec.
-    summed : int
-        Cycles that a word of a sum is later than one that is passed on.
-    loaded, given : int
-        Cycles from the start of a command to the first word of a gradient, and of a weight that a gather alone reads.
-    decoded, landed : int
-        Cycles from the last word of a packet to its last element, of gradients and of weights.
-    stored : int
-        Cycles of the landing buffer.
-    updated, first : int
-        Cycles from the first beat that the optimizer takes to the first of its results, and from there to a word.
-    kept : int
-        Cycles from the last of its results to the last word.
-    update_lanes, interval : int
-        Elements that enter the optimizer every so many cycles.
-    address : int
-        Bits of the number of a group.
-    """
-
+    #: Elements of a row, elements of a segment, and packets of the ingress.
     lanes: int
     segment: int
     credits: int
+    #: Whether gradients are added in zero-value form, group by group; whether weights go through no codec.
     grouped: bool
     raw: bool
+    #: Cycles that a word of a sum is later than one that is passed on.
     summed: int
+    #: Cycles from the start of a command to the first word of a gradient, and of a weight that a gather alone reads.
     loaded: int
     given: int
+    #: Cycles from the last word of a packet to its last element, of gradients and of weights.
     decoded: int
     landed: int
+    #: Cycles of the landing buffer.
     stored: int
+    #: Cycles from the first beat that the optimizer takes to the first of its results, and from there to a word.
     updated: int
     first: int
+    #: Cycles from the last of its results to the last word.
     kept: int
+    #: Elements that enter the optimizer every so many cycles.
     update_lanes: int
     interval: int
+    #: Bits of the number of a group.
     address: int
 
     def planning(self, *, length: int, nodes: int) -> int:

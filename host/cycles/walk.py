@@ -197,20 +197,13 @@ _BANKS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walked:
-    """Outcome of a walk.
+    """Outcome of a walk."""
 
-    Members
-    -------
-    cycles : int
-        Cycles from the start of the command to its end, on the rank that takes longest.
-    words : int
-        Words that the rank with most of them sends, headers and CRCs included.
-    scatter : int
-        Words of these that are gradients.
-    """
-
+    #: Cycles from the start of the command to its end, on the rank that takes longest.
     cycles: int
+    #: Words that the rank with most of them sends, headers and CRCs included.
     words: int
+    #: Words of these that are gradients.
     scatter: int
 
 

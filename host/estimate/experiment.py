@@ -21,31 +21,23 @@ _LONGEST, _QUIET = 255, 300
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Estimate of a program on a target.
-
-    Members
-    -------
-    execution, first, second : float
-        Cycles on the execution machine: as it is, throttled, and with every rate halved again.
-    estimate, plain : float
-        Estimated cycles of the target, and alpha times the throttled ones.
-    singles : dict of str to float
-        Estimates by one metric alone: the cycles of the execution machine, by the ratio of its rate to the target's.
-    truth : float
-        Cycles of the target, as it was really run.
-    """
+    """Estimate of a program on a target."""
 
     target: str
     program: str
     length: int
     overlapped: bool
     alpha: float
+    #: Cycles on the execution machine: as it is, throttled, and with every rate halved again.
     execution: float
     first: float
     second: float
+    #: Estimated cycles of the target, and alpha times the throttled ones.
     estimate: float
     plain: float
+    #: Estimates by one metric alone: the cycles of the execution machine, by the ratio of its rate to the target's.
     singles: dict[str, float]
+    #: Cycles of the target, as it was really run.
     truth: float
 
     def error(self, value: float) -> float:
@@ -184,7 +176,6 @@ def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]]
         Programs; their ``macs`` are replaced.
     pairs : sequence of (int, int)
         Multiply-adds per cycle of the execution machine and of the target.
-    announce : callable
     """
     machine, found = bench.machine, []
     for case in cases:

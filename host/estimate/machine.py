@@ -36,22 +36,15 @@ NODE = NodeConfig(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One machine.
-
-    Parameters
-    ----------
-    link : Fraction
-        Words per cycle of a link.
-    latency : int
-        Cycles of a link.
-    host : int
-        Cycles of a word of the host port.
-    """
+    """One machine."""
 
     name: str
     node: NodeConfig = NODE
+    #: Words per cycle of a link.
     link: Fraction = Fraction(1)
+    #: Cycles of a link.
     latency: int = 16
+    #: Cycles of a word of the host port.
     host: int = 1
 
     @property
@@ -154,21 +147,12 @@ def built(machine: Machine, announce: Callable[[str], None] = _silent) -> Librar
 
 @dataclasses.dataclass
 class Opened:
-    """A machine that runs.
-
-    Parameters
-    ----------
-    nodes : OpenRing
-        Its simulated nodes.
-
-    Members
-    -------
-    ring : Ring
-        Driver of the nodes, connected by :meth:`restart`.
-    """
+    """A machine that runs."""
 
     machine: Machine
+    #: Its simulated nodes.
     nodes: OpenRing
+    #: Driver of the nodes, connected by :meth:`restart`.
     ring: Ring = dataclasses.field(init=False)
 
     @property

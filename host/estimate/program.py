@@ -40,23 +40,15 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program.
+    """A program."""
 
-    Parameters
-    ----------
-    length : int
-        Parameters of the network: a key of :data:`NETWORKS`.
-    overlapped : bool
-        Whether layers are updated while others compute; otherwise all of them are behind the last.
-    macs : int
-        Multiply-adds per cycle of COMPUTE, which stands for an engine; 0 for the engines of the nodes.
-    examples : int
-        Examples of each node.
-    """
-
+    #: Parameters of the network: a key of :data:`NETWORKS`.
     length: int
+    #: Whether layers are updated while others compute; otherwise all of them are behind the last.
     overlapped: bool
+    #: Multiply-adds per cycle of COMPUTE, which stands for an engine; 0 for the engines of the nodes.
     macs: int = 0
+    #: Examples of each node.
     examples: int = 8
 
     @property
@@ -145,17 +137,10 @@ def compute_cycles(machine: Machine, case: Case) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A step.
+    """A step."""
 
-    Members
-    -------
-    cycles : float
-        From the first word of the inputs at the host ports, or from the first start of a command where gradients were
-        staged before, to the last end of one; the mean of several runs, in which nodes do not start together alike.
-    weights : bytes
-        New weights.
-    """
-
+    #: From the first word of the inputs at the host ports, or from the first start of a command where gradients were
+    #: staged before, to the last end of one; the mean of several runs, in which nodes do not start together alike.
     cycles: float
     weights: bytes
 

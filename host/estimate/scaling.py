@@ -54,15 +54,10 @@ def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) 
 
 @dataclasses.dataclass(frozen=True)
 class Throttled:
-    """Rates of the execution machine that stand to those of the target in one ratio.
-
-    Members
-    -------
-    shares : dict of str to Fraction
-        Rate of each part, of its full rate: more than 0, and 1 for at least one.
-    """
+    """Rates of the execution machine that stand to those of the target in one ratio."""
 
     alpha: Fraction
+    #: Rate of each part, of its full rate: more than 0, and 1 for at least one.
     shares: dict[str, Fraction]
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:

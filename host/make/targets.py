@@ -26,35 +26,23 @@ OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable, and the words that it adds.
+    """A variable, and the words that it adds."""
 
-    Members
-    -------
-    option : str
-        Option of the command that takes the value; empty where words are added as they are.
-    kind : str
-        integer, number, text or path.
-    text : str
-        Line of help.
-    values : dict of lists, or list of str
-        Words that each value adds; or the values that there are. Empty for any.
-    repeats : bool
-        Whether the value is several words, each of which the option takes.
-    off : bool
-        Whether 0, no and false leave the variable out.
-    always : str, optional
-        Value where there is none.
-    section : str
-        Section of the table of help.
-    """
-
+    #: Option of the command that takes the value; empty where words are added as they are.
     option: str
+    #: Line of help.
     text: str
+    #: integer, number, text or path.
     kind: str = "text"
+    #: Words that each value adds; or the values that there are. Empty for any.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
+    #: Whether the value is several words, each of which the option takes.
     repeats: bool = False
+    #: Whether 0, no and false leave the variable out.
     off: bool = False
+    #: Value where there is none.
     always: str | None = None
+    #: Section of the table of help.
     section: str = ""
 
     def words(self, name: str, value: str) -> list[str]:
@@ -92,41 +80,28 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A target, as targets.toml describes it.
+    """A target, as targets.toml describes it."""
 
-    Members
-    -------
-    name, subject, text : str
-        Name, and heading and line of help.
-    run : list of str
-        Commands, with quotes as in a shell, and settings of the environment before them.
-    extras : list of str
-        Extras of pyproject.toml.
-    extras_with, extras_unless_off : dict of str
-        Extras by variables with which, or unless which are switched off, they are needed.
-    variables : dict of Variable
-        Variables by their names.
-    needs : list of str
-        Variables that must be set.
-    modes : dict of Target
-        Targets that take the place of this one, by the variable that is set.
-    install : bool
-        Whether programs are in the virtual environment.
-    note : str
-        Line that is printed first.
-    """
-
+    #: Name, and heading and line of help.
     name: str
     subject: str = ""
     text: str = ""
+    #: Commands, with quotes as in a shell, and settings of the environment before them.
     run: list[str] = dataclasses.field(default_factory=list)
+    #: Extras of pyproject.toml.
     extras: list[str] = dataclasses.field(default_factory=list)
+    #: Extras by variables with which, or unless which are switched off, they are needed.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Variables by their names.
     variables: dict[str, Variable] = dataclasses.field(default_factory=dict)
+    #: Variables that must be set.
     needs: list[str] = dataclasses.field(default_factory=list)
+    #: Targets that take the place of this one, by the variable that is set.
     modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
+    #: Whether programs are in the virtual environment.
     install: bool = True
+    #: Line that is printed first.
     note: str = ""
 
     def mode(self, values: Mapping[str, str]) -> "Target":

@@ -45,27 +45,19 @@ Policies = Sequence[Policy]
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """Saved map.
-
-    Members
-    -------
-    forward, backward : int
-        Cycles.
-    multiplications : int
-        Multiply-adds with which it is made again.
-    again : int, optional
-        Cycles in which it is made again; by default those of forward.
-    sources, needs, reads : tuple of int, optional
-        Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default
-        the map before it.
-    """
+    """Saved map."""
 
     words: int
+    #: Cycles.
     forward: int
     backward: int
+    #: Multiply-adds with which it is made again.
     multiplications: int = 0
     name: str = ""
+    #: Cycles in which it is made again; by default those of forward.
     again: int | None = None
+    #: Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default the
+    #: map before it.
     sources: tuple[int, ...] | None = None
     needs: tuple[int, ...] | None = None
     reads: tuple[int, ...] | None = None
@@ -73,19 +65,13 @@ class Map:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Maps in the order of forward.
-
-    Members
-    -------
-    loss : int
-        Cycles between the last forward and the first backward.
-    loss_reads : tuple of int, optional
-        Numbers of the maps that the loss reads; by default the last one.
-    """
+    """Maps in the order of forward."""
 
     name: str
     maps: tuple[Map, ...]
+    #: Cycles between the last forward and the first backward.
     loss: int = 0
+    #: Numbers of the maps that the loss reads; by default the last one.
     loss_reads: tuple[int, ...] | None = None
 
     @property
@@ -122,17 +108,11 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Work of a timeline, or a move.
+    """Work of a timeline, or a move."""
 
-    Members
-    -------
-    kind : str
-        ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
-    number : int
-        Number of the map.
-    """
-
+    #: ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
     kind: str
+    #: Number of the map.
     number: int
     start: int
     end: int
@@ -140,24 +120,16 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Timeline of a step.
-
-    Members
-    -------
-    peak : int
-        Most words that are taken at a time.
-    far_words : int
-        Words that are moved, both ways.
-    multiplications : int
-        Multiply-adds of what is made again.
-    events : tuple of Event
-        In order of their starts.
-    """
+    """Timeline of a step."""
 
     cycles: int
+    #: Most words that are taken at a time.
     peak: int
+    #: Words that are moved, both ways.
     far_words: int
+    #: Multiply-adds of what is made again.
     multiplications: int
+    #: In order of their starts.
     events: tuple[Event, ...]
 
 
@@ -353,18 +325,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """Policies of the maps of a chain, within a budget.
-
-    Parameters
-    ----------
-    decision : Decision
-        A policy of each map, and their timeline.
-    budget : int
-        Largest number of words of the maps that are in the activation memory at a time.
-    """
+    """Policies of the maps of a chain, within a budget."""
 
     chain: Chain
+    #: A policy of each map, and their timeline.
     decision: Decision
+    #: Largest number of words of the maps that are in the activation memory at a time.
     budget: int
 
     def __post_init__(self) -> None:
@@ -461,20 +427,12 @@ class Saved:
         Buffer that the last step of the loss writes.
     vectors, given : collection of str
         Buffers that are no maps, and those that are always there.
-
-    Members
-    -------
-    turn : int
-        Last step of the loss.
-    maps : list of str
-        Names of the maps, in the order of forward.
-    beside : set of str
-        Buffers that are saved and are no maps.
     """
 
     def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
                  given: Iterable[str] = ()):
         self._steps = steps
+        #: Last step of the loss.
         self.turn = max(number for number, step in enumerate(steps) if turn in step.writes)
         self._writers: dict[str, list[int]] = {}
         last: dict[str, int] = {}
@@ -484,7 +442,9 @@ class Saved:
             last |= dict.fromkeys(step.reads, number)
         across = [name for name, numbers in self._writers.items() if numbers[0] < self.turn < last.get(name, 0)]
         ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
+        #: Names of the maps, in the order of forward.
         self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
+        #: Buffers that are saved and are no maps.
         self.beside = {name for name in across if name in vectors}
         self._there = {*across, *given}
         self._number = {name: number for number, name in enumerate(self.maps)}

@@ -19,40 +19,27 @@ __all__ = ["DeadRead", "Overlap", "dead_reads", "injected", "overlaps", "random_
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """Two buffers that are alive at the same time, and have words in common.
+    """Two buffers that are alive at the same time, and have words in common."""
 
-    Members
-    -------
-    operation : int
-        The first operation at which they do.
-    one, other : str
-        Buffers, the one that begins at the lower word first.
-    begin, end : int
-        Words that both have.
-    """
-
+    #: The first operation at which they do.
     operation: int
+    #: Buffers, the one that begins at the lower word first.
     one: str
     other: str
+    #: Words that both have.
     begin: int
     end: int
 
 
 @dataclasses.dataclass(frozen=True)
 class DeadRead:
-    """Operation that reads words as a buffer's which another one has written over.
-
-    Members
-    -------
-    buffer, owner : str
-        Buffer that is read, and the one that the first wrong word belongs to.
-    word : int
-        Address of this word.
-    """
+    """Operation that reads words as a buffer's which another one has written over."""
 
     operation: int
+    #: Buffer that is read, and the one that the first wrong word belongs to.
     buffer: str
     owner: str
+    #: Address of this word.
     word: int
 
 

@@ -22,16 +22,11 @@ _ELEMENTS = 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """Place of a buffer, and the operations in which it is there.
-
-    Members
-    -------
-    first, end : int, optional
-        Operations as of :class:`~host.memory.plan.Lifetime`; by default all.
-    """
+    """Place of a buffer, and the operations in which it is there."""
 
     base: int
     words: int
+    #: Operations as of :class:`~host.memory.plan.Lifetime`; by default all.
     first: int = 0
     end: int | None = None
 
@@ -48,31 +43,21 @@ def rooms_of(plan: Plan) -> dict[str, Room]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListProgram:
-    """Lists of a pass, as they are written to the activation memory.
+    """Lists of a pass, as they are written to the activation memory."""
 
-    Parameters
-    ----------
-    words : array of uint32
-        All lists, one behind the other.
-    base : int
-        Address of the first one.
-    starts : sequence of int
-        Address of each list, in the order in which they run.
-    examples : int
-        Most examples of a command.
-    given, taken : sequence of str
-        Buffers that the host writes before the pass, and those that it reads behind it. What it has given is still
-        there then, so that a pass can be done again.
-    further : int
-        Elements by which what is given lies further on than a map says.
-    """
-
+    #: All lists, one behind the other.
     words: npt.NDArray[np.uint32]
+    #: Address of the first one.
     base: int
+    #: Address of each list, in the order in which they run.
     starts: Sequence[int]
+    #: Most examples of a command.
     examples: int
+    #: Buffers that the host writes before the pass, and those that it reads behind it. What it has given is still
+    #: there then, so that a pass can be done again.
     given: Sequence[str]
     taken: Sequence[str]
+    #: Elements by which what is given lies further on than a map says.
     further: int = 0
 
     @property

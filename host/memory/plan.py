@@ -36,31 +36,22 @@ class ProfileError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Operation of a program.
-
-    Members
-    -------
-    reads, writes : tuple of str
-        Names of buffers.
-    """
+    """Operation of a program."""
 
     name: str
+    #: Names of buffers.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """Words that a buffer takes, and when.
+    """Words that a buffer takes, and when."""
 
-    Members
-    -------
-    first, end : int
-        Number of the operation that writes the buffer first, and of the one behind the last that touches it.
-    """
-
+    #: Number of the operation that writes the buffer first, and of the one behind the last that touches it.
     first: int
     end: int
+
     words: int
     name: str = ""
 
@@ -80,11 +71,6 @@ class Lifetime:
 class Profile:
     """Program whose buffers are known by name.
 
-    Parameters
-    ----------
-    words : dict
-        Words of each buffer, by name.
-
     Raises
     ------
     ProfileError
@@ -92,6 +78,7 @@ class Profile:
         touched.
     """
 
+    #: Words of each buffer, by name.
     words: Mapping[str, int]
     operations: Sequence[Operation]
 
@@ -254,16 +241,11 @@ def search(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> Places:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """Places by one method.
-
-    Members
-    -------
-    peak : int
-        Words that they take.
-    """
+    """Places by one method."""
 
     method: str
     places: Places
+    #: Words that they take.
     peak: int
 
 
@@ -277,20 +259,15 @@ def planned(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> list[Pl
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Places of a program's buffers, which hold for this program alone.
+    """Places of a program's buffers, which hold for this program alone."""
 
-    Members
-    -------
-    digest : str
-        Digest of the program.
-    words, places : dict
-        Words and first word of each buffer, by name.
-    """
-
+    #: Digest of the program.
     digest: str
     method: str
+    #: Words and first word of each buffer, by name.
     words: Mapping[str, int]
     places: Mapping[str, int]
+
     lifetimes: tuple[Lifetime, ...]
 
     @property

@@ -37,25 +37,17 @@ def pass_cycles(words: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """Step of a program.
-
-    Members
-    -------
-    reads, writes : tuple of str
-        Names of buffers.
-    function : callable
-        Takes what is read, and returns the array that is written, or None.
-    columns : (int, int), optional
-        First column that is written, and the one behind the last; by default all are.
-    elementwise : bool
-        Whether each element depends on one element of the first operand, so that it may take its place.
-    """
+    """Step of a program."""
 
     name: str
+    #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    #: Takes what is read, and returns the array that is written, or None.
     function: Callable[..., Any]
+    #: First column that is written, and the one behind the last; by default all are.
     columns: tuple[int, int] | None = None
+    #: Whether each element depends on one element of the first operand, so that it may take its place.
     elementwise: bool = False
     cycles: int = 0
     multiplications: int = 0
@@ -63,22 +55,15 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class StepProgram:
-    """Steps in order.
+    """Steps in order."""
 
-    Parameters
-    ----------
-    shapes : dict of str to (int, int)
-        Rows and columns of each buffer.
-    given, taken : sequence of str
-        Buffers that the host writes before the first step, and reads behind the last; those that are given as well.
-    aliases : dict of str to str
-        Buffers that have taken the place of another one.
-    """
-
+    #: Rows and columns of each buffer.
     shapes: Mapping[str, tuple[int, int]]
     steps: Sequence[Step]
+    #: Buffers that the host writes before the first step, and reads behind the last; those that are given as well.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
+    #: Buffers that have taken the place of another one.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

@@ -10,19 +10,13 @@ __all__ = ["Dataset", "digits"]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Examples for training and for testing, one per row, and their labels.
+    """Examples for training and for testing, one per row, and their labels."""
 
-    Members
-    -------
-    train_x, test_x : array of float32
-    train_y, test_y : array of int64
-    classes : int
-        Labels are 0 to ``classes`` - 1.
-    """
     train_x: npt.NDArray[np.float32]
     train_y: npt.NDArray[np.int64]
     test_x: npt.NDArray[np.float32]
     test_y: npt.NDArray[np.int64]
+    #: Labels are 0 to ``classes`` - 1.
     classes: int
 
 

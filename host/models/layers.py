@@ -139,13 +139,6 @@ class Model:
     align : int
         Elements of which each layer with parameters takes a multiple: behind its parameters are zeros, whose
         gradients are zeros.
-
-    Members
-    -------
-    parameters : array
-        All parameters, flat. Initially zero, see :meth:`initialize`.
-    places : array of int
-        Places of the parameters among them, without zeros that only fill up.
     """
 
     def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
@@ -156,8 +149,10 @@ class Model:
         sizes = [sum(int(np.prod(shape)) for shape in layer.shapes.values()) for layer in self._layers]
         self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
         self.size = self._bases[-1]
+        #: Places of the parameters among them, without zeros that only fill up.
         self.places = np.concatenate([np.zeros(0, dtype=np.intp), *(
             np.arange(base, base + size) for base, size in zip(self._bases, sizes, strict=False))])
+        #: All parameters, flat. Initially zero, see :meth:`initialize`.
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
     @property

@@ -58,12 +58,7 @@ def cut(line: str, context: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Sequences of at least two characters, for training and for testing.
-
-    Members
-    -------
-    train, test : list of array of int64
-    """
+    """Sequences of at least two characters, for training and for testing."""
     train: list[Characters]
     test: list[Characters]
 
@@ -83,17 +78,11 @@ def topics(*, context: int) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Sequences side by side, one per row; behind the end of the shorter ones, zeros.
-
-    Members
-    -------
-    inputs, targets : array of int64
-        Characters, and the one that follows each of them: of shape (sequences, length of the longest).
-    lengths : array of int64
-        Predicted characters of each sequence.
-    """
+    """Sequences side by side, one per row; behind the end of the shorter ones, zeros."""
+    #: Characters, and the one that follows each of them: of shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
+    #: Predicted characters of each sequence.
     lengths: Characters
 
     @property
@@ -136,14 +125,8 @@ class Bigram:
 
     Parameters
     ----------
-    sequences : sequence of array of int64
     smoothing : float, optional
         k. By default, of several the one with the least loss on every tenth of the sequences, counted on the others.
-
-    Members
-    -------
-    logarithms : array of float32
-        Logarithms of the probabilities: the row is the character before, the column the one that follows.
     """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
@@ -161,6 +144,7 @@ class Bigram:
             np.add.at(counts, (sequence[:-1], sequence[1:]), 1)
         self.smoothing = smoothing
         totals = counts.cumsum(axis=1)[:, -1:]
+        #: Logarithms of the probabilities: the row is the character before, the column the one that follows.
         self.logarithms = -log((totals / counts).astype(np.float32))
 
     def loss(self, sequences: Sequence[Characters]) -> float:

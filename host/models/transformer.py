@@ -52,18 +52,12 @@ class Use(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """A pass's request for masked values.
-
-    Members
-    -------
-    values : array
-        Matrices to be masked, in shape (sequences, matrices, rows, columns).
-    lengths : array of int64
-        Length of each sequence.
-    """
+    """A pass's request for masked values."""
 
     use: Use
+    #: Matrices to be masked, in shape (sequences, matrices, rows, columns).
     values: Array
+    #: Length of each sequence.
     lengths: Labels
 
 
@@ -96,27 +90,18 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Sizes of a transformer.
+    """Sizes of a transformer."""
 
-    Parameters
-    ----------
-    width : int
-        Elements of the vector at each position; a multiple of ``heads``.
-    heads : int
-        Heads of each layer's attention.
-    hidden : int
-        Width inside of each feed-forward network.
-    context : int
-        Most positions.
-    characters : int
-        Size of the alphabet.
-    """
-
+    #: Elements of the vector at each position; a multiple of ``heads``.
     width: int = 32
+    #: Heads of each layer's attention.
     heads: int = 2
     layers: int = 1
+    #: Width inside of each feed-forward network.
     hidden: int = 96
+    #: Most positions.
     context: int = 16
+    #: Size of the alphabet.
     characters: int = len(ALPHABET)
 
     def __post_init__(self) -> None:
@@ -137,11 +122,6 @@ class Transformer:
         the gradient.
     dtype : dtype
         Type of parameters, activations and gradients.
-
-    Members
-    -------
-    parameters : array
-        All parameters, flat. Initially zero, see :meth:`initialize`.
     """
 
     def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,
@@ -158,6 +138,7 @@ class Transformer:
         self._layers |= {"norm": LayerNorm(width), "output": Dense(width, config.characters, gain=0.1)}
         self._loss = SoftmaxCrossEntropy()
         self.size = sum(math.prod(shape) for layer in self._layers.values() for shape in layer.shapes.values())
+        #: All parameters, flat. Initially zero, see :meth:`initialize`.
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
     def views(self, vector: Array) -> dict[str, Views]:

@@ -39,18 +39,12 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Model that is trained: a perceptron, or a vector of parameters whose computation is not predicted.
-
-    Members
-    -------
-    parameters : int
-        Elements of the vector that nodes reduce.
-    widths : tuple of int
-        Inputs and outputs of all layers, or nothing.
-    """
+    """Model that is trained: a perceptron, or a vector of parameters whose computation is not predicted."""
 
     name: str
+    #: Elements of the vector that nodes reduce.
     parameters: int
+    #: Inputs and outputs of all layers, or nothing.
     widths: tuple[int, ...] = ()
 
     @property
@@ -101,27 +95,21 @@ def format_of(text: str) -> Format:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A step, predicted.
-
-    Members
-    -------
-    nodes, cycles, compute, communicate, words : int
-        Cycles of the step, of all that computes and of all that communicates; and words that the node with most of
-        them sends.
-    spans : list of Span
-        Timeline of one node.
-    commands : list of Command
-        The same as commands of an execution trace.
-    """
+    """A step, predicted."""
 
     form: str
+    #: Cycles of the step, of all that computes and of all that communicates; and words that the node with most of
+    #: them sends.
     nodes: int
     cycles: int
     compute: int
     communicate: int
     words: int
+
     seconds: float
+    #: Timeline of one node.
     spans: list[Span] = dataclasses.field(repr=False)
+    #: The same as commands of an execution trace.
     commands: list[chakra.Command] = dataclasses.field(repr=False)
 
 

@@ -68,21 +68,15 @@ _LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A collective on a ring, and its cycles and words if they were measured.
-
-    Members
-    -------
-    form : str
-        A name of :data:`FORMATS`.
-    cycles, words : int
-        Cycles on the slowest node, and words that the node with most of them sends.
-    """
+    """A collective on a ring, and its cycles and words if they were measured."""
 
     kind: Collective
+    #: A name of :data:`FORMATS`.
     form: str
     nodes: int
     length: int
     latency: int
+    #: Cycles on the slowest node, and words that the node with most of them sends.
     cycles: int = 0
     words: int = 0
 

@@ -76,20 +76,13 @@ def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Durations of commands.
+    """Durations of commands."""
 
-    Parameters
-    ----------
-    examples : int
-        Examples of a node in each pass: the largest share of a batch.
-    macs : int
-        Multiply-adds per cycle.
-    latch : int
-        Cycles of a LATCH.
-    """
-
+    #: Examples of a node in each pass: the largest share of a batch.
     examples: int
+    #: Multiply-adds per cycle.
     macs: int = MACS
+    #: Cycles of a LATCH.
     latch: int = _LATCH
 
     def __post_init__(self) -> None:

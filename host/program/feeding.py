@@ -26,20 +26,13 @@ _RECORDS = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Feed:
-    """Something that each pass needs of the host.
+    """Something that each pass needs of the host."""
 
-    Members
-    -------
-    tag : int
-        Tag of the command of a pass that is the last to use it.
-    flag : int
-        Bit of the flag that a command of the next pass waits for.
-    give : callable
-        Called with the number of a pass, from 0; replaces what is there by what this pass needs.
-    """
-
+    #: Tag of the command of a pass that is the last to use it.
     tag: int
+    #: Bit of the flag that a command of the next pass waits for.
     flag: int
+    #: Called with the number of a pass, from 0; replaces what is there by what this pass needs.
     give: Callable[[int], None]
 
 
@@ -88,15 +81,11 @@ class TraceReader:
     ----------
     ring : Ring
         Nodes before the run.
-
-    Members
-    -------
-    room : int
-        Commands whose records a node keeps.
     """
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices
+        #: Commands whose records a node keeps.
         self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
         self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
         self._events = [0] * len(self._devices)

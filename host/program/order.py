@@ -22,27 +22,18 @@ __all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Region", "Remotes", "Touch", 
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Elements of a memory that a command touches.
+    """Elements of a memory that a command touches."""
 
-    Parameters
-    ----------
-    space : str
-        Memory, as ``gradients``, ``weights`` or ``state``; any name stands for a space of its own.
-    base : int
-        First element; a multiple of 32.
-    length : int
-        Elements. Only the last group may be partial.
-    stride : int
-        Distance of a group from the one before, in groups; 1 is contiguous.
-    alternate : int
-        Elements by which the region lies further on in odd passes: a multiple of 32, negative where the
-        region lies further back.
-    """
-
+    #: Memory, as ``gradients``, ``weights`` or ``state``; any name stands for a space of its own.
     space: str
+    #: First element; a multiple of 32.
     base: int
+    #: Elements. Only the last group may be partial.
     length: int
+    #: Distance of a group from the one before, in groups; 1 is contiguous.
     stride: int = 1
+    #: Elements by which the region lies further on in odd passes: a multiple of 32, negative where the region lies
+    #: further back.
     alternate: int = 0
 
     def __post_init__(self) -> None:
@@ -133,24 +124,16 @@ class Touch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Conflict:
-    """Two commands of different queues, of which the first must end before the second starts.
+    """Two commands of different queues, of which the first must end before the second starts."""
 
-    Members
-    -------
-    first, second : int
-        Places in the program.
-    lag : int
-        Passes from the first to the second.
-    odd : int, optional
-        Whether the pass of the second is odd (1) or even (0); None where that makes no difference.
-    region : Region
-        Region of the second that both touch and at least one writes.
-    """
-
+    #: Places in the program.
     first: int
     second: int
+    #: Passes from the first to the second.
     lag: int
+    #: Whether the pass of the second is odd (1) or even (0); None where that makes no difference.
     odd: int | None
+    #: Region of the second that both touch and at least one writes.
     region: Region
 
 

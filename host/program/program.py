@@ -55,15 +55,10 @@ class ProgramError(ValueError):
 
 
 class RaceError(ProgramError):
-    """Two commands that touch the same region, and that no wait puts in order.
-
-    Members
-    -------
-    first, second : Task
-        The command that must end first, and the one that starts too early.
-    """
+    """Two commands that touch the same region, and that no wait puts in order."""
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
+        #: The command that must end first, and the one that starts too early.
         self.first = first
         self.second = second
         self.region = region
@@ -74,47 +69,31 @@ class RaceError(ProgramError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """A command of a program.
+    """A command of a program."""
 
-    Members
-    -------
-    name : str
-        Name in messages, pictures and tables.
-    place : int
-        Place in the program, from 0.
-    operation : str
-        Name of the operation.
-    collective : bool
-        Whether all nodes carry it out together.
-    duration : int
-        Cycles that it takes, as far as they are known beforehand.
-    fields : mapping
-        Fields of the command's descriptor: a number, or one for each rank.
-    """
-
+    #: Name in messages, pictures and tables.
     name: str
+    #: Place in the program, from 0.
     place: int
     queue: int
     operation: str
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
+    #: Whether all nodes carry it out together.
     collective: bool
+    #: Cycles that it takes, as far as they are known beforehand.
     duration: int
+    #: Fields of the command's descriptor: a number, or one for each rank.
     fields: Mapping[str, int | Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """A command of a program with its waits, one for each other queue, in ascending order of queues.
-
-    Members
-    -------
-    remotes : tuple of Remote or None
-        For each rank its wait for another node; empty if there is none. One for the rank itself is for another queue.
-    """
+    """A command of a program with its waits, one for each other queue, in ascending order of queues."""
 
     task: Task
     waits: tuple[Wait, ...]
+    #: For each rank its wait for another node; empty if there is none. One for the rank itself is for another queue.
     remotes: tuple[Remote | None, ...] = ()
 
     def fields(self, rank: int) -> dict[str, int]:
@@ -154,11 +133,6 @@ class CompiledProgram:
         Waits of each task for other nodes, one for each rank or none at all.
     nodes : int, optional
         Nodes of the ring, where there are such waits.
-
-    Members
-    -------
-    queues : tuple of tuple of Instruction
-        Instructions of each queue.
     """
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
@@ -167,6 +141,7 @@ class CompiledProgram:
         self._waits = tuple(waits)
         self._remotes = [tuple(mine) for mine in remotes] or [()] * len(tasks)
         self._nodes = nodes
+        #: Instructions of each queue.
         self.queues = tuple(
             tuple(Instruction(task, tuple(waits[task.place].get(other, NO_WAIT) for other in range(queues)
                                           if other != queue), self._remotes[task.place])

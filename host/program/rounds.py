@@ -33,21 +33,14 @@ COMPUTE, FOLD, LATCH, UPDATE = range(4)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Closing:
-    """Rules by which rounds are closed, the same on all nodes of a ring.
+    """Rules by which rounds are closed, the same on all nodes of a ring."""
 
-    Parameters
-    ----------
-    quorum : int
-        Gradients in time that close a round.
-    deadline : int
-        Cycles after which a round is closed that has a gradient; 0 for none.
-    weights : sequence of int
-        Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.rounds.late_weights`. They do not
-        grow with it: so what is too late for one round is too late for all that follow.
-    """
-
+    #: Gradients in time that close a round.
     quorum: int
+    #: Cycles after which a round is closed that has a gradient; 0 for none.
     deadline: int = 0
+    #: Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.rounds.late_weights`. They do not
+    #: grow with it: so what is too late for one round is too late for all that follow.
     weights: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -73,23 +66,16 @@ class RoundProgram:
     """The program of a ring whose nodes compute gradients of ``length`` elements for rounds.
 
     The gradient memory has both slots, zeros, and what is staged for COMPUTE, one behind the other from ``base`` on.
-
-    Parameters
-    ----------
-    length : int
-        Elements of a gradient, and of the weights from element 0 on.
-    durations : sequence of int
-        Cycles of the computation on each node.
-    base : int
-        First element of slot 0.
-    state_base : int
-        Base of the optimizer's state.
     """
 
     nodes: int
+    #: Elements of a gradient, and of the weights from element 0 on.
     length: int
+    #: Cycles of the computation on each node.
     durations: Sequence[int]
+    #: First element of slot 0.
     base: int = 0
+    #: Base of the optimizer's state.
     state_base: int = 0
 
     def __post_init__(self) -> None:
@@ -157,28 +143,19 @@ class RoundProgram:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundModel:
-    """Connection of a run of rounds to its model.
+    """Connection of a run of rounds to its model."""
 
-    Parameters
-    ----------
-    rounds : Rounds
-        Golden model of the rounds, which the run continues.
-    gradient : callable
-        Takes a rank and the number of a round, and gives the gradient that the node computes for it, with the weights
-        that all rounds before have made.
-    closed : callable
-        Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
-    settings : callable
-        Takes the number of a round before its LATCH; writes the settings of its update.
-    may_begin : callable
-        Takes the number of a round after the first, before any node computes for it; if it returns False, the run
-        ends with the round before.
-    """
-
+    #: Golden model of the rounds, which the run continues.
     rounds: Rounds
+    #: Takes a rank and the number of a round, and gives the gradient that the node computes for it, with the weights
+    #: that all rounds before have made.
     gradient: Callable[[int, int], npt.NDArray[Any]]
+    #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
     closed: Callable[[Close, list[Bits]], None]
+    #: Takes the number of a round before its LATCH; writes the settings of its update.
     settings: Callable[[int], None]
+    #: Takes the number of a round after the first, before any node computes for it; if it returns False, the run ends
+    #: with the round before.
     may_begin: Callable[[int], bool] = lambda number: True
 
 
@@ -189,16 +166,13 @@ class RoundFeeder:
     ----------
     passes, first : int
         Passes of the run, and before it.
-
-    Members
-    -------
-    last : int
-        Number of the round after the last one of the run.
     """
 
     def __init__(self, ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
-        self._first, self.last, self._newest = first, first + passes, first
+        self._first = self._newest = first
+        #: Number of the round after the last one of the run.
+        self.last = first + passes
         self._computed = [first] * program.nodes  # COMPUTEs that have ended
         self._asked = [first] * program.nodes  # those whose flag was set
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]

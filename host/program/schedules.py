@@ -55,15 +55,10 @@ _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule, as it is asked for.
-
-    Parameters
-    ----------
-    layers : int
-        Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``delayed``.
-    """
+    """A schedule, as it is asked for."""
 
     kind: Kind
+    #: Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``delayed``.
     layers: int = 1
 
     def __post_init__(self) -> None:
@@ -104,19 +99,13 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A linear layer, and the place of its parameters in the vector of all.
+    """A linear layer, and the place of its parameters in the vector of all."""
 
-    Members
-    -------
-    number : int
-        Number of the layer, from 1.
-    base : int
-        Its first element; a multiple of 32.
-    """
-
+    #: Number of the layer, from 1.
     number: int
     inputs: int
     outputs: int
+    #: Its first element; a multiple of 32.
     base: int
 
     @property
@@ -145,16 +134,11 @@ class Copies:
 
     Such a layer computes with weights that lack the update of the pass before, and its update writes the copy that it
     has computed with. The other layers have one copy. Each layer is a region whose updates a node counts.
-
-    Parameters
-    ----------
-    layers : int, optional
-        First layers with two copies; None where no updates are counted.
-    distance : int
-        Elements from the first copy to the second.
     """
 
+    #: First layers with two copies; None where no updates are counted.
     layers: int | None = None
+    #: Elements from the first copy to the second.
     distance: int = 0
 
     def weights(self, layer: Dense) -> Region:
@@ -172,43 +156,28 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """A command that computes, or moves what was computed.
+    """A command that computes, or moves what was computed."""
 
-    Members
-    -------
-    name : str
-        ``forward`` or ``backward``, and the number of the layer; or another name.
-    operation : str
-        Name of the operation.
-    multiplications : int
-        Multiply-adds for each example.
-    fields : dict
-        Fields of the command's descriptor that depend on the layer.
-    duration : int, optional
-        Cycles, where they do not follow from multiply-adds.
-    """
-
+    #: ``forward`` or ``backward``, and the number of the layer; or another name.
     name: str
     operation: str
     reads: list[Region]
     writes: list[Region]
+    #: Multiply-adds for each example.
     multiplications: int
+    #: Fields of the command's descriptor that depend on the layer.
     fields: dict[str, int]
     queue: Queue = Queue.COMPUTE
+    #: Cycles, where they do not follow from multiply-adds.
     duration: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """Commands of a compute engine, in order.
-
-    Parameters
-    ----------
-    lengths : sequence of int, optional
-        Examples of each node, which are the length of the commands.
-    """
+    """Commands of a compute engine, in order."""
 
     commands: Sequence[Work]
+    #: Examples of each node, which are the length of the commands.
     lengths: Sequence[int] | None = None
 
 
@@ -413,21 +382,14 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Outcome of a search for the best size of chunks.
+    """Outcome of a search for the best size of chunks."""
 
-    Members
-    -------
-    trials : list of (int, int)
-        Sizes, in the order in which they were tried, and cycles of each.
-    chosen : int
-        The last size that was shorter than all before it.
-    claimed : int, optional
-        The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
-        which that search ends.
-    """
-
+    #: Sizes, in the order in which they were tried, and cycles of each.
     trials: list[tuple[int, int]]
+    #: The last size that was shorter than all before it.
     chosen: int
+    #: The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
+    #: which that search ends.
     claimed: int | None
 
     def lines(self) -> list[str]:
@@ -446,17 +408,13 @@ class Trials:
         Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
     trials : sequence of (int, int)
         Trials that were made before.
-
-    Members
-    -------
-    trials : list of (int, int)
-        Sizes and cycles so far.
     """
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
             raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
         self._most = most
+        #: Sizes and cycles so far.
         self.trials = list(trials)
 
     @property

@@ -65,14 +65,9 @@ class SchemeOptions(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A network and the way in which it is quantised.
+    """A network and the way in which it is quantised."""
 
-    Parameters
-    ----------
-    network : str
-        The one that was trained, or the one with a skewed last layer.
-    """
-
+    #: The one that was trained, or the one with a skewed last layer.
     network: str
     config: QuantizationConfig
 

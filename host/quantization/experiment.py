@@ -227,7 +227,6 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
     ----------
     lut4 : callable
         LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
-    on_row : callable
     """
     rows = []
     for candidate in chosen:

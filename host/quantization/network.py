@@ -47,28 +47,19 @@ class FloatLayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizationConfig:
-    """The way in which a network is quantised.
-
-    Parameters
-    ----------
-    bits : int or tuple of int
-        Bits of a weight's code, in all layers or in each: 4 or 8.
-    rounding : Rounding
-        Rounding of weights and their offsets.
-    per_channel : bool
-        Whether each output has a scale and an offset of its own.
-    extrema : Extrema
-        Extrema that scales and offsets of weights come from.
-    percentile : float
-        Percentile of the magnitudes of activations, for that calibration.
-    """
+    """The way in which a network is quantised."""
 
     scheme: Scheme = Scheme.IAQ_MIN
+    #: Bits of a weight's code, in all layers or in each: 4 or 8.
     bits: int | tuple[int, ...] = 8
+    #: Rounding of weights and their offsets.
     rounding: Rounding = Rounding.NEAREST
+    #: Whether each output has a scale and an offset of its own.
     per_channel: bool = False
+    #: Extrema that scales and offsets of weights come from.
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
+    #: Percentile of the magnitudes of activations, for that calibration.
     percentile: float = 99.9
 
     def __post_init__(self) -> None:
@@ -81,25 +72,17 @@ class QuantizationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedLayer:
-    """A layer in integers.
+    """A layer in integers."""
 
-    Members
-    -------
-    weights : QuantizedWeights
-        Weights, with scales that are binary32 numbers.
-    bias : array of int64
-        Biases in units of S · Sx.
-    output : Activation, optional
-        None of the last layer.
-    requantization : Requantization, optional
-        Requantization of a layer that is not the last, unless its offset is a float.
-    """
-
+    #: Weights, with scales that are binary32 numbers.
     weights: QuantizedWeights
+    #: Biases in units of S · Sx.
     bias: Integers
     input: Activation
+    #: None of the last layer.
     output: Activation | None = None
     relu: bool = False
+    #: Requantization of a layer that is not the last, unless its offset is a float.
     requantization: Requantization | None = None
 
     @property
@@ -138,21 +121,14 @@ class NodeLayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Multiplications:
-    """Multiplications for one inference.
+    """Multiplications for one inference."""
 
-    Members
-    -------
-    products : int
-        Products of a weight and an activation.
-    requantizations : int
-        Products of an accumulator and a multiplier.
-    floats : int
-        Products in binary32: with a float offset, of a sum of codes and activations and of one of activations alone,
-        each with a factor of its own.
-    """
-
+    #: Products of a weight and an activation.
     products: int
+    #: Products of an accumulator and a multiplier.
     requantizations: int
+    #: Products in binary32: with a float offset, of a sum of codes and activations and of one of activations alone,
+    #: each with a factor of its own.
     floats: int
 
 

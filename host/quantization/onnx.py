@@ -129,24 +129,16 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model.
+    """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model."""
 
-    Members
-    -------
-    equal : int
-        Examples with the same answer.
-    tied : int
-        Examples whose answer has the largest integer score as well, as other outputs have.
-    within : int
-        Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at
-        most: the change by a hidden activation that is one step off.
-    wrong : array of int64
-        Numbers of all other examples.
-    """
-
+    #: Examples with the same answer.
     equal: int
+    #: Examples whose answer has the largest integer score as well, as other outputs have.
     tied: int
+    #: Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at most:
+    #: the change by a hidden activation that is one step off.
     within: int
+    #: Numbers of all other examples.
     wrong: npt.NDArray[np.int64]
 
     def __str__(self) -> str:

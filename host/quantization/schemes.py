@@ -62,27 +62,18 @@ class Rounding(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedWeights:
-    """A matrix of weights as codes, offsets and scales.
+    """A matrix of weights as codes, offsets and scales."""
 
-    Members
-    -------
-    bits : int
-        Bits of a code.
-    codes : array of int64
-        Codes in shape (outputs, inputs), 0 to 2^bits - 1.
-    offsets : array of int64
-        Z of each output. All zero, with a float offset.
-    scales : array of float64
-        S of each output; all the same, if they are of the layer.
-    minima : array of float64, optional
-        The float offset of each output, Wmin.
-    """
-
+    #: Bits of a code.
     bits: int
     variant: Variant
+    #: Codes in shape (outputs, inputs), 0 to 2^bits - 1.
     codes: Integers
+    #: Z of each output. All zero, with a float offset.
     offsets: Integers
+    #: S of each output; all the same, if they are of the layer.
     scales: Floats
+    #: The float offset of each output, Wmin.
     minima: Floats | None = None
 
     @property
@@ -209,17 +200,11 @@ class Calibration(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation:
-    """Activations as integers of 8 bits: the value is the scale times the integer.
+    """Activations as integers of 8 bits: the value is the scale times the integer."""
 
-    Members
-    -------
-    scale : float
-        A binary32 number.
-    signed : bool
-        Whether the integers are -128 to 127, in place of 0 to 255.
-    """
-
+    #: A binary32 number.
     scale: float
+    #: Whether the integers are -128 to 127, in place of 0 to 255.
     signed: bool = False
 
     def __post_init__(self) -> None:
@@ -264,19 +249,12 @@ def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibra
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Requantization:
-    """Factors of accumulators as integers, one per output: multiplier / 2^shift.
+    """Factors of accumulators as integers, one per output: multiplier / 2^shift."""
 
-    Members
-    -------
-    multipliers : array of int64
-        Multipliers of 16 bits, with the highest bit set wherever the shift allows that.
-    shifts : array of int64
-    error : float
-        Largest relative difference to the factors.
-    """
-
+    #: Multipliers of 16 bits, with the highest bit set wherever the shift allows that.
     multipliers: npt.NDArray[np.int64]
     shifts: npt.NDArray[np.int64]
+    #: Largest relative difference to the factors.
     error: float
 
 

@@ -33,26 +33,17 @@ def _words(values: tuple[Any, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Coupling:
-    """Condition of an option.
+    """Condition of an option."""
 
-    Parameters
-    ----------
-    option : str
-        Field of the option; the coupling is of one ``value`` of it, if there is one.
-    other : str or tuple of str
-        Field that it depends on, or fields of which one must be given.
-    allowed : tuple, optional
-        Values of the other field with which the option applies; None for any that is given, and () for none.
-    reason : str
-        Why it does not apply otherwise.
-    value : object
-        Value of the option.
-    """
-
+    #: Field of the option; the coupling is of one ``value`` of it, if there is one.
     option: str
+    #: Field that it depends on, or fields of which one must be given.
     other: str | tuple[str, ...]
+    #: Values of the other field with which the option applies; None for any that is given, and () for none.
     allowed: tuple[Any, ...] | None
+    #: Why it does not apply otherwise.
     reason: str
+    #: Value of the option.
     value: Any = None
 
     def violated(self, given: RunSpec, full: RunSpec) -> bool:

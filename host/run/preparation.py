@@ -32,30 +32,19 @@ __all__ = ["Preparation", "prepare", "random_faults"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """A run that can begin.
+    """A run that can begin."""
 
-    Members
-    -------
-    spec : RunSpec
-        Description, with all defaults.
-    board : BoardConfig
-        Board, or the rates of one where there is none.
-    node : Configuration
-        Configuration of the nodes.
-    configs : list of TrainingConfig
-        Configurations of the runs, one after the other.
-    plain : TrainingConfig, optional
-        The last of them, if it is there for comparison.
-    course : Course, optional
-        Rings of a grid.
-    """
-
+    #: Description, with all defaults.
     spec: RunSpec
+    #: Board, or the rates of one where there is none.
     board: BoardConfig
     node: Configuration
     task: Workload
+    #: Configurations of the runs, one after the other.
     configs: list[TrainingConfig]
+    #: The last of them, if it is there for comparison.
     plain: TrainingConfig | None = None
+    #: Rings of a grid.
     course: Course | None = None
     slow: slow_link.SlowLink | None = None
     faults: RandomFaults | None = None

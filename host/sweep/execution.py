@@ -22,22 +22,15 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """Progress of a sweep.
+    """Progress of a sweep."""
 
-    Members
-    -------
-    done, total : int
-        Jobs.
-    spent, left : float
-        Seconds so far, and an estimate of those to come.
-    running : list of tuple
-        Name of each worker's job, and its stage.
-    """
-
+    #: Jobs.
     done: int
     total: int
+    #: Seconds so far, and an estimate of those to come.
     spent: float
     left: float
+    #: Name of each worker's job, and its stage.
     running: list[tuple[str, str]]
 
 

@@ -45,24 +45,16 @@ class JobKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build, a run, a placement or a count of cells, whose result is kept.
-
-    Members
-    -------
-    name : str
-        Unique in a plan.
-    parameters : dict
-        Everything that its result depends on besides sources and versions; ready for JSON.
-    needs : tuple of str
-        Names of jobs that must have ended before.
-    estimate : float
-        Estimate of the seconds for which it keeps a core busy.
-    """
+    """A build, a run, a placement or a count of cells, whose result is kept."""
 
     kind: JobKind
+    #: Unique in a plan.
     name: str
+    #: Everything that its result depends on besides sources and versions; ready for JSON.
     parameters: dict[str, Any]
+    #: Names of jobs that must have ended before.
     needs: tuple[str, ...] = ()
+    #: Estimate of the seconds for which it keeps a core busy.
     estimate: float = 0.0
 
     @property

@@ -65,14 +65,9 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Formats:
-    """The formats in which weights and gradients are sent.
+    """The formats in which weights and gradients are sent."""
 
-    Members
-    -------
-    weights, gradients : str
-        Names of codecs.
-    """
-
+    #: Names of codecs.
     weights: str
     gradients: str
 
@@ -104,31 +99,21 @@ def all_formats() -> list[Formats]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """Formats, rings and workloads that are measured.
+    """Formats, rings and workloads that are measured."""
 
-    Parameters
-    ----------
-    formats : tuple of str, optional
-        Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
-    nodes : tuple of int, optional
-        Ring sizes; by default those of :data:`NODES`.
-    full : bool
-        Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
-    epochs, steps : int, optional
-        Length of runs on digits and on text, in place of those that ``full`` decides.
-    compute_formats : tuple of str, optional
-        Formats of products, on digits; by default all, or none where ``formats`` are named.
-    synth : bool
-        Whether codecs and arrays are placed; see :meth:`places` for those of gradients, and :meth:`area` for arrays.
-    """
-
+    #: Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
     formats: tuple[str, ...] | None = None
+    #: Ring sizes; by default those of :data:`NODES`.
     nodes: tuple[int, ...] | None = None
     workloads: tuple[WorkloadName, ...] = tuple(WorkloadName)
+    #: Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
     full: bool = False
+    #: Length of runs on digits and on text, in place of those that ``full`` decides.
     epochs: int | None = None
     steps: int | None = None
+    #: Formats of products, on digits; by default all, or none where ``formats`` are named.
     compute_formats: tuple[str, ...] | None = None
+    #: Whether codecs and arrays are placed; see :meth:`places` for those of gradients, and :meth:`area` for arrays.
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -191,35 +176,25 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A row of the result: formats on a ring, and the names of the jobs that measure them.
-
-    Members
-    -------
-    weights, gradients : str or None
-        Placements of the codecs, where there is something to place.
-    """
+    """A row of the result: formats on a ring, and the names of the jobs that measure them."""
 
     formats: Formats
     workload: WorkloadName
     nodes: int
     run: str
+    #: Placements of the codecs, where there is something to place.
     weights: str | None
     gradients: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Product:
-    """A row of the result: a format of products on a ring, and the names of the jobs that measure it.
-
-    Members
-    -------
-    array : str or None
-        Placement or count of the array, if it is measured.
-    """
+    """A row of the result: a format of products on a ring, and the names of the jobs that measure it."""
 
     format: str
     nodes: int
     run: str
+    #: Placement or count of the array, if it is measured.
     array: str | None
 
 
@@ -316,22 +291,16 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Area:
-    """Cells and speed of codecs, out of context.
+    """Cells and speed of codecs, out of context."""
 
-    Members
-    -------
-    lut4, ccu2c, lut_ram, ff, dsp, bram : int
-        Cells, as :func:`boards.synth.measure` counts them.
-    fmax_mhz : float or None
-        Speed of the slowest; None if there is none.
-    """
-
+    #: Cells, as :func:`boards.synth.measure` counts them.
     lut4: int = 0
     ccu2c: int = 0
     lut_ram: int = 0
     ff: int = 0
     dsp: int = 0
     bram: int = 0
+    #: Speed of the slowest; None if there is none.
     fmax_mhz: float | None = None
 
     def __add__(self, other: "Area") -> "Area":

@@ -171,11 +171,6 @@ class GatewareCost:
         One node, with memories as those of :func:`node_of` at least.
     job : GemmJob
         Product without factors.
-
-    Members
-    -------
-    digest : str
-        SHA-256 of C, after the first plan.
     """
 
     def __init__(self, ring: Ring, job: GemmJob):
@@ -184,6 +179,7 @@ class GatewareCost:
         self._lanes, self._operands = config.lanes, config.compute.operands
         self._list = _words(job, Place.ACTIVATIONS, self._lanes)
         self._known: dict[Plan, int] = {}
+        #: SHA-256 of C, after the first plan.
         self.digest = ""
         generator = np.random.default_rng(0)
         if self._list:

@@ -44,22 +44,15 @@ _FEW, _LARGE = 3, 100_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """Product whose factors are searched.
+    """Product whose factors are searched."""
 
-    Members
-    -------
-    sizes, depths : tuple of int
-        m, k and n, and the levels of each.
-    budget : int
-        Evaluations of a search.
-    gateware : bool
-        Whether the cost is that of a node; if not, it is estimated.
-    """
-
+    #: m, k and n, and the levels of each.
     sizes: tuple[int, int, int]
     depths: tuple[int, int, int]
+    #: Evaluations of a search.
     budget: int
     seeds: int
+    #: Whether the cost is that of a node; if not, it is estimated.
     gateware: bool = True
 
     @property
@@ -80,22 +73,15 @@ TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Searches of one method.
-
-    Members
-    -------
-    best : list of int
-        Least cost that each seed has found.
-    curves : list of list of int
-        Least cost after each evaluation.
-    measured : float
-        Evaluations of states that fit, in the mean.
-    """
+    """Searches of one method."""
 
     task: str
     method: str
+    #: Least cost that each seed has found.
     best: list[int]
+    #: Least cost after each evaluation.
     curves: list[list[int]]
+    #: Evaluations of states that fit, in the mean.
     measured: float
 
     def ratios(self, optimum: int) -> list[float]:
@@ -104,22 +90,15 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """States that were carried out on a node, against the model.
-
-    Members
-    -------
-    wrong : int
-        States whose cycles are not those of the model.
-    digest : str
-        SHA-256 of C, which is one.
-    least, most : float
-        Estimated cycles in terms of counted ones.
-    """
+    """States that were carried out on a node, against the model."""
 
     name: str
     states: int
+    #: States whose cycles are not those of the model.
     wrong: int
+    #: SHA-256 of C, which is one.
     digest: str
+    #: Estimated cycles in terms of counted ones.
     least: float
     most: float
 

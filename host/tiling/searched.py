@@ -33,19 +33,14 @@ BUDGET = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Factors that were found for a product, and the cycles of a command with it alone.
+    """Factors that were found for a product, and the cycles of a command with it alone."""
 
-    Members
-    -------
-    factors : dict
-        Fields of an instruction.
-    cycles, default : int
-        With these factors, and with the default ones.
-    """
-
+    #: Fields of an instruction.
     factors: dict[str, int]
+    #: With these factors, and with the default ones.
     cycles: int
     default: int
+
     evaluations: int
 
 
@@ -63,11 +58,6 @@ class SearchedFactors:
         File of what was found.
     arithmetic : Arithmetic
         Of the simulated node; it changes no cycle.
-
-    Members
-    -------
-    found : dict
-        Tilings of the products that were asked for, by a text with sizes and options.
     """
 
     def __init__(self, node: NodeConfig, path: Path, *, arithmetic: Arithmetic = Arithmetic.NATIVE):
@@ -79,6 +69,7 @@ class SearchedFactors:
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
+        #: Tilings of the products that were asked for, by a text with sizes and options.
         self.found: dict[str, Tiling] = {}
 
     def _words(self, memory: str) -> int:

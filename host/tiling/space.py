@@ -50,20 +50,15 @@ class Move:
 class Space:
     """All states of a product.
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        m, k and n: powers of two.
-    depths : tuple of int
-        Levels of each.
-
     Raises
     ------
     ValueError
         A size is not a power of two, or a dimension has no level.
     """
 
+    #: m, k and n: powers of two.
     sizes: tuple[int, int, int]
+    #: Levels of each.
     depths: tuple[int, int, int]
 
     def __post_init__(self) -> None:
@@ -166,18 +161,12 @@ _PRODUCTS: int = (MOST_INSTRUCTIONS - 1).bit_length() - 1
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Products that carry a state out, all alike.
+    """Products that carry a state out, all alike."""
 
-    Members
-    -------
-    rows, columns : int
-        Products that m and n are cut into.
-    job : GemmJob
-        Sizes and factors of each.
-    """
-
+    #: Products that m and n are cut into.
     rows: int
     columns: int
+    #: Sizes and factors of each.
     job: GemmJob
 
     @property
@@ -187,21 +176,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Nest:
-    """States of a space on an array.
+    """States of a space on an array."""
 
-    Parameters
-    ----------
-    space : Space
-        With two levels of k.
-    job : GemmJob
-        Product without factors; its sizes may be below those of the space.
-    levels : tuple of Level, optional
-        Levels of m and n; by default those of their number.
-    """
-
+    #: With two levels of k.
     space: Space
     array: Array
+    #: Product without factors; its sizes may be below those of the space.
     job: GemmJob
+    #: Levels of m and n; by default those of their number.
     levels: Levels = ()
 
     def __post_init__(self) -> None:
@@ -286,29 +268,21 @@ class Evaluations:
 
     Parameters
     ----------
-    cost : callable
     budget : int
         Most evaluations.
-
-    Members
-    -------
-    costs : dict
-        Cost of each state, in the order of evaluation.
-    measured : int
-        Evaluations of states that fit.
-    curve : list of int
-        Least cost after each evaluation; that of a state that does not fit as long as none does.
-    best : State or None
-        State of the least cost; the first of several.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
         self.nest = nest
         self._cost = cost
         self._most = min(budget, len(nest.space))
+        #: Cost of each state, in the order of evaluation.
         self.costs: dict[State, int] = {}
+        #: Evaluations of states that fit.
         self.measured = 0
+        #: Least cost after each evaluation; that of a state that does not fit as long as none does.
         self.curve: list[int] = []
+        #: State of the least cost; the first of several.
         self.best: State | None = None
 
     @property
