@@ -11,8 +11,7 @@ from rich.table import Table
 from host.console import Link, Progress, make_console, shown
 from host.options import COUNT, Option, Section, check_range, command, option
 from host.output import claim, prepare, write_json
-from host.predict import report
-from host.predict.model import Step, format_of, model_of, predict, sizes
+from host.predict.model import Step, describe, draw, format_of, model_of, predict, sizes, table
 from host.reports.chakra import CLOCK
 from host.transports.session import LATENCY
 from sim.verilated import toolchain
@@ -81,13 +80,12 @@ def predict_command(
         predictions = [predict(model, form, step, nodes=count, latency=link_latency, clock=clock * 1e6)
                        for form in compared.names for count in sizes(nodes)]
         progress.stage("picture")
-        write_json(written[0], report.describe(
+        write_json(written[0], describe(
             predictions, model=model.name, parameters=model.parameters, link_latency=link_latency, clock=clock * 1e6,
             examples=step.examples, macs=step.macs, schedule=str(step.schedule)))
-        report.draw(predictions, written[1], note=note,
-                    title=f"a step of {model.name}: {model.parameters:,} parameters")
+        draw(predictions, written[1], note=note, title=f"a step of {model.name}: {model.parameters:,} parameters")
     largest = [prediction for prediction in predictions if prediction.nodes == nodes]
-    console.print(report.table(
+    console.print(table(
         largest, f"a step of {model.name}, {model.parameters:,} parameters, on {nodes:,} nodes"))
     console.print(note, soft_wrap=True)
     if chakra is not None:
@@ -110,15 +108,15 @@ def _validate(console: Console) -> None:
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):
         expected, counted = (points.compare(measured[name], counted=counted) for counted in (False, True))
-        table = Table(title=f"errors on rings of {rings}, none of which was fitted", title_justify="left",
-                      border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        table.add_column("points")
+        errors = Table(title=f"errors on rings of {rings}, none of which was fitted", title_justify="left",
+                       border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        errors.add_column("points")
         for heading in ("number", "mean error", "worst", "zeros counted: mean", "worst"):
-            table.add_column(heading, justify="right")
-        for (group, number, *errors), (_, _, *others) in zip(
+            errors.add_column(heading, justify="right")
+        for (group, number, *own), (_, _, *others) in zip(
                 points.summary(expected), points.summary(counted), strict=True):
-            table.add_row(group, f"{number:,}", *(f"{error:.2%}" for error in (*errors, *others)))
-        console.print(table)
+            errors.add_row(group, f"{number:,}", *(f"{error:.2%}" for error in (*own, *others)))
+        console.print(errors)
         off += [f"off, {how}: {one.line}" for how, found in (("zeros expected", expected), ("zeros counted", counted))
                 for one in found if abs(one.error) > points.WORST]
     _, number, mean, worst = points.summary(points.compare(measured["fitted"]))[0]

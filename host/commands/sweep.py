@@ -17,8 +17,8 @@ from host.output import claim, prepare
 from host.plain_text import PlainColumn
 from host.sweep import cluster, execution, page
 from host.sweep import plan as sweep
+from host.sweep.execution import LocalEngine
 from host.sweep.jobs import Job
-from host.sweep.local import LocalEngine
 from host.sweep.page import tables
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain

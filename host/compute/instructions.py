@@ -14,8 +14,7 @@ from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
 from hdl.compute.operands import FP32, OPERANDS, ScalarOperands
 from hdl.group import GROUP
-from host.memory.lists import Room
-from host.memory.plan import Plan
+from host.memory.plan import Plan, Room
 from sim.golden import gemm, gemm_factors
 from sim.golden.compute import Engine, pack
 from sim.golden.gemm import GemmJob

@@ -43,8 +43,7 @@ from host.compute.instructions import (
     numbered,
     up,
 )
-from host.memory.lists import ListProgram, Room
-from host.memory.plan import Plan, make_plan
+from host.memory.plan import ListProgram, Plan, Room, make_plan
 from host.program.order import Region
 from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
 from sim.golden.centroid_product import index_line, pack_indices

@@ -46,8 +46,7 @@ from hdl.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
 from host.compute.instructions import Array, Buffers, Matrix, Products, Words, at, best_factors, ended, numbered, up
 from host.memory.chain import AGAIN, Chain, Saved
-from host.memory.lists import ListProgram, Room, rooms_of
-from host.memory.plan import Plan, make_plan
+from host.memory.plan import ListProgram, Plan, Room, make_plan, rooms_of
 from host.models.layers import ALTERNATIVE, EPSILON
 from host.models.transformer import Transformer, TransformerConfig
 from sim.golden import gemm, layer_list, row_unit

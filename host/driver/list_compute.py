@@ -11,8 +11,7 @@ from host.driver.devices import Devices
 from host.driver.protocols import Compute
 from host.driver.results import ListsOutcome, slowest
 from host.driver.ring_memory import RingMemory
-from host.memory.lists import ListProgram
-from host.memory.plan import Plan, PlanError
+from host.memory.plan import ListProgram, Plan, PlanError
 from sim.golden.compute import Engine
 
 __all__ = ["ListCompute", "PlannedLists"]

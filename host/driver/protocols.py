@@ -20,8 +20,7 @@ from host.driver.pending_command import PendingCommand
 from host.driver.results import InferOutcome, ListsOutcome, MaskOutcome, Outcome, Passes, SparsifyOutcome
 from host.driver.staged_programs import NodeProgram
 from host.driver.vector_protocols import VectorRing
-from host.memory.lists import ListProgram
-from host.memory.plan import Plan
+from host.memory.plan import ListProgram, Plan
 
 __all__ = ["Collectives", "Commands", "Compute", "Counters", "FlatRing", "Operations", "Programs", "Quorum",
            "SettingRegisters", "TrainingRing", "Updates"]

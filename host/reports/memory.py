@@ -19,8 +19,7 @@ from host.compute.lists import compile_lists
 from host.compute.text_lists import compile_text, engine_of
 from host.memory.chain import EXHAUSTIVE, Chain, Policy, decide, exhaustive, greedy, layers_chain
 from host.memory.checker import dead_reads, injected, overlaps, random_chain, random_profile
-from host.memory.lists import rooms_of
-from host.memory.plan import Profile, make_plan, planned
+from host.memory.plan import Profile, make_plan, planned, rooms_of
 from host.memory.steps import perceptron_profile
 from host.models.text import Batch
 from host.models.text_steps import CONFIG, text_chain, text_program

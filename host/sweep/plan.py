@@ -416,7 +416,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
 
 def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> tuple[Path, Path]:
     """Write sweep.json and sweep.png; their paths."""
-    from host.sweep.picture import draw
+    from host.sweep.page import draw
 
     text, picture = folder / "sweep.json", folder / "sweep.png"
     write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows,

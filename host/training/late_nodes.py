@@ -3,7 +3,7 @@
 from hdl.config import ComputeStub, Grid, NodeConfig, Replay, SingleRing
 from host.driver.memory import Allocation, fitted
 from host.models.digits import Dataset
-from host.program.rounds import RoundProgram
+from host.program.feeding import RoundProgram
 from host.training.late_learning import LateConfig, Model
 
 __all__ = ["node_for", "patience_of"]

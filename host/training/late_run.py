@@ -24,8 +24,7 @@ from host.driver.trace import TraceRecord
 from host.models.digits import Dataset, digits
 from host.models.layers import Array
 from host.output import claim, write_json
-from host.program.feeding import TraceReader
-from host.program.rounds import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram
+from host.program.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram, TraceReader
 from host.topology.grid import Kind, Part, Shape
 from host.topology.switching import GridNodes
 from host.training.late_learning import Late, LateConfig, Model, Outcome, add_options, configs_of, table

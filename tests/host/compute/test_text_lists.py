@@ -12,8 +12,7 @@ from hdl.control.protocol import EventStatus
 from host.compute.instructions import Array
 from host.compute.text_lists import ListCycles, compile_text, engine_of
 from host.memory.checker import dead_reads, overlaps
-from host.memory.lists import rooms_of
-from host.memory.plan import planned
+from host.memory.plan import planned, rooms_of
 from host.models.text import collate, encode
 from host.models.text_steps import text_program
 from host.models.transformer import Transformer, TransformerConfig

@@ -9,7 +9,7 @@ import typer.main
 
 from host import cli
 from host.make import run
-from host.make.install import install
+from host.make.run import install
 from host.make.targets import OFF, check_known, find_target, manual, overview, targets
 
 ROOT = Path(__file__).parents[3]

@@ -17,8 +17,7 @@ from hdl.compute.layer_list import (
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
-from host.memory.lists import ListProgram, Room, rooms_of
-from host.memory.plan import PlanError, planned
+from host.memory.plan import ListProgram, PlanError, Room, planned, rooms_of
 from host.program.schedules import Copies, layers_of
 from sim.golden.compute import Engine, pack
 

@@ -11,7 +11,7 @@ from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
-from host.memory.lists import Room
+from host.memory.plan import Room
 from host.models.centroid_layers import shared
 from host.models.layers import perceptron
 from host.program.schedules import layers_of

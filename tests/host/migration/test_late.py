@@ -5,7 +5,7 @@ import numpy as np
 
 from host.checkpoints.checkpoint import ProcessFrame, make, restore
 from host.checkpoints.device_frame import read
-from host.program.rounds import RoundProgram
+from host.program.feeding import RoundProgram
 from host.training.late_learning import Late, LateConfig
 from host.training.late_run import LateRun
 from sim.golden.ring import largest_block

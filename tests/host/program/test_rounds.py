@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rounds of gradients on simulated rings, bit by bit: host/program/rounds.py."""
+"""Rounds of gradients on simulated rings, bit by bit: host/program/feeding.py."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
-from host.program.rounds import COMPUTE, FOLD, Closing, RoundModel, RoundProgram, run_rounds
+from host.program.feeding import COMPUTE, FOLD, Closing, RoundModel, RoundProgram, run_rounds
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS

@@ -13,6 +13,6 @@ def test_sources():
                      "sim/__init__.py", "sim/golden/ring.py", "sim/golden/codecs.py", "sim/verilated/ring.cpp",
                      "sim/verilated/ring.h", "sim/verilated/ring_link.h"}
     assert not names & {"host/commands/train.py", "host/reports/training_picture.py", "host/reports/report.py",
-                        "host/sweep/plan.py", "host/sweep/picture.py"}
+                        "host/sweep/plan.py", "host/sweep/page.py"}
     assert not {name for name in names if name.startswith(("tests", "boards"))}
     assert len({sweep_jobs.sources(kind) for kind in JobKind}) == 4

@@ -1,6 +1,6 @@
 """The picture of a sweep."""
 
-from host.sweep import picture as sweep_picture
+from host.sweep import page as sweep_page
 
 
 def test_names_in_the_picture_do_not_overlap(tmp_path, monkeypatch):
@@ -11,14 +11,14 @@ def test_names_in_the_picture_do_not_overlap(tmp_path, monkeypatch):
              "loss": 0.1 + number / 4000, "words_ratio": 0.5 + number / 200}
             for number in range(40) for nodes in (2, 4, 8)]
     boxes = []
-    place = sweep_picture._place_labels
+    place = sweep_page._place_labels
 
     def spy(axes, labels, renderer):
         place(axes, labels, renderer)
         boxes.extend(text.get_window_extent(renderer) for text in axes.texts
                      if text.get_text().startswith("format"))
 
-    monkeypatch.setattr(sweep_picture, "_place_labels", spy)
-    sweep_picture.draw(rows, tmp_path / "sweep.png")
+    monkeypatch.setattr(sweep_page, "_place_labels", spy)
+    sweep_page.draw(rows, tmp_path / "sweep.png")
     assert len(boxes) == 39
     assert not [(n, m) for n in range(39) for m in range(n) if boxes[n].overlaps(boxes[m])]
