@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,6 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.progress import Progress as Bars
-from rich.table import Table
 
 from host import stage_times
 from host.options import Option
@@ -28,7 +27,7 @@ from host.transports.session import TransportName
 from sim.verilated.native import Arithmetic
 
 __all__ = ["ArithmeticOption", "HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration",
-           "given_options", "make_console", "new_table", "shown", "thread_count"]
+           "given_options", "make_console", "shown", "thread_count"]
 
 Nodes = Annotated[int, Option("Nodes in the ring, 1 to 16.")]
 Threads = Annotated[int | None, Option("Threads of the simulation; they change its speed alone.",
@@ -160,14 +159,6 @@ def given_options(context: typer.Context) -> Callable[[str], bool]:
 def make_console() -> Console:
     """A console for standard output."""
     return PlainConsole()
-
-
-def new_table(title: str, columns: Sequence[str]) -> Table:
-    """A table without rows; columns but the first are of numbers."""
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
 
 
 def thread_count(given: int | None, nodes: int) -> int:

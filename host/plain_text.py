@@ -61,13 +61,16 @@ class PlainConsole(Console):
     """A console that prints every text as it is: no markup, emoji codes or highlights, whatever a caller asks for.
 
     Control characters are escaped, and characters that the encoding lacks replaced, before tables are laid out, so
-    that columns stay in line.
+    that columns stay in line. Lines that are wider than a terminal or a file are not cut.
 
     Parameters
     ----------
     options
         Options of :class:`rich.console.Console`.
     """
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        super().print(*objects, crop=crop, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(plain(printable_lines(text), self.encoding),

@@ -8,7 +8,8 @@ import typer
 from hdl.choices import choice_error
 from host.console import Progress, make_console, shown
 from host.options import check_range
-from host.output import claim, write_json
+from host.output import claim
+from host.schema import write_report
 from sim.verilated import toolchain
 
 __all__ = ["estimate_command"]
@@ -49,7 +50,7 @@ def estimate_command(
         experiment.rates_of(EXECUTION, target, cases)
     claim(output, files=("estimate.json", "estimate.png"))
     console = make_console()
-    parts: dict[str, list[experiment.Row]] = {kind: [] for kind in report.TITLES}
+    parts: dict[str, list[experiment.Row]] = {kind: [] for kind in report.BARS}
     with Progress(console) as progress, opened(EXECUTION, announce=progress.stage) as machine:
         bench = experiment.Bench(machine)
         for target in machines:
@@ -58,12 +59,10 @@ def estimate_command(
             parts["ratios"] += experiment.ratios(bench, cases, RATIOS, announce=progress.stage)
     for kind, rows in parts.items():
         if rows:
-            console.print(report.TITLES[kind], soft_wrap=True)
-            console.print(report.table(kind, rows), soft_wrap=True)
-            console.print(report.overview(kind, rows), soft_wrap=True)
+            console.print(*report.tables(kind, rows))
             console.print(report.summary(kind, rows), soft_wrap=True)
     if parts["ratios"]:
         console.print("compute of ratios: modelled by COMPUTE", soft_wrap=True)
-    write_json(output / "estimate.json", {kind: report.figures(kind, rows) for kind, rows in parts.items()})
-    report.draw({kind: rows for kind, rows in parts.items()}, output / "estimate.png")
-    console.print(" · ".join(map(shown, (output / "estimate.json", output / "estimate.png"))), soft_wrap=True)
+    written, picture = write_report(report.describe(parts), output, "estimate.json"), output / "estimate.png"
+    report.draw(parts, picture)
+    console.print(" · ".join(map(shown, (written, picture))), soft_wrap=True)

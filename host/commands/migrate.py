@@ -15,15 +15,17 @@ from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Optimizer, SettableVersion, Weights
 from host.checkpoints.keys import key_of, read_key, user_key
-from host.console import Progress, make_console, new_table, shown, thread_count
+from host.console import Progress, make_console, shown, thread_count
 from host.driver.memory import fitted
+from host.migration import report
 from host.migration.ledger import Entry, Ledger
 from host.migration.migrate import Downtime, migrate
 from host.migration.site import WORD_BITS, Fabric, Keys, Site
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import SEEDS, Option, Section, check_range, command, option
-from host.output import claim, prepare, write_json
+from host.output import claim, prepare
+from host.schema import write_report
 from host.training.optimizers import OptimizerName, create
 from host.training.record import TrainingConfig
 from host.training.workloads import Classifier
@@ -157,22 +159,18 @@ def migrate_command(
     console = make_console()
     with Progress(console) as progress:
         downtime, lines, same = _compare(sites, ledger, after=job.after, steps=job.steps, progress=progress)
-    parts = ("read", "load", "read back", "start", "in all", "bound")
-    table = new_table("cycles in which the job stood still", parts)
-    table.add_row(*(f"{value:,}" for value in (downtime.read, downtime.load, downtime.read_back, downtime.start,
-                                               downtime.cycles, int(downtime.bound))))
-    console.print(table)
+    console.print(report.table(downtime))
     for line in _lines(downtime, lines, nodes=count):
         console.print(line, soft_wrap=True)
     console.print(f"{downtime.live_words:,} live words a node · moved after step {job.after} of {job.steps} · final "
                   f"weights, state and losses {'have' if same else 'have NOT'} the bits of the run that stayed",
                   soft_wrap=True)
-    write_json(output / _FILES[0], {
+    path = write_report(report.SCHEMA.report({
         **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": count,
         "steps": job.steps, "after": job.after, "optimizer": job.optimizer, "weights": job.weights,
         "gradients": job.gradients, "transport": ends.transport, "source": ends.source_transport,
-        "board": ends.board, "line": lines, "same": same})
-    console.print(shown(output / _FILES[0]), soft_wrap=True)
+        "board": ends.board, "line": lines, "bit_exact": same}), output, _FILES[0])
+    console.print(shown(path), soft_wrap=True)
     if not same:
         raise typer.Exit(1)
 

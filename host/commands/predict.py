@@ -4,15 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from host.console import Link, Progress, make_console, shown
 from host.options import COUNT, Option, Section, check_range, command, option
-from host.output import claim, prepare, write_json
+from host.output import claim, prepare
 from host.predict.model import Step, describe, draw, format_of, model_of, predict, sizes, table
 from host.reports.chakra import CLOCK
+from host.schema import write_report
 from host.transports.session import LATENCY
 from sim.verilated import toolchain
 
@@ -80,9 +79,9 @@ def predict_command(
         predictions = [predict(model, form, step, nodes=count, latency=link_latency, clock=clock * 1e6)
                        for form in compared.names for count in sizes(nodes)]
         progress.stage("picture")
-        write_json(written[0], describe(
+        write_report(describe(
             predictions, model=model.name, parameters=model.parameters, link_latency=link_latency, clock=clock * 1e6,
-            examples=step.examples, macs=step.macs, schedule=str(step.schedule)))
+            examples=step.examples, macs=step.macs, schedule=str(step.schedule)), output, "predict.json")
         draw(predictions, written[1], note=note, title=f"a step of {model.name}: {model.parameters:,} parameters")
     largest = [prediction for prediction in predictions if prediction.nodes == nodes]
     console.print(table(
@@ -108,15 +107,7 @@ def _validate(console: Console) -> None:
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):
         expected, counted = (points.compare(measured[name], counted=counted) for counted in (False, True))
-        errors = Table(title=f"errors on rings of {rings}, none of which was fitted", title_justify="left",
-                       border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        errors.add_column("points")
-        for heading in ("number", "mean error", "worst", "zeros counted: mean", "worst"):
-            errors.add_column(heading, justify="right")
-        for (group, number, *own), (_, _, *others) in zip(
-                points.summary(expected), points.summary(counted), strict=True):
-            errors.add_row(group, f"{number:,}", *(f"{error:.2%}" for error in (*own, *others)))
-        console.print(errors)
+        console.print(points.table(rings, expected, counted))
         off += [f"off, {how}: {one.line}" for how, found in (("zeros expected", expected), ("zeros counted", counted))
                 for one in found if abs(one.error) > points.WORST]
     _, number, mean, worst = points.summary(points.compare(measured["fitted"]))[0]

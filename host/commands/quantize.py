@@ -117,11 +117,11 @@ def quantize_command(
     result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": as_dict(node),
                "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
                                                        "within": agreement.within}}
-    paths = (*quantize.write(result, output), *exported)
+    result, paths = quantize.write(result, output)
     console.print(table(result))
     for line in (verdict(result), advice(result), None if agreement is None else
                  f"Answers of onnxruntime to {len(data.test_x)} test images: {agreement}.",
-                 " · ".join(map(shown, paths))):
+                 " · ".join(map(shown, (*paths, *exported)))):
         if line is not None:
             console.print(line, soft_wrap=True)
 

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from host.console import Progress, make_console, new_table, shown
+from host.console import Progress, make_console, shown
 from host.models.digits import Dataset, digits
 from host.options import Option, command
 from host.output import claim, write_json
@@ -16,15 +15,14 @@ from host.relay import experiment
 from host.relay.experiment import Row
 from host.relay.logs import read_log
 from host.relay.timeline import costs_of, uniform
-from host.reports import relay as picture
+from host.reports import relay as report
+from host.schema import write_report
 from sim.golden.relay import Unit
 from sim.verilated import toolchain
 
 __all__ = ["relay_command"]
 
 _FILES = ("relay.json", "relay.png", "edits.json")
-#: Characters that the tables need, also where a console has fewer.
-_WIDTH = 118
 
 
 @command
@@ -42,7 +40,6 @@ def relay_command(
 ) -> None:
     """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
     console = make_console()
-    console.width = max(_WIDTH, console.width)
     data = digits()
     if replay is not None:
         _replay(console, replay, data)
@@ -52,20 +49,17 @@ def relay_command(
         rows = _learned(data, seeds=seeds, epochs=epochs, progress=progress)
         simulated = _learned_on_nodes(data, rows, epochs=epochs, progress=progress) if nodes else []
     stalls, choices = experiment.stalls(), experiment.choices()
-    for table in (_accuracies(rows), *([_simulated(simulated)] if nodes else []), _stalls(stalls), _choices(choices)):
-        console.print(table)
+    console.print(*report.tables(rows, simulated, stalls, choices))
     console.print("accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled",
                   soft_wrap=True)
     _draw(stalls, rows, output / "relay.png")
     edited = next(row for row in rows if row.beside)
     write_json(output / "edits.json", dict(edited.log))
-    write_json(output / "relay.json", {
-        "cases": [{"name": row.name, "beside": row.beside, "bar": row.bar, "mean": row.mean,
-                   "accuracies": list(row.accuracies), "edits": row.log["edits"]} for row in rows],
-        "nodes": simulated, "stalls": stalls, "choices": choices})
+    write_report(report.SCHEMA.report({"cases": list(map(report.record_of, rows)), "nodes": simulated,
+                                       "stalls": stalls, "choices": choices}), output, "relay.json")
     console.print(" · ".join(shown(output / name) for name in _FILES), soft_wrap=True)
     missed = experiment.failures(rows) if seeds is None and epochs is None else []
-    missed += [f"{row['name']} must have the golden bits on nodes" for row in simulated if not row["same"]]
+    missed += [f"{row['name']} must have the golden bits on nodes" for row in simulated if not row["bit_exact"]]
     for failure in missed:
         console.print(f"relay: {failure}", style="bold red", soft_wrap=True)
     if missed:
@@ -105,9 +99,9 @@ def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
         if case.bar:
             progress.stage(f"nodes: {case.name}", experiment.sets_of(case, data, epochs))
             run = experiment.learn_on_nodes(
-                case, data, 0, epochs=epochs, on_set=lambda report: progress.advance(f"loss {report.mean_loss:.4f}"))
+                case, data, 0, epochs=epochs, on_set=lambda sets: progress.advance(f"loss {sets.mean_loss:.4f}"))
             simulated.append({"name": case.name, "sets": len(run.reports), "accuracy": run.accuracy,
-                              "same": run.same and run.digest == row.log["digest"]})
+                              "bit_exact": run.same and run.digest == row.log["digest"]})
     return simulated
 
 
@@ -115,43 +109,4 @@ def _draw(stalls: Sequence[dict[str, Any]], rows: Sequence[Row], path: Path) -> 
     """Draw timelines of sets of 1 and of 3 microbatches, stalls, and accuracies."""
     costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
                      macs=experiment.MACS)[0]
-    picture.draw({count: uniform(4, costs, count) for count in (1, 3)}, stalls, rows, path)
-
-
-def _accuracies(rows: Sequence[Row]) -> Table:
-    table = new_table("test accuracy on golden nodes, mean of all seeds", (
-        "case", "mean, %", "gain", "bar", "least", "most", "edits"))
-    means = {row.name: row.mean for row in rows}
-    for row in rows:
-        gain = f"{row.mean - means[row.beside]:+.2f}" if row.beside else ""
-        bar = "" if not row.bar else f"{row.bar:+.1f}" if row.beside else f"{row.bar:.1f}"
-        table.add_row(row.name, f"{row.mean:.2f}", gain, bar, f"{min(row.accuracies):.2f}",
-                      f"{max(row.accuracies):.2f}", str(len(row.log["edits"])))
-    return table
-
-
-def _simulated(rows: Sequence[dict[str, Any]]) -> Table:
-    table = new_table("first seed on simulated nodes: weights, losses, counts and edits beside golden ones", (
-        "case", "sets", "accuracy, %", "bits"))
-    for row in rows:
-        table.add_row(row["name"], str(row["sets"]), f"{100 * row['accuracy']:.2f}",
-                      "the same" if row["same"] else "OTHERS")
-    return table
-
-
-def _stalls(rows: Sequence[dict[str, Any]]) -> Table:
-    table = new_table("stall in per cent by microbatches of a set, and words on a worker's chip: modelled", (
-        "64 x 64 layers", *(str(count + 1) for count in range(len(rows[0]["stall"]))), "idle at 3", "words"))
-    for row in rows:
-        parts = [*row["stall"], row["idle"][2]]
-        table.add_row(str(row["layers"]), *(f"{100 * one:.1f}" for one in parts), f"{row['peak']:,}")
-    return table
-
-
-def _choices(rows: Sequence[dict[str, Any]]) -> Table:
-    table = new_table("chosen microbatches of a set: modelled", ("case", "fetch", "push", "forward", "backward",
-                                                              "microbatches"))
-    for row in rows:
-        table.add_row(row["case"], *(f"{row[name]:,}" for name in ("fetch", "push", "forward", "backward")),
-                      str(row["microbatches"]))
-    return table
+    report.draw({count: uniform(4, costs, count) for count in (1, 3)}, stalls, rows, path)

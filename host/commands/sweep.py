@@ -15,7 +15,7 @@ from host.console import duration, make_console, shown
 from host.options import COUNT, Option, Section, command, option
 from host.output import claim, prepare
 from host.plain_text import PlainColumn
-from host.sweep import cluster, execution, page
+from host.sweep import cluster, execution
 from host.sweep import plan as sweep
 from host.sweep.execution import LocalEngine
 from host.sweep.jobs import Job
@@ -147,11 +147,8 @@ def sweep_command(
         else cluster.ClusterEngine(scheduler, folder)))
     rows, products = sweep.collect(planned, folder), sweep.products(planned, folder)
     if rows or products:
-        for table in tables(rows, products):
-            console.print(table)
-        written, picture = sweep.write(rows, output, products=products)
-        paths = (written, picture, page.write(rows, picture, products=products))
-        console.print(" · ".join(map(shown, paths)), soft_wrap=True)
+        console.print(*tables(rows, products))
+        console.print(" · ".join(map(shown, sweep.write(rows, output, products=products))), soft_wrap=True)
     for failure in failures:
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True)
     if failures:

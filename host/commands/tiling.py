@@ -1,6 +1,5 @@
 """The command `gradring tiling`."""
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,8 @@ import typer
 from hdl.choices import choice_error
 from host.console import ArithmeticOption, Progress, make_console, shown
 from host.options import check_range, command
-from host.output import claim, write_json
+from host.output import claim
+from host.schema import write_report
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
@@ -33,7 +33,7 @@ def tiling_command(
                                           show_default=False)] = toolchain.BUILD / "tiling",
 ) -> None:
     """Search for the factors of matrix products, by cycles that a simulated node counts."""
-    from host.reports import tiling as picture
+    from host.reports import tiling as report
     from host.tiling import experiment
 
     check_range("Seeds", seeds, 1, 1000)
@@ -57,12 +57,11 @@ def tiling_command(
     for one in checks:
         console.print(f"{one.name}: {one.states} states on a node, {one.wrong} not in the cycles of the model; C "
                       f"{one.digest[:16]}; estimate {one.least:.3f} to {one.most:.3f} of the cycles", soft_wrap=True)
-    console.print(experiment.table(results, best), soft_wrap=True)
+    console.print(report.table(results, best))
     console.print("costs of 1024 x 1024 x 1024 are estimated: modelled", soft_wrap=True)
-    write_json(output / "tiling.json", {
-        "optimum": best, "checks": [dataclasses.asdict(one) for one in checks],
-        "results": [dataclasses.asdict(result) for result in results]})
-    picture.draw(results, best, output / "tiling.png")
-    console.print(" · ".join(map(shown, (output / "tiling.json", output / "tiling.png"))), soft_wrap=True)
+    written = write_report(report.describe(results, best, checks), output, "tiling.json")
+    picture = output / "tiling.png"
+    report.draw(results, best, picture)
+    console.print(" · ".join(map(shown, (written, picture))), soft_wrap=True)
     if any(one.wrong for one in checks):
         raise typer.Exit(1)

@@ -21,7 +21,27 @@ _LONGEST, _QUIET = 255, 300
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Estimate of a program on a target."""
+    """Estimate of a program on a target.
+
+    Members
+    -------
+    target, program : str
+        Names of the target and of the program.
+    length : int
+        Parameters of the network.
+    overlapped : bool
+        Whether computing and communicating overlap.
+    alpha : float
+        Factor of the throttled cycles.
+    execution, first, second : float
+        Cycles on the execution machine: as it is, throttled, and with every rate halved again.
+    estimate, plain : float
+        Estimated cycles of the target, and alpha times the throttled ones.
+    singles : dict of str to float
+        Estimates by one metric only: the cycles of the execution machine, by the ratio of its rate to the target's.
+    truth : float
+        Cycles of the target, as it was really run.
+    """
 
     target: str
     program: str

@@ -32,7 +32,7 @@ class Figures:
         Cycles in which vectors have gone through the nodes' host ports, to and fro; modelled, unless the ports are
         simulated.
     words, words_dense, words_zero_value : int
-        32-bit words that all nodes have sent, and those of the same packets if every payload were raw, and if
+        32-bit words that all nodes have sent, and words of the same packets if every payload were raw, and if
         gradients and their sums were in zero_value.
     sent, nonzeros : int
         Elements that scatter-reduces have sent, and those among them that were not zero.

@@ -6,18 +6,16 @@ Each ring carries out an all-reduce and a fused update of as many elements as it
 
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
-from rich.table import Table
 
+from host.columns import Column, Table, show
 from host.cycles.costs import Format
 from host.cycles.timing import timing_of
 from host.cycles.walk import walk
 from host.driver.optimizer_settings import Rule, Settings
-from host.plain_text import PlainConsole
 from host.predict.points import SMALL
 from host.program.estimate import Collective
 from host.transports.session import LATENCY, Session, open_session
@@ -53,7 +51,8 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     return outcome.cycles, max(words), speed
 
 
-def check(session: Session, *, latency: int, length: int = SMALL.memories.gradient, seed: int = 0) -> list[list[str]]:
+def check(session: Session, *, latency: int, length: int = SMALL.memories.gradient, seed: int = 0
+          ) -> list[dict[str, Any]]:
     """Rows of the table of one ring; see :func:`main`."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
@@ -64,8 +63,9 @@ def check(session: Session, *, latency: int, length: int = SMALL.memories.gradie
     for kind in _KINDS:
         cycles, words, speed = _run(session, kind, gradients, weights)
         predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
-        rows.append([str(ring.nodes), kind.name.lower().replace("_", " "), f"{words:,}", f"{cycles:,}",
-                     f"{predicted:,}", f"{100 * (predicted / cycles - 1):+.2f} %", f"{speed:,.0f}"])
+        rows.append({"nodes": ring.nodes, "collective": kind.name.lower().replace("_", " "), "words": words,
+                     "cycles": cycles, "predicted": predicted, "error": predicted / cycles - 1,
+                     "cycles_per_cpu_second": speed})
     return rows
 
 
@@ -74,14 +74,15 @@ def main(nodes: Annotated[str, typer.Option(help="Ring sizes.")] = "17,32,64,255
          length: Annotated[int, typer.Option(help="Elements.", min=1, max=SMALL.memories.gradient)] = 8192,
          seed: Annotated[int, typer.Option(help="Seed of gradients and weights.", min=0)] = 0) -> None:
     """Run the collectives, compare all bits and words with the golden model, and print the cycles."""
-    table = Table("nodes", "collective", "words", "cycles", "predicted", "error", "cycles per CPU second",
-                  box=box.MARKDOWN, title=f"{length:,} elements, links of {latency} cycles: bits and words equal")
+    rows = []
     for size in map(int, nodes.split(",")):
         with open_session(SMALL, nodes=size, latency=latency, host_port=False,
                           announce=lambda stage: print(stage, file=sys.stderr)) as session:
-            for row in check(session, latency=latency, length=length, seed=seed):
-                table.add_row(*row)
-    PlainConsole(width=118).print(table)
+            rows += check(session, latency=latency, length=length, seed=seed)
+    forms = {"nodes": ",", "collective": "", "words": ",", "cycles": ",", "predicted": ",", "error": "+.2%",
+             "cycles_per_cpu_second": ",.0f"}
+    show(Table(f"{length:,} elements, links of {latency} cycles: bits and words equal",
+                               [Column(name, format=form) for name, form in forms.items()], rows))
 
 
 if __name__ == "__main__":

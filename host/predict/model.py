@@ -11,31 +11,29 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
+from host.columns import Column, Table, record
 from host.compute.instructions import Array, best_factors
 from host.cycles.costs import Format, Zeros
 from host.cycles.timing import Timing, timing_of
 from host.cycles.walk import Walked, walk
 from host.options import Section, option
-from host.output import replacing
 from host.program.estimate import Collective, Costs
 from host.program.program import CompiledProgram
 from host.program.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
 from host.reports import chakra
-from host.reports.style import FAINT, INK, STYLE
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
 from host.training.record import TrainingConfig
-from host.versions import program
 from sim.golden.gemm import ONES, GemmJob
 from sim.golden.gemm_estimate import estimate
 from sim.golden.gemm_factors import training_step
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict", "sizes", "table"]
+__all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict",
+           "sizes", "table"]
 
 #: Rows of an array of so many multiply-adds per cycle, and its lanes.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
@@ -267,19 +265,8 @@ def sizes(nodes: int) -> list[int]:
     return [*found, nodes]
 
 
-#: Of predict.json; docs/predict.md lists its fields.
-SCHEMA, VERSION = "gradring.predict", 1
-
-_COLORS = ("#0b7a75", "#d9822b", "#7353ba", "#b3261e", "#2f6fb0", "#8a97a6", INK)
+_COLORS = (COLOURS[0], COLOURS[5], COLOURS[4], COLOURS[6], COLOURS[3], FAINT, INK)
 _MARKERS = "os^Dv<>"
-
-
-def describe(found: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
-    """Content of predict.json: what was asked, and a row for each format and ring."""
-    return {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "modelled": True, **asked,
-            "rows": [{"format": one.form, "nodes": one.nodes, "cycles": one.cycles, "seconds": one.seconds,
-                      "compute_cycles": one.compute, "communicate_cycles": one.communicate, "words": one.words}
-                     for one in found]}
 
 
 def _seconds(seconds: float) -> str:
@@ -289,42 +276,49 @@ def _seconds(seconds: float) -> str:
     return ""
 
 
+_FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS = (
+    Column("format", help="Format.", of=lambda row: row.form), Column("nodes", help="Nodes of the ring."),
+    Column("cycles", ",", "Cycles of a step."),
+    Column("seconds", _seconds, "Time of a step.", "step"),
+    Column("compute_cycles", ",", "Sum of the computing queue.", "compute", of=lambda row: row.compute),
+    Column("communicate_cycles", ",", "Sum of the communicating queue.", "communicate",
+           of=lambda row: row.communicate),
+    Column("words", ",", "Words that the node with most of them sends."))
+_ROW = (_FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS)
+
+#: Report of predictions.
+SCHEMA = Schema("gradring.predict", 2, "gradring predict: build/predict/predict.json", {"Predictions": (
+    Column("modelled", help="True: all figures come from a model."),
+    *(Column(name, help="Options of the command; `schedule` is `--overlap`, `clock` in Hz.")
+      for name in ("model", "link_latency", "examples", "macs", "schedule", "clock")),
+    Column("parameters", help="Parameters of the model."),
+    Column("rows", help="A row for each format and ring:", columns=_ROW))})
+
+
+def describe(found: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
+    """Content of predict.json: what was asked, and a row for each format and ring."""
+    return SCHEMA.report({"modelled": True, **asked, "rows": [record(_ROW, prediction) for prediction in found]})
+
+
 def table(found: Sequence[Prediction], title: str) -> Table:
     """Predictions of one ring size, a row for each format."""
-    result = Table(title=title, title_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    result.add_column("format")
-    for heading in ("step", "cycles", "compute", "communicate", "words", "link"):
-        result.add_column(heading, justify="right", no_wrap=True)
-    for one in found:
-        used = one.words / one.communicate if one.communicate else 0.0
-        result.add_row(one.form, _seconds(one.seconds), *(f"{value:,}" for value in (
-            one.cycles, one.compute, one.communicate, one.words)), f"{used:.0%}")
-    return result
+    return Table(f"{title}: modelled", (
+        _FORMAT, _SECONDS, _CYCLES, _COMPUTE, _COMMUNICATE, _WORDS,
+        Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)), found)
 
 
 def draw(found: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
     """Draw the time of a step over the nodes of the ring, a line for each format."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    forms = list(dict.fromkeys(one.form for one in found))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.4, 4.8), layout="constrained", dpi=130)
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        for number, form in enumerate(forms):
-            chosen = [one for one in found if one.form == form]
-            axes.plot([one.nodes for one in chosen], [one.seconds for one in chosen], label=form, markersize=4,
+    with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
+        for number, form in enumerate(dict.fromkeys(row.form for row in found)):
+            chosen = [row for row in found if row.form == form]
+            axes.plot([row.nodes for row in chosen], [row.seconds for row in chosen], label=form, markersize=4,
                       color=_COLORS[number % len(_COLORS)], marker=_MARKERS[number % len(_MARKERS)])
         axes.set_xscale("log", base=2)
-        axes.set_ylim(0, 1.05 * max(one.seconds for one in found))
-        counts = sorted({one.nodes for one in found})
+        axes.set_ylim(0, 1.05 * max(row.seconds for row in found))
+        counts = sorted({row.nodes for row in found})
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.minorticks_off()
-        axes.set(title=title, xlabel="nodes", ylabel="time of a step")
+        axes.set(xlabel="nodes", ylabel="time of a step")
         axes.yaxis.set_major_formatter(lambda value, _: _seconds(value))
-        axes.text(0, -0.16, note, transform=axes.transAxes, fontsize=8.5, color=FAINT, va="top")
         axes.legend()
-        with replacing(path) as file:
-            figure.savefig(file)

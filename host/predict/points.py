@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import operator
 import re
 import statistics
 import sys
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from hdl.compression.registry import RAW
 from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from hdl.ring.topology import MOST_NODES
+from host.columns import Column, Table
 from host.cycles.costs import CountedCosts, Format, Zeros
 from host.cycles.timing import timing_of
 from host.cycles.walk import walk, walk_costs
@@ -36,7 +38,7 @@ from sim.bounded_files import read_bytes
 from sim.verilated.native import Arithmetic
 
 __all__ = ["FILE", "FORMATS", "SMALL", "WORST", "Compared", "Point", "compare", "config_of", "gradients", "load",
-           "measure", "summary"]
+           "measure", "summary", "table"]
 
 FILE = Path(__file__).with_name("points.csv")
 #: Bytes of the file.
@@ -253,6 +255,16 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
             one = walk(point.kind, form, timing, length=point.length, nodes=point.nodes, latency=point.latency)
         found.append(Compared(point, one.cycles, one.words))
     return found
+
+
+def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
+    """Errors of points on some rings, with zeros that are expected and with counted ones."""
+    rows = [(*row, *more[2:]) for row, more in zip(summary(expected), summary(counted), strict=True)]
+    titles = {"points": "", "number": ",", "mean error": ".2%", "worst": ".2%", "zeros counted: mean": ".2%",
+              "zeros counted: worst": ".2%"}
+    return Table(f"errors on rings of {rings}, none of which was fitted", [
+        Column(title, format=form, of=operator.itemgetter(number))
+        for number, (title, form) in enumerate(titles.items())], rows)
 
 
 def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:

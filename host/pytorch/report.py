@@ -6,26 +6,41 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from hdl.compression.registry import RAW
+from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text
 from host.jobs.figures import Figures
-from host.output import replacing, write_json
 from host.pytorch.jobs import Jobs, Operation, Options
 from host.pytorch.messages import RING
 from host.pytorch.server import by_name
-from host.reports.notes import NO_WITNESS, count_text, ratio_text, simulation_notes
-from host.reports.page import Note, Picture, settings_table, table_of, write_page
-from host.reports.style import FAINT, INK, STYLE
+from host.reports.page import NO_WITNESS, Note, Picture, settings_table, simulation_notes, write_page
+from host.reports.style import COLOURS, FAINT, INK, picture, show_thousands
+from host.schema import REPORT, Schema
+from host.schema import write_report as write_report_json
 from host.transports.session import TransportName
-from host.versions import program
 
 __all__ = ["FILES", "build_report", "table", "write_report"]
 
-#: Of report.json; docs/pytorch.md lists its fields.
-SCHEMA, VERSION = "gradring.pytorch", 1
+FILES = (REPORT, "report.png", "report.html")
 
-FILES = ("report.json", "report.png", "report.html")
+_KIND = Column("kind", help="`all_reduce`, `step`, or `others`.")
+_DENSITY = Column("density", help="Fraction of the elements sent in scatter-reduce that were not zero; null if it is "
+                                  "unknown.")
+_FIGURES = (Column("operations", help="Operations."), *columns_of(Figures), _DENSITY)
+
+#: Report of a script.
+SCHEMA = Schema("gradring.pytorch", 2, "gradring launch: build/launch/report.json", {"The run": (
+    Column("nodes", help="Nodes, one for each rank."), Column("options", help="Options of the command."),
+    Column("checked", help="Whether results were compared with the golden model."),
+    Column("jobs", help="Rings that were built."), *_FIGURES,
+    Column("elapsed_cycles", help="Cycles that were simulated, and cycles of the host ports."),
+    Column("groups", help="A row for the operations of each kind and size:", columns=(_KIND, *_FIGURES)),
+    Column("gloo", help="`calls` and `bytes` of each collective over gloo."),
+    Column("backends", help="Backends of the groups of all ranks."),
+    Column("slow_ranks", help="Times that each rank was named as slow."),
+    Column("stage_seconds", help="Wall time of `build`, `simulation` and `script`."),
+    Column("per_operation", help="A row for each operation:", columns=(
+        _KIND, Column("job", help="Number of its ring."), *columns_of(Figures), _DENSITY)))})
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
@@ -66,9 +81,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         Seconds that the script has taken.
     """
     total = _figures(jobs.operations)
-    return {
-        "schema": {"name": SCHEMA, "version": VERSION},
-        "program": program(),
+    return SCHEMA.report({
         "nodes": options.nodes,
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
                     "transport": options.transport.value},
@@ -83,7 +96,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
         "per_operation": [{"kind": one.kind, "job": one.job, **dataclasses.asdict(one.figures),
                            "density": one.figures.density} for one in jobs.operations],
-    }
+    })
 
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -126,9 +139,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def table(report: dict[str, Any]) -> Table:
     """The report as a table."""
-    found = table_of("on the simulated ring", _rows(report))
-    found.title_justify, found.border_style = "left", "dim"
-    return found
+    return pairs("on the simulated ring", _rows(report))
 
 
 def _reason(backends: Sequence[str]) -> str:
@@ -155,18 +166,18 @@ def verdict(report: dict[str, Any]) -> str:
 
 def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
     """Write report.json and report.html and, if anything went over the ring, report.png; their paths."""
-    written, picture, page = (folder / name for name in FILES)
-    write_json(written, report)
+    _, drawn, page = (folder / name for name in FILES)
+    written = write_report_json(report, folder)
     pictures = []
     if report["per_operation"]:
-        _draw(report, picture)
-        pictures.append(Picture(picture, "Charts of the cycles of each operation, of commands and of host ports, and "
-                                         "of the words on all links; the table has sums of them."))
+        _draw(report, drawn)
+        pictures.append(Picture(drawn, "Charts of the cycles of each operation, of commands and of host ports, and "
+                                         "of the words on all links; the table has their sums."))
     else:
-        picture.unlink(missing_ok=True)
+        drawn.unlink(missing_ok=True)
     write_page(page, title=f"gradring: a PyTorch script on {report['nodes']} nodes", verdict=verdict(report),
                tables=[table(report)], settings=[settings_table("Options", report["options"])], pictures=pictures,
-               notes=_notes(report), program=report["program"])
+               notes=_notes(report), report=report)
     return [written, *(one.path for one in pictures), page]
 
 
@@ -178,9 +189,9 @@ def _notes(report: dict[str, Any]) -> list[Note]:
         Note("Ranks compute the gradients, which takes no cycles here; operations run one after the other.",
              ("… cycles each", "cycles in all")),
         *([] if options["host_port"] or report["elapsed_cycles"] is None else [Note(
-            "Host ports are modelled: values have gone round them, and the cycles that they would have taken are "
+            "Host ports are modelled: values have bypassed them, and the cycles that they would have taken are "
             "computed.", ("… cycles of the host ports", "cycles in all"))]),
-        *([Note("The link-cycle bound, the words of raw payloads and the density come of the golden model of the "
+        *([Note("The link-cycle bound, the words of raw payloads and the density come from the golden model of the "
                 "ring, for the same values.", ("… … of the link-cycle bound", "… … of raw words", "… density"))]
           if options["check"] else []),
         Note("Seconds are those of the computer that has simulated the ring.", ("stages",)),
@@ -189,32 +200,23 @@ def _notes(report: dict[str, Any]) -> list[Note]:
 
 def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
     """Draw cycles and words of every operation."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     operations = report["per_operation"]
     places = np.arange(1, len(operations) + 1)
-    commands = np.array([(one["cycles"] or 0) + (one["sparsify_cycles"] or 0) for one in operations])
-    ports = np.array([one["host_cycles"] or 0 for one in operations])
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 6), layout="constrained")
-        FigureCanvasAgg(figure)
-        above, below = figure.subplots(2, 1, sharex=True)
-        above.fill_between(places, commands, step="mid", color="#0b7a75", label="commands", linewidth=0)
+    commands = np.array([(row["cycles"] or 0) + (row["sparsify_cycles"] or 0) for row in operations])
+    ports = np.array([row["host_cycles"] or 0 for row in operations])
+    with picture(path, size=(9, 6), rows=2, sharex=True) as (above, below):
+        above.fill_between(places, commands, step="mid", color=COLOURS[0], label="commands", linewidth=0)
         above.fill_between(places, commands, commands + ports, step="mid", color="#cfd8e0", linewidth=0,
                            label=f"host ports, {'simulated' if report['options']['host_port'] else 'modelled'}")
         above.set_title("Cycles of each operation")
-        below.plot(places, [one["words"] for one in operations], color="#d1495b", drawstyle="steps-mid",
+        below.plot(places, [row["words"] for row in operations], color=COLOURS[2], drawstyle="steps-mid",
                    label="sent")
         if report["options"]["check"]:
-            below.plot(places, [one["words_dense"] for one in operations], color=FAINT, linestyle="--",
+            below.plot(places, [row["words_dense"] for row in operations], color=FAINT, linestyle="--",
                        drawstyle="steps-mid", label="raw")
         below.set_title("Words on all links")
         below.set_xlabel("operation")
         for axes in (above, below):
             axes.set_ylim(bottom=0)
             axes.legend(loc="upper right", labelcolor=INK)
-            axes.yaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}")
-        with replacing(path) as beside:
-            figure.savefig(beside, format="png", dpi=150)
+            show_thousands(axes.yaxis)

@@ -22,7 +22,6 @@ from host.driver.protocols import TrainingRing
 from host.driver.results import known
 from host.models.digits import Dataset
 from host.models.layers import perceptron
-from host.output import write_json
 from host.quantization import files
 from host.quantization.candidates import SCHEMES, SKEWED, Candidate, skewed
 from host.quantization.network import (
@@ -36,12 +35,12 @@ from host.quantization.network import (
     quantize,
 )
 from host.quantization.onnx import Agreement
-from host.quantization.report import verdict
+from host.quantization.report import SCHEMA, verdict
 from host.quantization.schemes import Extrema, Scheme, quantize_weights
+from host.schema import write_report
 from host.training.record import DivergenceError
 from host.training.weight_files import TrainedWeights, load
 from host.training.workloads import WorkloadName
-from host.versions import program
 from sim.verilated.toolchain import BUILD
 
 __all__ = ["INPUT_SCALE", "check_layers", "check_onnx", "collect", "export", "find_weights", "layers_of", "measure",
@@ -52,8 +51,6 @@ Row = dict[str, Any]
 #: Pixels are multiples of this.
 INPUT_SCALE = 1 / 16
 
-#: Of report.json; docs/quantization/schemes.md lists its fields.
-SCHEMA, VERSION = "gradring.quantization", 1
 
 
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
@@ -221,7 +218,7 @@ def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) 
 def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | None, chosen: Sequence[Candidate], *,
             lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
-    """The report, ready to be written as JSON; ``on_row`` is called with each of its rows.
+    """Content of the report; ``on_row`` is called with each of its rows.
 
     Parameters
     ----------
@@ -238,7 +235,6 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
         row["lut4"] = units[candidate.unit]
     exact = activations(layers, data.test_x)[-1]
     return {
-        "schema": {"name": SCHEMA, "version": VERSION}, "program": program(),
         "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()), "examples": len(data.test_y),
         "layers": [list(layer.weights.shape[::-1]) for layer in layers],
         "nodes": None if ring is None else ring.nodes, "rows": rows,
@@ -259,11 +255,11 @@ def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
     return {"name": name, "counts": counts.tolist(), "edges": edges.tolist(), "levels": levels}
 
 
-def write(report: dict[str, Any], directory: Path) -> tuple[Path, Path]:
-    """Write report.json and report.png; their paths."""
+def write(content: dict[str, Any], directory: Path) -> tuple[dict[str, Any], list[Path]]:
+    """Write report.json and report.png; the report and their paths."""
     from host.quantization.report import draw
 
-    text, picture = directory / "report.json", directory / "report.png"
-    write_json(text, report)
+    report = SCHEMA.report(content)
+    written, picture = write_report(report, directory), directory / "report.png"
     draw(report, picture, note=verdict(report))
-    return text, picture
+    return report, [written, picture]

@@ -6,17 +6,47 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
-from host.output import replacing
+from host.columns import Column, Table
 from host.quantization.candidates import SKEWED, TRAINED
 from host.quantization.schemes import Extrema, Rounding, Scheme
-from host.reports.style import FAINT, INK, STYLE
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
 
-__all__ = ["advice", "draw", "table", "verdict"]
+__all__ = ["SCHEMA", "advice", "draw", "table", "verdict"]
 
 Row = dict[str, Any]
+
+#: Report of ``gradring quantize``.
+SCHEMA = Schema("gradring.quantization", 2, "gradring quantize: build/quantize/report.json", {"The run": (
+    Column("onnx", help="Null, or counts of answers: `equal`, `tied`, `within`."),
+    Column("accuracy_float", help="Test accuracy in floats."), Column("examples", help="Test images."),
+    Column("layers", help="Inputs and outputs of each layer."),
+    Column("nodes", help="Nodes of the ring; null without one."),
+    Column("trained_weights", help="File of the weights."),
+    Column("stage_seconds", help="Wall time of stages."),
+    Column("configuration", help="Sections of every node's configuration that are there."),
+    Column("grids", help="Histograms and levels of the picture."),
+    Column("units", help="LUT4 of the units that compute schemes, from synthesis; null with `--no-synth`."),
+    Column("rows", help="A row for each scheme:", columns=(
+        Column("network", help="`trained` or `skewed`."), Column("scheme", help="Scheme."),
+        Column("extrema", help="Extrema of scales and offsets."), Column("label", help="Name in tables."),
+        Column("bits", help="Bits of weights."), Column("bits_per_layer", help="Bits of each layer."),
+        Column("rounding", help="Rounding of weights and offsets."), Column("scale", help="Per `layer` or `output`."),
+        *(Column(name, help="Fractions of test images that are right, right in floats, and answered as in floats.")
+          for name in ("accuracy", "accuracy_float", "agreement")),
+        Column("error_in_steps", help=r"Largest \|S · A - W\| / S of all layers."),
+        Column("bound_met", help="Whether it is below 1."),
+        *(Column(name, help="Power over the power of the difference, of each layer's weights, and of scores.")
+          for name in ("weights_db", "scores_db")),
+        Column("requantization_error", help="Largest relative error of a multiplier and shift."),
+        *(Column(name, help="Multiplications, requantizations, and multiplications of floats in one inference.")
+          for name in ("products", "requantizations", "float_multiplications")),
+        Column("cycles", help="Cycles for one inference, on the slowest node."),
+        Column("on_nodes", help="Whether nodes computed it."),
+        Column("bit_exact", help="True if all sums were equal to the golden model."),
+        Column("lut4", help="LUT4 of `quantization.integer_offset` or `quantization.float_offset`, 16 lanes, for "
+                            "codes of 8 bits or of 4."))))})
 
 
 def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale: str) -> Row:
@@ -56,34 +86,24 @@ _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """The rows as a table: those rounded to nearest, with the accuracy under truncation beside."""
-    result = Table(title=f"test accuracy in floats {report['accuracy_float']:.2%}", title_justify="left",
-                   caption=_CAPTION,
-                   caption_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=0,
-                   show_edge=False)
-    result.add_column("bits, scale; scheme", no_wrap=True)
-    for heading in ("test", "trunc.", "error < 1", "integer", "float", "cycles", "LUT4"):
-        result.add_column(heading, justify="right", no_wrap=True)
+    """The rows that are rounded to nearest, each with the accuracy under truncation."""
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
                  if row["rounding"] == Rounding.TRUNCATE.value}
-    before = None
-    for row in report["rows"]:
-        if row["rounding"] != Rounding.NEAREST.value:
-            continue
-        if before != (place := tuple(row[key] for key in keys[:3])):
-            result.add_section()
-            result.add_row(_heading(row))
-        twin = truncated.get(tuple(row[key] for key in keys))
-        both = [row, *([twin] if twin is not None else [])]
-        result.add_row(
-            f"  {row['label']}", f"{row['accuracy']:.2%}",
-            "-" if twin is None else f"{twin['accuracy']:.2%}",
-            " · ".join(_steps(one) for one in both), f"{row['products'] + row['requantizations']:,}",
-            f"{row['float_multiplications']}",
-            *("-" if row[name] is None else f"{row[name]:,.0f}" for name in ("cycles", "lut4")))
-        before = place
-    return result
+    nearest = [row for row in report["rows"] if row["rounding"] == Rounding.NEAREST.value]
+
+    def twin(row: Row) -> Row | None:
+        return truncated.get(tuple(row[key] for key in keys))
+
+    return Table(f"test accuracy in floats {report['accuracy_float']:.2%}", (
+        Column("label", format=lambda label: f"  {label}", title="bits, scale; scheme"),
+        Column("accuracy", format=".2%", title="test"),
+        Column("truncated", format=".2%", title="trunc.", of=lambda row: (twin(row) or {}).get("accuracy")),
+        Column("error < 1", format=str, of=lambda row: " · ".join(map(_steps, filter(None, (row, twin(row)))))),
+        Column("integer", format=",", of=lambda row: row["products"] + row["requantizations"]),
+        Column("float_multiplications", format=",", title="float"), Column("cycles", format=",.0f"),
+        Column("lut4", format=",", title="LUT4")), nearest, caption=_CAPTION,
+        group=_heading, headed=True)
 
 
 def _steps(row: Row) -> str:
@@ -92,7 +112,7 @@ def _steps(row: Row) -> str:
 
 
 def _heading(row: Row) -> str:
-    """Heading of a section: bits, scale and network that its rows have in common."""
+    """Bits, scale and network, which rows between two rules have in common."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
@@ -105,8 +125,7 @@ def advice(report: dict[str, Any]) -> str | None:
     return f"For LUT4: {'; '.join(commands)}" if missing else None
 
 
-_COLORS = {"symmetric": "#e4a53a", "float-offset": "#5b6f8a", "iaq-min": "#0b7a75", "iaq-max": "#7353ba",
-           "iaq-min, aligned": "#d1495b"}
+_COLORS = dict(zip(("iaq-min", "symmetric", "iaq-min, aligned", "float-offset", "iaq-max"), COLOURS, strict=False))
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
@@ -119,24 +138,13 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     note : str
         A line below the title.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(15.5, 8.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        figure.suptitle(f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats\n", x=0.012,
-                        ha="left", fontsize=15, fontweight="bold")
-        figure.text(0.012, 0.952, note, fontsize=8.6, color=_COLORS["iaq-min"], va="top")
-        left, right = figure.subplots(2, 2, width_ratios=(1.25, 1)).T
-        _draw_accuracy(left[0], report)
-        _draw_skewed(left[1], report)
-        for axes, grid in zip(right, report["grids"], strict=True):
+    with picture(path, size=(15.5, 8.2), rows=2, columns=2, width_ratios=(1.25, 1), note=note, colour=COLOURS[0],
+                 title=f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats") as panels:
+        _draw_accuracy(panels[0], report)
+        _draw_skewed(panels[2], report)
+        for axes, grid in zip(panels[1::2], report["grids"], strict=True):
             _draw_grid(axes, grid)
-        with replacing(path) as file:
-            figure.savefig(file, dpi=130)
 
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:

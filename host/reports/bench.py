@@ -17,41 +17,56 @@ Weights are raw and gradients compressed by zero value where a row does not say 
 import importlib
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig, Quantization, Weights
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
+from host.columns import Column, Table
 from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.driver.ring import Ring
 from host.jobs import speed
-from host.output import write_json
 from host.reports import grid_speed
+from host.schema import Schema
 from host.training.golden_run import Reference
 from host.training.optimizers import Adam
 from host.transports.session import open_session
-from host.versions import program
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
 from sim.golden.ring import largest_block
 
-__all__ = ["CODECS", "LENGTH", "NODES", "bandwidth_rows", "collect", "infer_rows", "limit", "missed", "node_rows",
-           "ring_rows", "table", "update_bound", "write"]
+__all__ = [
+    "CODECS",
+    "LENGTH",
+    "NODES",
+    "SCHEMA",
+    "bandwidth_rows",
+    "collect",
+    "exceeds_limit",
+    "infer_rows",
+    "limit",
+    "node_rows",
+    "ring_rows",
+    "table",
+    "update_bound",
+]
 
 Row = dict[str, Any]
 
-#: Of bench.json; docs/training/guide.md lists its fields.
-SCHEMA, VERSION = "gradring.bench", 1
+#: Report of the benchmark.
+SCHEMA = Schema("gradring.bench", 2, "gradring bench: build/bench/bench.json", {"Rows": (
+    Column("rows", help="A row for each measurement:", columns=(
+        Column("name", help="Name."), Column("config", help="Configuration."), Column("measured", help="Figure."),
+        Column("bound", help="Least that it can be, or its bar."), Column("ratio", help="Their quotient."),
+        Column("unit", help="`cycles`, `us/cycle` for the speed of simulation, `cycles/word` for bandwidth, or "
+                            "`CPU s`."))),)})
 
 NODES = (2, 4, 8)
 LENGTH = 16384
@@ -118,7 +133,7 @@ def limit(row: Row) -> float:
     return _LIMITS["dense" if "dense" in row["config"] else "sparse"]
 
 
-def missed(row: Row) -> bool:
+def exceeds_limit(row: Row) -> bool:
     """Whether a row takes more than it may."""
     return bool(row["ratio"] > limit(row))
 
@@ -267,23 +282,12 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     return rows + speed.rows(speed.measure())
 
 
-def write(rows: list[Row], directory: Path) -> Path:
-    """Write bench.json; its path."""
-    path = directory / "bench.json"
-    write_json(path, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
-    return path
-
-
 def table(rows: list[Row]) -> Table:
-    """The rows, to be printed in 80 columns: the configuration below the name."""
-    result = Table(title="measured against bounds", title_justify="left", border_style="dim", box=box.SIMPLE_HEAD,
-                   padding=(0, 1, 0, 0))
-    result.add_column("name, configuration")
-    for heading in ("measured", "bound", "ratio", "unit"):
-        result.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
-    for row in rows:
-        figures = [f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.2f}"
-                   for name in ("measured", "bound")]
-        result.add_row(f"{row['name']}\n  {row['config']}", *figures, f"{row['ratio']:.3f}", row["unit"],
-                       style="bold red" if missed(row) else None)
-    return result
+    """The rows, the configuration below the name; marked are rows that exceed their limits."""
+    def number(value: float) -> str:
+        return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+    return Table("measured against bounds", (
+        Column("name", title="name, configuration", of=lambda row: f"{row['name']}\n  {row['config']}"),
+        Column("measured", format=number), Column("bound", format=number), Column("ratio", format=".3f"),
+        Column("unit")), rows, marked=exceeds_limit)

@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 
+from host.columns import NOT_MODELLED, Column, Table, columns_of, count_text
 from host.driver.results import total
-from host.reports.notes import count_text
-from host.reports.page import table_of
-from host.reports.style import INK
+from host.reports.style import INK, annotate_outlined
+from host.training.record import Change
 
-__all__ = ["hops", "mark", "nodes_of", "rows_of", "table_of_changes"]
+__all__ = ["CHANGES", "hops", "mark", "nodes_of", "rows_of", "table_of_changes"]
+
+#: Columns of a change in reports.
+CHANGES = columns_of(Change, carry_cycles="handover_cycles")
 
 
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
@@ -36,8 +38,8 @@ def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"after step {change['step']}", f"{', '.join(change['requests'])} · {_rings(change)}")
              for change in changes]
     if changes:
-        cycles = [total(change[name] for change in changes) for name in ("switch_cycles", "carry_cycles")]
-        rows.append(("cycles to switch · to carry over", " · ".join(map(count_text, cycles))))
+        cycles = [total(change[name] for change in changes) for name in ("switch_cycles", "handover_cycles")]
+        rows.append(("cycles to switch · to hand state over", " · ".join(map(count_text, cycles))))
     return rows
 
 
@@ -46,31 +48,32 @@ def _rings(change: dict[str, Any]) -> str:
     return f"{count} node{'s' if count > 1 else ''}, {change['shape']}"
 
 
+_STAGES = (
+    Column("from_step", format=","), Column("request"), Column("rings"), Column("left"), Column("joined"),
+    Column("moved", format=",", title="elements moved"),
+    Column("switch_cycles", format=",", title="cycles to switch"),
+    Column("handover_cycles", format=",", title="to hand state over"), Column("words_sent", format=","))
+_REPAIRS = (Column("link_restarts", format=",", title="restarts"), Column("words_repeated", format=","))
+
+
 def table_of_changes(report: dict[str, Any]) -> list[Table]:
-    """Steps between changes, and what each change has cost."""
+    """Steps between changes, and the cost of each change."""
     if report["topology"] is None:
         return []
     changes, steps = report["changes"], report["per_step"]
     bounds = [0, *(change["step"] for change in changes), len(steps)]
-    stages = [steps[begin:end] for begin, end in itertools.pairwise(bounds)]
-    first = report["topology"]["stages"][0]
-    about = [("begin", first["rings"], "-", "-", "-", "-", "-"), *(
-        (", ".join(change["requests"]), _rings(change), _numbers(change["left"]), _numbers(change["joined"]),
-         f"{change['moved']:,}", count_text(change["switch_cycles"]), count_text(change["carry_cycles"]))
-        for change in changes)]
-    header = ["from step", "request", "rings", "left", "came", "elements moved", "cycles to switch", "to carry over",
-              "words sent"]
-    rows = [[f"{begin + 1:,}", *one, f"{sum(step['words_sent'] for step in mine):,}"]
-            for begin, one, mine in zip(bounds, about, stages, strict=False)]
-    if report["faults"] is not None:
-        header += ["restarts", "words repeated"]
-        for row, mine in zip(rows, stages, strict=True):
-            row += [f"{sum(step[name] for step in mine):,}" for name in ("link_restarts", "words_repeated")]
-    return [table_of("Rings, from change to change", rows, header=header)]
-
-
-def _numbers(nodes: list[int]) -> str:
-    return ", ".join(map(str, nodes)) or "-"
+    begin = dict.fromkeys(("left", "joined", "moved", "switch_cycles", "handover_cycles")) | {
+        "request": "begin", "rings": report["topology"]["stages"][0]["rings"]}
+    rows = [begin, *({**change, "request": ", ".join(change["requests"]), "rings": _rings(change),
+                      "left": change["left"] or None, "joined": change["joined"] or None} for change in changes)]
+    for row, (first, last) in zip(rows, itertools.pairwise(bounds), strict=True):
+        row["from_step"] = first + 1
+        for name in ("switch_cycles", "handover_cycles") if first else ():
+            row[name] = NOT_MODELLED if row[name] is None else row[name]
+        for name in ("words_sent", "link_restarts", "words_repeated"):
+            row[name] = sum(step[name] for step in steps[first:last])
+    columns = _STAGES if report["faults"] is None else (*_STAGES, *_REPAIRS)
+    return [Table("Rings, from change to change", columns, rows)]
 
 
 def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool = False) -> None:
@@ -83,16 +86,13 @@ def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool =
     scale : float
         Length of a step on the horizontal axis.
     named : bool
-        Whether to write the requests, and the nodes that are there then, beside the line.
+        Whether to write the requests, and the number of nodes from then on, next to the line.
     """
-    from matplotlib.patheffects import withStroke
-
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)
         if named:
             count = len(change["nodes"])
             text = f"{', '.join(change['requests'])}: {count} node{'s' if count > 1 else ''}"
-            axes.annotate(text, (at, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0),
-                          textcoords="offset points", rotation=90, va="bottom", fontsize=8, color=INK, zorder=5,
-                          path_effects=[withStroke(linewidth=3, foreground="white")])
+            annotate_outlined(axes, text, (at, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0), rotation=90,
+                              va="bottom", fontsize=8, color=INK, zorder=5)

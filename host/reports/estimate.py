@@ -1,24 +1,24 @@
-"""Table and picture of estimates of targets, beside what these really take."""
+"""Tables and picture of estimates of targets, next to what these really take."""
 
-import dataclasses
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from host.columns import Column, Table, columns_of, record
 from host.estimate.experiment import Row
-from host.output import replacing
-from host.reports.style import STYLE
+from host.reports.style import COLOURS, FAINT, picture
+from host.schema import Schema
 
-__all__ = ["BARS", "TITLES", "draw", "figures", "limit", "overview", "summary", "table"]
+__all__ = ["BARS", "SCHEMA", "describe", "draw", "limit", "summary", "tables"]
 
 #: Largest deviations from the truth, by the parameters of a program from which they hold.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
 
-TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute beside the same link"}
-_COLORS = {"estimate": "#0b7a75", "plain": "#d9822b", "single": "#8a97a6"}
-_DPI = 130
+_TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute next to the same link"}
+_COLORS = {"estimate": COLOURS[0], "plain": COLOURS[5], "single": FAINT}
 
 
 def limit(kind: str, row: Row) -> float:
@@ -26,80 +26,91 @@ def limit(kind: str, row: Row) -> float:
     return next(bar for least, bar in BARS[kind].items() if row.length >= least)
 
 
-def table(kind: str, rows: Sequence[Row]) -> str:
-    """Rows in Markdown; those that miss their bar are marked."""
-    lines = ["| target | program | alpha | untouched | T1 | T2 | estimate | error | alpha T1 | best metric alone | "
-             "truth |", "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+def _columns(kind: str) -> tuple[Column, ...]:
+    """Columns of rows in JSON."""
+    errors = "Deviations of `estimate` and of `plain`, as fractions of the truth."
+    single = "Metric that comes closest on its own, and its deviation."
+    return (*columns_of(Row), Column("error", help=errors, of=lambda row: row.error(row.estimate)),
+            Column("plain_error", help=errors, of=lambda row: row.error(row.plain)),
+            Column("best_single", help=single, of=lambda row: row.best_single[0]),
+            Column("best_single_error", help=single, of=lambda row: row.error(row.best_single[1])),
+            Column("bar", help="Largest deviation that the row may have.", of=lambda row: limit(kind, row)))
+
+
+#: Report of estimates.
+SCHEMA = Schema("gradring.estimate", 1, "gradring estimate: build/estimate/estimate.json", {"Rows": (
+    Column("targets", help="A row for each program on a target that was built:", columns=_columns("targets")),
+    Column("ratios", help="A row for each program with faster compute, which is modelled; the same columns.",
+           columns=_columns("ratios")))})
+
+
+def describe(parts: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    """The report."""
+    return SCHEMA.report({kind: [record(_columns(kind), row) for row in rows] for kind, rows in parts.items()})
+
+
+def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
+    """All rows, with those marked that miss their bar; and errors in percent, a row for each target."""
+    def beyond(row: Row) -> bool:
+        return abs(row.error(row.estimate)) > limit(kind, row)
+
+    def error(value: str, form: str) -> Column:
+        return Column(f"{value}_error", format=form, of=lambda row: row.error(getattr(row, value)))
+
+    everything = Table(_TITLES[kind], (
+        Column("target"), Column("program"), Column("alpha", format=".3f"),
+        *(Column(name, format=",.0f", title=title) for name, title in (
+            ("execution", "untouched"), ("first", "T1"), ("second", "T2"), ("estimate", ""))),
+        error("estimate", "+.2%"), error("plain", "+.1%"),
+        Column("best_single", of=lambda row: f"{row.best_single[0]} {row.error(row.best_single[1]):+.1%}"),
+        Column("truth", format=",.0f")), rows, marked=beyond)
+    own: dict[str, list[Row]] = {}
     for row in rows:
-        name, alone = row.best_single
-        missed = " *" if abs(row.error(row.estimate)) > limit(kind, row) else ""
-        lines.append(f"| {row.target} | {row.program} | {row.alpha:.3f} | {row.execution:,.0f} | "
-                     f"{row.first:,.0f} | {row.second:,.0f} | {row.estimate:,.0f} | "
-                     f"{row.error(row.estimate):+.2%}{missed} | "
-                     f"{row.error(row.plain):+.1%} | {name} {row.error(alone):+.1%} | {row.truth:,.0f} |")
-    return "\n".join(lines)
-
-
-def overview(kind: str, rows: Sequence[Row]) -> str:
-    """Errors in percent in Markdown, a line for each target; those beyond their bar are marked."""
+        own.setdefault(row.target, []).append(row)
     programs = list(dict.fromkeys((row.length, row.overlapped) for row in rows))
-    names = [f"{length:,}{', overlap' if overlapped else ''}" for length, overlapped in programs]
-    lines = [f"| target | alpha | {' | '.join(names)} | plain | one metric |",
-             f"|---|---:|{'---:|' * len(programs)}---:|---:|"]
-    for target in dict.fromkeys(row.target for row in rows):
-        own = [row for row in rows if row.target == target]
-        alphas = list(dict.fromkeys(f"{value:.3g}" for value in sorted(row.alpha for row in own)))
-        errors = [f"{100 * error:+.2f}{'*' if abs(error) > limit(kind, row) else ''}"
-                  for row, error in ((row, row.error(row.estimate)) for row in own)]
-        worst = [max(abs(row.error(value)) for row, value in values) for values in (
-            [(row, row.plain) for row in own], [(row, row.best_single[1]) for row in own])]
-        lines.append(f"| {target} | {' to '.join(dict.fromkeys((alphas[0], alphas[-1])))} | {' | '.join(errors)} | "
-                     f"{' | '.join(f'{100 * value:.1f}' for value in worst)} |")
-    return "\n".join(lines)
+    overview = Table("errors in percent: of each program, and the largest of plain estimates and of single metrics", (
+        Column("target", of=str), Column("alpha", of=lambda target: " to ".join(dict.fromkeys(
+            f"{choose(row.alpha for row in own[target]):.3g}" for choose in (min, max)))),
+        *(Column(f"{length:,}{', overlap' if overlapped else ''}", format="+.2f", of=functools.partial(
+            lambda length, overlapped, target: next((
+                100 * row.error(row.estimate) for row in own[target]
+                if (row.length, row.overlapped) == (length, overlapped)), None), length, overlapped))
+          for length, overlapped in programs),
+        Column("plain", format=".1f", of=lambda target: 100 * max(abs(row.error(row.plain)) for row in own[target])),
+        Column("single", format=".1f", of=lambda target: 100 * max(
+            abs(row.error(row.best_single[1])) for row in own[target]))), list(own),
+        marked=lambda target: any(map(beyond, own[target])))
+    return [everything, overview]
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
-    """Rows and targets within their bars, and those that are better than any metric alone."""
+    """Rows and targets within their bars, and programs with an estimate that is better than any single metric."""
     within = sum(abs(row.error(row.estimate)) <= limit(kind, row) for row in rows)
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))
-    return (f"{within} of {len(rows)} programs are within their bars, which rows with * are not; "
-            f"{sum(row.better for row in rows)} of them, and all of {len(better)} of {len(names)} targets, are "
-            f"closer than any metric alone; largest error {worst.error(worst.estimate):+.2%}, of {worst.target}, "
-            f"{worst.program}")
+    missed = [f"{row.target}, {row.program}" for row in rows if abs(row.error(row.estimate)) > limit(kind, row)]
+    beyond = f", all but {'; '.join(missed)}" if missed else ""
+    return (f"{within} of {len(rows)} programs are within their bars{beyond}; {sum(row.better for row in rows)} of "
+            f"them, and all of {len(better)} of {len(names)} targets, are closer than any single metric; largest "
+            f"error {worst.error(worst.estimate):+.2%}, of {worst.target}, {worst.program}")
 
 
-def figures(kind: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows as values of JSON."""
-    return [{**dataclasses.asdict(row), "error": row.error(row.estimate), "plain_error": row.error(row.plain),
-             "best_single": row.best_single[0], "best_single_error": row.error(row.best_single[1]),
-             "bar": limit(kind, row)} for row in rows]
-
-
-def draw(parts: dict[str, Sequence[Row]], path: pathlib.Path) -> None:
+def draw(parts: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     """Draw the deviations of all estimates, a panel for each part."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    shown = {kind: rows for kind, rows in parts.items() if rows}
-    with matplotlib.rc_context(STYLE):
-        most = max(map(len, shown.values()))
-        figure = Figure(figsize=(7.2 * len(shown), 1.6 + 0.22 * most), layout="constrained", dpi=_DPI)
-        FigureCanvasAgg(figure)
-        for axes, (kind, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+    parts = {kind: rows for kind, rows in parts.items() if rows}
+    most = max(map(len, parts.values()))
+    with picture(path, size=(7.2 * len(parts), 1.6 + 0.22 * most), columns=len(parts)) as panels:
+        for axes, (kind, rows) in zip(panels, parts.items(), strict=True):
             places = np.arange(len(rows))[::-1]
-            values = {"single": [row.error(row.best_single[1]) for row in rows],
-                      "plain": [row.error(row.plain) for row in rows],
-                      "estimate": [row.error(row.estimate) for row in rows]}
-            labels = {"single": "best metric alone", "plain": "alpha T1", "estimate": "with the second run"}
-            for name, errors in values.items():
-                axes.scatter(100 * np.array(errors), places, color=_COLORS[name], label=labels[name], s=18)
+            for name, label, values in (
+                    ("single", "best single metric", [row.best_single[1] for row in rows]),
+                    ("plain", "alpha T1", [row.plain for row in rows]),
+                    ("estimate", "with the second run", [row.estimate for row in rows])):
+                errors = [100 * row.error(value) for row, value in zip(rows, values, strict=True)]
+                axes.scatter(errors, places, color=_COLORS[name], label=label, s=18)
             bars = 100 * np.array([limit(kind, row) for row in rows])
             axes.barh(places, 2 * bars, left=-bars, height=1, color=_COLORS["estimate"], alpha=0.12)
             axes.set_yticks(places, [f"{row.target}: {row.program}" for row in rows])
-            axes.set(title=TITLES[kind], xlabel="error (%)", xlim=(-35, 35))
-        figure.axes[-1].legend()
-        with replacing(path) as file:
-            figure.savefig(file)
+            axes.set(title=_TITLES[kind], xlabel="error (%)", xlim=(-35, 35))
+        panels[-1].legend()

@@ -1,22 +1,19 @@
-"""Fused updates in the interleaved order: measured with credits beside the other order, and modelled in slots.
+"""Fused updates in the interleaved order: measured with credits next to the other order, and modelled in slots.
 
-Run as a program, ``python -m host.reports.interleaved``, it prints the tables of docs/ring/interleaved.md.
+Run as a program, ``python -m host.reports.interleaved``, it prints the table of docs/ring/interleaved.md.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator
 
 from hdl.config import Memories, NodeConfig, Peer, Weights
-from host.driver.optimizer_settings import Rule, Settings
-from host.driver.results import known
-from host.training.golden_run import Reference
+from host.columns import Column, Table, show
+from host.reports.slow_link import measured_update
 from host.transports.session import LATENCY, open_session
 from sim.golden.slot_cycles import DENSE, MX9, slot_cycles
 
-__all__ = ["CASES", "Case", "measure", "modelled"]
+__all__ = ["CASES", "Case", "measure", "modelled", "table"]
 
 _NODES = {"dense": NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)}
 _NODES["mx9"] = _NODES["dense"].replace(weights=Weights(codec="mx9"), gradients="mx9")
@@ -30,7 +27,7 @@ class Case:
     ----------
     nodes, length : int
     density : float
-        Part of the gradients that are not zero.
+        Fraction of the gradients that are not zero.
     codec : str
         ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format.
     """
@@ -50,24 +47,10 @@ CASES = (
 
 
 def _cycles(case: Case, interleaved: bool, announce: Callable[[str], None]) -> int:
-    """Cycles of an update with credits, whose bits are compared with the golden model."""
+    """Cycles of an update with credits."""
     config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
-    generator = np.random.default_rng(case.length)
-    weights = generator.standard_normal(case.length).astype(np.float32)
-    gradients = generator.standard_normal((case.nodes, case.length)).astype(np.float32)
-    gradients[generator.random(gradients.shape) >= case.density] = 0
-    settings = Settings(rule=Rule.SGD, gradient_scale=1 / case.nodes, learning_rate=0.1)
     with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY, announce=announce) as session:
-        ring = session.ring
-        ring.memory.write_weights(weights)
-        ring.memory.write_gradients(list(gradients))
-        ring.settings.write(settings)
-        reference = Reference(ring, weights, 0)
-        cycles = ring.collectives.fused_update(case.length).cycles
-        reference.step(list(gradients), settings)
-        if not (ring.memory.read_weights(case.length).view(np.uint32) == reference.weights).all():
-            raise AssertionError(f"Weights of {case} must be those of the golden model")
-    return known(cycles)
+        return measured_update(session.ring, case.length, case.density)
 
 
 def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] = lambda stage: None
@@ -78,20 +61,31 @@ def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] 
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Cycles in slots by the model; packets have the words of dense ones, since slots are as long for all."""
+    """Cycles in slots by the model; packets have the words of dense ones, since slots are equally long for all."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
             "with messages": update(messages=True).cycles, "other order": update(interleaves=False).cycles}
 
 
+def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
+    """Cycles of cases, and divided by those of the order without the option."""
+    found = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
+              "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
+             for case, other, interleaved in rows]
+
+    def ratio(name: str, *, modelled: bool = True) -> Column:
+        return Column(f"{name}_ratio", format=".3f", title=f"{name} / other", modelled=modelled,
+                      of=lambda row: row[name] / row["other"])
+
+    return Table("cycles of fused updates: measured with credits, and modelled in slots", (
+        Column("nodes"), Column("length", format=","), Column("kind"), Column("other", format=","),
+        Column("interleaved", format=","), ratio("interleaved", modelled=False), ratio("one lap"), ratio("two laps"),
+        ratio("with messages"), ratio("other order")), found)
+
+
 def main() -> None:
-    for case, other, interleaved in measure():
-        slots = modelled(case)
-        kind = case.codec if case.density == 1 else f"{case.density:.0%} not zero"
-        columns = [str(case.nodes), f"{case.length:,}", kind, f"{other:,}", f"{interleaved:,}",
-                   *(f"{cycles / other:.3f}" for cycles in (interleaved, *slots.values()))]
-        print("| " + " | ".join(columns) + " |", flush=True)
+    show(table(measure()))
 
 
 if __name__ == "__main__":

@@ -1,117 +1,155 @@
-"""The report of a training run with a straggler: JSON, a table of workers, and a picture of losses and of rounds."""
+"""The report of a training run with stragglers: JSON, a table of workers, and a picture of losses and updates."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
-from host.output import replacing
+from host import columns
+from host.columns import Column, Table
 from host.reports.late import smoothed
-from host.reports.style import FAINT, STYLE
+from host.reports.style import COLOURS, FAINT, picture, show_thousands
+from host.schema import RUN, Schema
 from host.training.late_learning import LateConfig
 from host.training.late_run import LateRun
-from host.versions import program
 from sim.golden.rounds import ONE
 
-__all__ = ["build", "draw", "lines"]
+__all__ = ["SCHEMA", "build", "draw", "show", "table"]
 
-SCHEMA, VERSION = "gradring.late", 1
+#: Fates of a worker's gradients in an update, and their colours.
+_COLOURS = dict(zip(("on_time", "applied_late", "dropped"), COLOURS, strict=False))
+_NAMES = {"on_time": "in time", "applied_late": "late, applied", "dropped": "late, dropped"}
 
-#: Fates of a worker's gradients in a round, and their colours.
-_COLOURS = {"on_time": "#0b7a75", "late": "#e4a53a", "dropped": "#d1495b"}
-_NAMES = {"on_time": "in time", "late": "late, folded in", "dropped": "late, dropped"}
+_WORKERS = (
+    Column("worker", help="Rank."),
+    Column("factor", format="g", help="Factor of its computations.", title="slower by"),
+    Column("computed", help="Gradients that it has computed."),
+    Column("applied", help="Gradients that were applied in time.", title="in time"),
+    Column("applied_late", help="Gradients that were applied by a later update."),
+    Column("dropped", help="Gradients that were dropped."),
+    Column("pending", help="Updates with gradients that are pending.", format=lambda updates: f"{len(updates)}"),
+    Column("abandoned", help="Computations that were abandoned."))
+
+#: Report of a run of quorum updates.
+SCHEMA = Schema("gradring.quorum", 2, "gradring train --straggler: build/sim/report.json", {
+    "The run": (
+        *RUN,
+        Column("settings", help="Options of the run (`LateConfig` in host/training/late_learning.py), with the "
+                                "`weights` of late gradients by age."),
+        Column("compute", help="`modelled`."), Column("threads", help="Threads of the simulation."),
+        Column("link_latency", help="Cycles of each link."),
+        Column("faults", help="Null, or `rate`, `seed` and `count` of `--faults`."),
+        Column("configuration", help="Sections of every node's configuration that are there."),
+        Column("configuration_hash", help="Its hash."),
+        Column("interrupted", help="Whether a signal has ended the run early.")),
+    "Results": (
+        Column("accuracy", help="Accuracy on the test images at the end."),
+        Column("cycles", help="Cycles of all updates."),
+        Column("simulated_cycles", help="Cycles that were simulated."),
+        Column("bit_exact", help="True: a run with any difference from the golden model is an error."),
+        Column("measured", help="`accuracy` at some cycles."),
+        Column("gradients", help="Gradients of all workers, by their fates."),
+        Column("workers", help="A row for each worker:", columns=_WORKERS),
+        Column("updates", help="A row for each quorum update:", columns=(
+            Column("number", help="From 0."), Column("cycle", help="Cycle of its end."),
+            Column("loss", help="Loss of gradients in time."), Column("on_time", help="Workers in time."),
+            Column("applied_late", help="Workers with a late gradient that this update applies."),
+            Column("dropped", help="Workers with a gradient that was dropped."),
+            Column("ages", help="Updates by which each gradient in `applied_late` is late."))),
+        Column("stragglers", help="Lines about workers that were never in time."),
+        Column("switched_out", help="Workers that were switched out, and the updates before (`after`).")),
+})
 
 
 def build(config: LateConfig, run: LateRun, **figures: Any) -> dict[str, Any]:
-    """The report of a run, as far as it has gone; ``figures`` are those of the simulation."""
+    """The report of a run up to now; ``figures`` are figures of the simulation."""
     outcome, workers = run.outcome, range(config.workers)
     settings = dataclasses.asdict(config)
     settings |= {"late": config.late.value, "slow": {str(rank): config.slow[rank] for rank in sorted(config.slow)},
                  "weights": [weight / ONE for weight in config.weights]}
-    return {
-        "schema": SCHEMA, "version": VERSION, "program": program(), "compute": "modelled", "settings": settings,
-        "accuracy": outcome.accuracy, "cycles": run.cycles, "bit_exact": True,
+
+    def ranks(mask: int) -> list[int]:
+        return [rank for rank in workers if mask >> rank & 1]
+
+    return SCHEMA.report({
+        "compute": "modelled", "settings": settings, "accuracy": outcome.accuracy, "cycles": run.cycles,
+        "bit_exact": True,
         "measured": [{"cycle": cycle, "accuracy": accuracy} for cycle, accuracy in outcome.measured],
-        "gradients": outcome.counts,
-        "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **counts, "pending": pending,
+        "gradients": _renamed(outcome.counts),
+        "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **_renamed(counts), "pending": pending,
                      "abandoned": run.abandoned[rank]}
                     for rank, counts, pending in zip(workers, run.counts(), run.pending(), strict=True)],
-        "rounds": [{"number": number, "cycle": cycle, "loss": loss,
-                    **{name: [rank for rank in workers if mask >> rank & 1]
-                       for name, mask in dataclasses.asdict(fates).items() if name != "ages"},
-                    "ages": list(fates.ages)}
-                   for number, (cycle, loss, fates) in enumerate(
-                       zip(outcome.cycles, outcome.losses, run.fates, strict=True))],
-        "laggards": run.laggards,
-        "switched_out": [{"worker": worker, "after": rounds} for worker, rounds in run.left.items()], **figures,
-    }
+        "updates": [{"number": number, "cycle": cycle, "loss": loss, "on_time": ranks(fates.on_time),
+                     "applied_late": ranks(fates.late), "dropped": ranks(fates.dropped), "ages": list(fates.ages)}
+                    for number, (cycle, loss, fates) in enumerate(
+                        zip(outcome.cycles, outcome.losses, run.fates, strict=True))],
+        "stragglers": run.laggards,
+        "switched_out": [{"worker": worker, "after": updates} for worker, updates in run.left.items()], **figures})
 
 
-def lines(report: dict[str, Any]) -> list[str]:
-    """The report in lines of text."""
+def _renamed(counts: dict[str, Any]) -> dict[str, Any]:
+    """Counts of gradients by their fates."""
+    return {"applied_late" if name == "folded" else name: count for name, count in counts.items()}
+
+
+def table(report: dict[str, Any]) -> Table:
+    """Gradients of each worker, by their fates."""
+    return Table("Gradients of each worker", (*_WORKERS[:5], Column("ages", title="at ages", of=lambda worker: _ages(
+        report, worker["worker"])), *_WORKERS[5:]), report["workers"])
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Print the report."""
     settings = report["settings"]
     quorum = settings["workers"] if settings["late"] == "wait" else settings["quorum"]
     deadline = f", or {settings['deadline']:,} cycles" if settings["deadline"] else ""
     factor = f", lambda {settings['factor']:g}" if settings["late"] == "apply-late" else ""
-    found = [f"{settings['late']}{factor}: rounds are closed by {quorum} of {settings['workers']} gradients"
-             f"{deadline}; skew {settings['skew']:g}",
-             f"{len(report['rounds'])} rounds in {report['cycles']:,} cycles, test accuracy {report['accuracy']:.2%}",
-             "", "worker  slower by  computed  in time  folded  at ages  dropped  pending  abandoned"]
-    found += [f"{one['worker']:6}  {one['factor']:9g}  {one['computed']:8}  {one['applied']:7}  {one['folded']:6}  "
-              f"{_ages(report, one['worker']):>7}  {one['dropped']:7}  {len(one['pending']):7}  {one['abandoned']:9}"
-              for one in report["workers"]]
-    found += ["", *report["laggards"]]
-    found += [f"worker {one['worker']} was switched out after {one['after']} rounds"
-              for one in report["switched_out"]]
-    return [*found,
-            "No difference from the golden model: weights and momenta at the end of each block, and every element of "
-            "each gradient has one fate, in each round.",
-            "compute: modelled; rounds, sums and updates: gateware"]
+    lines: list[str | Table] = [
+        f"{settings['late']}{factor}: updates are closed by {quorum} of {settings['workers']} gradients{deadline}; "
+        f"skew {settings['skew']:g}",
+        f"{len(report['updates'])} updates in {report['cycles']:,} cycles, test accuracy {report['accuracy']:.2%}",
+        table(report), *report["stragglers"],
+        *(f"worker {row['worker']} was switched out after {row['after']} updates" for row in report["switched_out"]),
+        "No difference from the golden model: weights and momenta at the end of each block, and every element of "
+        "each gradient has one fate, in each update.",
+        "compute: modelled; quorum updates and sums: gateware"]
+    columns.show(*lines, console=console)
 
 
-def _ages(report: dict[str, Any], worker: int) -> str:
-    """Least and largest age of a worker's folded gradients, in rounds."""
-    ages = [age for row in report["rounds"] for late, age in zip(row["late"], row["ages"], strict=True)
+def _ages(report: dict[str, Any], worker: int) -> str | None:
+    """Least and largest age of a worker's late gradients that were applied, in updates."""
+    ages = [age for row in report["updates"] for late, age in zip(row["applied_late"], row["ages"], strict=True)
             if late == worker]
-    if not ages:
-        return ""
-    return f"{min(ages)}" if min(ages) == max(ages) else f"{min(ages)} to {max(ages)}"
+    return " to ".join(map(str, dict.fromkeys((min(ages), max(ages))))) if ages else None
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the loss of gradients in time over cycles, and below the fates of each worker's gradients."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    rounds, settings = report["rounds"], report["settings"]
-    cycles = np.array([one["cycle"] for one in rounds])
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 5.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        figure.suptitle(f"{settings['late']}, skew {settings['skew']:g}: {len(rounds)} rounds, test accuracy "
-                        f"{report['accuracy']:.2%}; compute: {report['compute']}", fontsize=13)
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-        losses = [one["loss"] for one in rounds]
+    updates, settings = report["updates"], report["settings"]
+    cycles = np.array([row["cycle"] for row in updates])
+    with picture(path, size=(10, 5.2), rows=2, sharex=True, height_ratios=[3, 2],
+                 title=f"{settings['late']}, skew {settings['skew']:g}: {len(updates)} updates, test accuracy "
+                       f"{report['accuracy']:.2%}; compute: {report['compute']}") as (above, below):
+        losses = [row["loss"] for row in updates]
         above.plot(cycles, losses, color=FAINT, linewidth=0.7)
         above.plot(cycles, smoothed(losses), color=_COLOURS["on_time"], linewidth=1.8)
         above.set_ylabel("loss of gradients in time", color=FAINT)
         below.grid(visible=False)
-        for place, (fate, colour) in enumerate(_COLOURS.items()):
-            marks = [(one["cycle"], worker + 0.22 * (place - 1)) for one in rounds for worker in one[fate]]
+        for number, (fate, colour) in enumerate(_COLOURS.items()):
+            marks = [(row["cycle"], worker + 0.22 * (number - 1)) for row in updates for worker in row[fate]]
             below.plot(*(np.array(marks).T if marks else ([], [])), "|", color=colour, markersize=7,
                        markeredgewidth=1.4, label=_NAMES[fate])
-        for one in report["switched_out"]:
+        for row in report["switched_out"]:
+            at = updates[row["after"] - 1]["cycle"]
             for axes in (above, below):
-                axes.axvline(rounds[one["after"] - 1]["cycle"], color=FAINT, linestyle=":", linewidth=1.2)
-            below.annotate(f"worker {one['worker']} out", (rounds[one["after"] - 1]["cycle"], one["worker"]),
-                           xytext=(4, 0), textcoords="offset points", fontsize=9, color=FAINT, va="center")
+                axes.axvline(at, color=FAINT, linestyle=":", linewidth=1.2)
+            below.annotate(f"worker {row['worker']} out", (at, row["worker"]), xytext=(4, 0),
+                           textcoords="offset points", fontsize=9, color=FAINT, va="center")
         below.set_yticks(range(settings["workers"]))
         below.set_ylim(settings["workers"] - 0.5, -0.5)
         below.set_ylabel("worker", color=FAINT)
         below.set_xlabel("cycle")
-        below.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        show_thousands(below.xaxis)
         below.legend(fontsize=9, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-        with replacing(path) as file:
-            figure.savefig(file, dpi=130)

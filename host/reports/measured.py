@@ -1,54 +1,77 @@
-"""Schedules of a training run as they were measured: figures, a table, timelines, and the log of a search."""
+"""Schedules of a training run as they were measured: figures, a table, and timelines."""
 
 import itertools
 import pathlib
 from typing import Any
 
+from host.columns import Column, Table, ratio_text
 from host.driver.results import total
-from host.reports.notes import count_text, ratio_text
 from host.reports.timeline import draw, write_trace
-from host.training.record import Training, TrainingConfig
+from host.training.record import Step, Training, TrainingConfig
 from host.training.schedule import OVERLAPS
 from sim.golden.program import Span
 
-__all__ = ["figures_of", "lines", "timeline_names", "write"]
+__all__ = ["SCHEDULES", "schedules_of", "timeline_names", "write"]
 
 #: Layers of the largest chunks that a run may compare.
 _MAX_CHUNK = 64
 
-
-def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
-    """Figures of a run by a schedule: means over its steps of the schedule that it ended with.
-
-    ``cycles`` are those of a pass, ``modelled_cycles`` the same by the golden model of time with the durations that
-    were measured, and no pass is shorter than the larger of the sums of durations, ``bound``.
-    """
-    schedule = training.steps[-1].schedule
-    steps = [step for step in training.steps if step.schedule == schedule]
-    means: dict[str, float | None] = {}
-    for name in ("cycles", "modelled_cycles", "compute_cycles", "communicate_cycles"):
-        cycles = total(getattr(step, name) for step in steps)
-        means[name] = None if cycles is None else cycles / len(steps)
-    busiest = [means["compute_cycles"], means["communicate_cycles"]]
-    return {"overlap": config.overlap, "schedule": schedule, "macs": config.macs, **means,
-            "bound": None if None in busiest else max(one for one in busiest if one is not None),
-            "search": training.search, "bit_exact": training.bit_exact, "timeline": training.timeline}
+_Run = tuple[TrainingConfig, Training]
 
 
-def lines(report: dict[str, Any]) -> list[str]:
-    """The table of schedules in Markdown, and each line of their logs once; without a schedule, notes of a run."""
+def _steps(run: _Run) -> list[Step]:
+    """Steps by the schedule that a run has ended with."""
+    steps = run[1].steps
+    return [step for step in steps if step.schedule == steps[-1].schedule]
+
+
+def _larger(*sums: float | None) -> float | None:
+    return None if None in sums else max(value for value in sums if value is not None)
+
+
+def _mean(name: str, format: str, help: str, title: str = "", *, of: str = "") -> Column:
+    """Column with the mean of a figure over those steps."""
+    def value(run: _Run) -> float | None:
+        cycles = total(getattr(step, of or name) for step in _steps(run))
+        return None if cycles is None else cycles / len(_steps(run))
+
+    return Column(name, format, help, title, of=value)
+
+
+_CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE = (
+    _mean("cycles", ",.0f", "Cycles of a pass, mean over the steps by this schedule."),
+    _mean("modelled_cycles", ",.0f", "Cycles of the golden timeline with the durations that were measured, mean."),
+    _mean("compute_cycles", ",.0f", "Sum of durations in the computing queue, mean.", "compute"),
+    _mean("communicate_cycles", ",.0f", "Sum of durations in the communicating queue, mean.", "communicate"))
+_BOUND = Column("bound", ",.0f", "The larger of both sums: no pass is shorter.",
+                of=lambda run: _larger(_COMPUTE.value(run), _COMMUNICATE.value(run)))
+#: Columns of a run by a schedule, from its configuration and its outcome.
+SCHEDULES = (
+    Column("overlap", help="Schedule that was asked for.", of=lambda run: run[0].overlap),
+    Column("schedule", help="Schedule of the last step, which differs after a search.",
+           of=lambda run: run[1].steps[-1].schedule),
+    Column("macs", help="Multiply-adds per cycle.", of=lambda run: run[0].macs),
+    _CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE, _BOUND,
+    Column("search", help="Lines of the log of a search.", of=lambda run: run[1].search),
+    Column("bit_exact", help="As above, of this run.", of=lambda run: run[1].bit_exact),
+    Column("timeline", help="Commands of the last step: node, queue, name, start, end, pass and slot of each.",
+           of=lambda run: run[1].timeline),
+)
+
+
+def schedules_of(report: dict[str, Any]) -> list[Table]:
+    """Table of the schedules of a run by a program; none of another run."""
     runs = report["schedules"]
-    if not runs:
-        return list(report["notes"])
     serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
-    found = [f"compute: {report['compute']}, {runs[0]['macs']} multiply-adds per cycle",
-             "| schedule | cycles | of serial | of golden time | compute | communicate | bound |",
-             "|---|---:|---:|---:|---:|---:|---:|"]
-    for run in runs:
-        counts = [count_text(run[name]) for name in ("cycles", "compute_cycles", "communicate_cycles", "bound")]
-        found.append(" | ".join([f"| {run['schedule']}", counts[0], ratio_text(run["cycles"], serial or 0),
-                                 ratio_text(run["cycles"], run["modelled_cycles"] or 0), *counts[1:]]) + " |")
-    return [*found, *dict.fromkeys(line for run in runs for line in run["search"])]
+    columns = (
+        Column("schedule"), Column("cycles", format=",.0f", modelled=report["modelled"]),
+        Column("of_serial", format=str, of=lambda run: ratio_text(run["cycles"], serial or 0)),
+        Column("of_model", format=str, title="of modelled",
+               of=lambda run: ratio_text(run["cycles"], run["modelled_cycles"] or 0)),
+        *(Column(name, format=",.0f", title=name.removesuffix("_cycles"), modelled=report["modelled"])
+          for name in ("compute_cycles", "communicate_cycles", "bound")))
+    title = f"Cycles of a step, by schedule; compute: {report['compute']}"
+    return [Table(f"{title}, {runs[0]['macs']} multiply-adds per cycle", columns, runs)] if runs else []
 
 
 def _ending(schedule: str) -> str:

@@ -8,12 +8,13 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from host.columns import Column, Table
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.compute.text_lists import compile_text, engine_of
@@ -284,3 +285,67 @@ class Results:
             "greedy plans that are not those of an exhaustive search": (
                 sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
         return [name for name, failed in found.items() if failed]
+
+    def tables(self) -> list[Table]:
+        """Words of programs, modelled plans with far memory, and steps on a simulated node."""
+        parts = self.parts
+        return [
+            Table("words of the activation memory", _PROGRAM, parts["programs"]),
+            Table("modelled cycles, divided by those of a step that keeps all maps; what follows mixed belongs to it",
+                  _PLAN, parts["far"]),
+            *(Table(f"steps on a simulated node, and the timelines of their plans: "
+                    f"{', '.join(dict.fromkeys(row['chain'] for row in parts[part]))}", _STEP, parts[part])
+              for part in ("nodes", "text nodes"))]
+
+    def lines(self) -> list[str]:
+        """Other results, in lines."""
+        checks, ratios = self.parts["checks"], self.ratios
+        return [
+            f"overlaps: of {checks['injected']} put into plans, {checks['overlaps']} found by lifetimes and "
+            f"{checks['dead_reads']} by owners of words; {checks['alarms']} alarms in {checks['passes']:,} passes of "
+            f"right plans",
+            *(f"{row['program']}: in {row['words']:,} words, {row['same']} of {row['lengths']} lengths with the "
+              f"host's bits" for row in self.parts["bits"]),
+            f"greedy plans of {len(ratios)} random chains: {sum(ratio == 1 for ratio in ratios)} are as fast as the "
+            f"best, the slowest takes {max(ratios):.3f} of its cycles",
+            "cycles, products and passes of chains, and far memory: modelled; of the steps on a simulated node, only "
+            "far memory"]
+
+
+def _words(method: str) -> Column:
+    """Words by a method, and the saving over naive plans."""
+    return Column(method, format=str, of=lambda row: (
+        f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
+
+
+def _policies(policies: Sequence[str]) -> str:
+    """Plan of maps by the first letters of keep, swap and recompute."""
+    return "".join(policy[0] for policy in policies)
+
+
+def _factor(kind: str, row: dict[str, Any]) -> str:
+    """Cycles of a kind of plan, divided by those of a step that keeps all maps."""
+    return f"{row[kind]['factor']:.3f}" if row[kind] else "no room"
+
+
+_RATE = Column("rate", format=lambda rate: f"1/{1 / rate:.0f}")
+_PROGRAM = (
+    Column("program"), Column("naive", format=","), _words("strict"),
+    Column("shared", format=",", of=lambda row: row["words"]["shared"]),
+    Column("lowest_fit", format=",", of=lambda row: min(
+        words for method, words in row["words"].items() if method.startswith("lowest fit"))),
+    _words("search"), Column("live", format=","))
+_PLAN = (
+    Column("chain"), Column("budget", format=str, of=lambda row: f"{row['budget']:,} ({row['share']:.0%})"), _RATE,
+    *(Column(kind, format=str, of=functools.partial(_factor, kind)) for kind in ("swap", "recompute", "mixed")),
+    Column("plan", of=lambda row: _policies(row["mixed"]["policies"])),
+    Column("moved_words", format=",", of=lambda row: row["mixed"]["far_words"]),
+    Column("more_products", format=",", of=lambda row: row["mixed"]["multiplications"]))
+_STEP = (
+    Column("kind", title="plan"), Column("policies", format=_policies, title="maps"),
+    Column("budget", format=","), _RATE, Column("cycles", format=","),
+    Column("factor", format=".3f", title="of keep"),
+    Column("of_timeline", format=".4f", of=lambda row: row["cycles"] / row["timeline"]),
+    Column("far_words", format=",", title="moved words"),
+    Column("multiplications", format=",", title="more products"),
+    Column("same", format=lambda same: "right" if same else "WRONG", title="bits"))

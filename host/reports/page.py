@@ -1,22 +1,26 @@
 """A report as one HTML page: tables, pictures and notes in a file that needs no other, and no script.
 
-The page's policy forbids everything that is not in the file.
+The page's policy forbids everything that is not in the file. Panels of a picture flow one under the other on a phone.
 """
 
 import base64
 import dataclasses
 import functools
+import io
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
 import markupsafe
-from rich.table import Table
 
+from host.columns import Table, pairs, shown
+from host.console import shown as shown_path
 from host.output import write_bytes
+from host.schema import repeat_command
+from host.transports.session import TransportName
 
-__all__ = ["Note", "Picture", "settings_table", "table_of", "write_page"]
+__all__ = ["NO_WITNESS", "Note", "Picture", "settings_table", "simulation_notes", "write_page"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Note:
     -------
     text : str
     rows : tuple of str
-        How the names of the rows begin that it belongs to; none, if it belongs to all.
+        Beginnings of the names of its rows; empty, if it belongs to all.
     """
 
     text: str
@@ -36,12 +40,12 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture, and its text for whom does not see it.
+    """A picture, and its text for readers who do not see it.
 
     Members
     -------
     path : Path
-        PNG file.
+        PNG file, as :func:`host.reports.style.picture` writes it.
     alternative : str
     """
 
@@ -49,44 +53,57 @@ class Picture:
     alternative: str
 
 
-def table_of(title: str, rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> Table:
-    """A table of names and figures, with a header if it has columns of several kinds."""
-    found = Table(*header, title=title, show_header=bool(header))
-    for place in range(len(header), max(map(len, rows), default=0)):
-        found.add_column(justify="right" if place else "left")
-    for column in found.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        found.add_row(*row)
-    return found
+#: Verdict of a run on golden nodes.
+NO_WITNESS = "Computed by the golden model: no second witness."
+
+_CYCLES = {
+    TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
+                             "for boards; no board has taken part.",
+    TransportName.MESSAGES: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
+                            "for boards, of which only node 0 has a host; no board has taken part.",
+    TransportName.PYSIM: "Cycles are those of a simulation of the gateware by Amaranth's simulator; no board has "
+                         "taken part.",
+    TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",
+    TransportName.GOLDEN: "Golden models have computed all values and words, and no gateware has taken part. Cycles "
+                          "are modelled, as gradring predict models them.",
+    TransportName.SERIAL: "Cycles are those that the nodes on the board have counted.",
+}
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings of nested sections by their names in the code, joined by blanks; a section's ``kind`` has its name."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        path = prefix if prefix and name == "kind" else f"{prefix} {name}".strip()
-        if isinstance(value, Mapping):
-            found |= flat(value, path)
-        else:
-            found[path] = [part["kind"] for part in value] if name == "features" else value
-    return found
+def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:
+    """Notes on the simulation that figures come from.
+
+    Parameters
+    ----------
+    transport : TransportName
+    latency : int
+        Cycles of each link.
+    arithmetic : str
+        Simulation of the floating-point units.
+    """
+    notes = [Note(_CYCLES[transport])]
+    if transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
+        notes.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))
+    if arithmetic == "native":
+        notes.append(Note("Floating-point units are simulated by instructions of the computer, with the same bits "
+                          "and cycles.", ("floating-point units",)))
+    return notes
 
 
 def settings_table(title: str, values: Mapping[str, Any]) -> Table:
-    """A table of settings by their names in the code."""
-    return table_of(title, [(name.replace("_", " "), _shown(value)) for name, value in values.items()])
+    """Table of settings, nested sections among them, by their names in words."""
+    rows = [(name.replace("_", " ").capitalize(), shown(value, missing="none")) for name, value in _flat(values)]
+    return pairs(title, rows)
 
 
-def _shown(value: Any) -> str:
-    """A setting as text."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "none"
-    return str(value)
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings of nested sections, their names joined by blanks; a section's ``kind`` has the section's name."""
+    for name, value in values.items():
+        path = prefix if prefix and name == "kind" else f"{prefix} {name}".strip()
+        if isinstance(value, Mapping):
+            yield from _flat(value, path)
+        else:
+            yield path, [part["kind"] for part in value] if name == "features" else value
 
 
 @functools.cache
@@ -99,17 +116,29 @@ def _template() -> jinja2.Template:
 def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
     """Cells of a table, and numbers of the notes that belong to its rows."""
     rows = [{"cells": cells, "notes": [number for number, note in enumerate(notes, start=1)
-                                       if note.rows and cells[0].startswith(note.rows)]}
-            for cells in zip(*(map(str, column.cells) for column in table.columns), strict=True)]
+                                       if note.rows and cells[0].startswith(note.rows)]} for cells in table.cells]
     right = markupsafe.Markup(' class="right"')
-    return {"title": str(table.title or ""), "rows": rows,
-            "header": [str(column.header) for column in table.columns] if table.show_header else [],
-            "aligned": [right if column.justify == "right" else "" for column in table.columns]}
+    return {"title": table.title, "rows": rows, "header": table.headings if table.header else [],
+            "aligned": [right if numbers else "" for numbers in table.right]}
+
+
+def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
+    """Panels of a picture, each a picture of its own; or the whole, where it has no panels."""
+    from PIL import Image
+
+    with Image.open(picture.path) as image:
+        panels = image.info.get("panels", "").splitlines()
+        for line in panels if len(panels) > 1 else [f"0 0 {image.width} {image.height} "]:
+            left, top, right, bottom, title = line.split(" ", 4)
+            part = io.BytesIO()
+            image.crop((int(left), int(top), int(right), int(bottom))).save(part, "png")
+            yield {"data": base64.b64encode(part.getvalue()).decode(), "whole": len(panels) < 2,
+                   "alt": f"{title}. {picture.alternative}" if title else picture.alternative}
 
 
 def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence[Table],
                settings: Sequence[Table] = (), pictures: Sequence[Picture], notes: Sequence[Note],
-               program: Mapping[str, Any]) -> pathlib.Path:
+               report: Mapping[str, Any]) -> pathlib.Path:
     """Write a page.
 
     Parameters
@@ -117,30 +146,31 @@ def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence
     path : Path
     title : str
     verdict : str
-        What was compared with the golden model.
+        Outcome of the comparison with the golden model.
     tables : sequence of Table
         Tables of figures with titles, as they are printed; the first cell of a row is its name.
     settings : sequence of Table
-        Tables that say what was run.
+        Tables of what was run.
     pictures : sequence of Picture
     notes : sequence of Note
-        What the figures are of, and what is modelled.
-    program : dict
-        See :func:`host.versions.program`.
+        Origin of the figures, and what is modelled.
+    report : mapping
+        Report, with its program and its run.
 
     Returns
     -------
     Path
         The same path.
     """
+    program = report["program"]
     made = f"{program['name']} {program['version']}"
     if program["commit"] is not None:
         made += f", commit {program['commit']}"
     text = _template().render(
         title=title, verdict=verdict, notes=[note.text for note in notes], program=made,
-        tables=[_contents(table, notes) for table in tables if table.row_count],
+        repeat=repeat_command(report, pathlib.Path(shown_path(path.parent))),
+        tables=[_contents(table, notes) for table in tables if table.rows],
         settings=[_contents(table, ()) for table in settings],
-        pictures=[{"data": base64.b64encode(picture.path.read_bytes()).decode(), "alt": picture.alternative}
-                  for picture in pictures])
+        pictures=[list(_panels(picture)) for picture in pictures])
     write_bytes(path, text.encode())
     return path

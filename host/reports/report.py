@@ -1,32 +1,28 @@
-"""The report of a training run: a table, build/sim/report.json and report.png.
+"""The report of a training run: report.json and report.png.
 
-docs/training/guide.md lists the fields of the JSON.
+docs/report_fields.md lists the fields of the JSON.
 """
 
 import dataclasses
+import operator
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
-from host.driver.results import Cycles, total
-from host.output import write_json
-from host.reports.changes import hops, nodes_of, rows_of
-from host.reports.measured import figures_of
-from host.reports.notes import NO_WITNESS, count_text, ratio_text
-from host.reports.training_picture import codecs_of, compresses_alone, draw
+from host import schema
+from host.columns import Column, columns_of, record
+from host.reports.changes import CHANGES, hops
+from host.reports.measured import SCHEDULES
+from host.reports.summary import verdict
+from host.reports.training_picture import draw
 from host.topology.course import Course
-from host.training.record import NODE, Training, TrainingConfig
+from host.training.record import NODE, Step, Training, TrainingConfig
 from host.transports.session import Elapsed, TransportName
-from host.versions import program
 from sim.link_faults import RandomFaults, wires
 
-__all__ = ["TARGET", "Simulation", "build_report", "summary", "table", "verdict", "write_report"]
-
-#: Of report.json; docs/training/guide.md lists its fields.
-SCHEMA, VERSION = "gradring.training", 1
+__all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "write_report"]
 
 #: Test accuracy for which the epochs are counted.
 TARGET = 0.97
@@ -39,12 +35,17 @@ class Simulation:
     Members
     -------
     transport : str
-    threads, link_latency : int
+        Transport to the nodes.
+    threads : int
+        Threads of the simulation.
     arithmetic : str
-        How floating-point units were simulated.
+        Simulation of the floating-point units.
+    link_latency : int
+        Cycles of each link.
     configuration : dict
-        Parameters of a node, by name.
+        Sections of every node's configuration that are there; the codecs of weights and gradients are among them.
     configuration_hash : int
+        Its hash.
     host_port : bool
         Whether transfers from and to memories went through the simulated host ports.
     elapsed : Elapsed
@@ -57,8 +58,8 @@ class Simulation:
         Faults of the links, of nodes whose links repeat words.
     course : Course, optional
         Rings of a grid.
-    dealing : dict, optional
-        Dealing of groups on a ring with a slow link, and the cycles for which it was taken.
+    partitioning : dict, optional
+        Partition of a ring with a slow link, and the cycles for which it was chosen.
     """
 
     transport: str
@@ -73,19 +74,163 @@ class Simulation:
     simulation_seconds: float
     faults: RandomFaults | None = None
     course: Course | None = None
-    dealing: dict[str, Any] | None = None
+    partitioning: dict[str, Any] | None = None
+
+    @property
+    def modelled(self) -> bool:
+        """Whether nodes are golden models, so that cycles come from a model, or are None."""
+        return self.transport == TransportName.GOLDEN.value
 
 
-def _settings(config: TrainingConfig) -> dict[str, Any]:
-    """The configuration in one level, with the optimizer's name and parameters."""
-    settings = {name: value for name, value in dataclasses.asdict(config).items()
-                if name not in ("optimizer", "packed_state")}
-    moments = "bf16" if config.packed_state else "fp32"
-    # A name that tells the run from the one that it is compared with.
-    label = config.optimizer.name if config.density is None else f"{config.optimizer.name}, {config.density:.0%}"
-    return {**settings, "hidden": list(config.hidden), "optimizer": config.optimizer.name,
-            **dataclasses.asdict(config.optimizer), "moments": moments if config.optimizer.planes else None,
-            "label": label}
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A training run: its configuration, its outcome, and the loss of a bigram model on its text."""
+
+    config: TrainingConfig
+    training: Training
+    bigram_loss: float | None
+
+    @property
+    def last(self) -> float | None:
+        """Last measure; None of a run that has ended before it."""
+        return self.training.measures[-1] if self.training.measures else None
+
+    @property
+    def density_per_hop(self) -> list[float]:
+        """Mean density at each hop, over the steps with rings that have such a hop."""
+        densities = [step.density for step in self.training.steps]
+        means = np.nanmean(hops(densities), axis=0) if self.training.changes else np.mean(densities, axis=0)
+        return list(means.tolist())
+
+    @property
+    def density(self) -> float | None:
+        """Mean density over hops and steps; None without hops."""
+        means = ([np.mean(step.density) for step in self.training.steps if step.density] if self.training.changes
+                 else self.density_per_hop)
+        return float(np.mean(means)) if means else None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration in one level, with the optimizer's name and parameters."""
+        config, optimizer = self.config, self.config.optimizer
+        settings = {name: value for name, value in dataclasses.asdict(config).items()
+                    if name not in ("optimizer", "packed_state")}
+        moments = "bf16" if config.packed_state else "fp32"
+        # A name that distinguishes the run from the one that it is compared with.
+        label = optimizer.name if config.density is None else f"{optimizer.name}, {config.density:.0%}"
+        return {**settings, "hidden": list(config.hidden), "optimizer": optimizer.name,
+                **dataclasses.asdict(optimizer), "moments": moments if optimizer.planes else None, "label": label}
+
+
+def _of(name: str, help: str, value: Callable[[_Run], Any], columns: Sequence[Column] = ()) -> Column:
+    return Column(name, ",", help, of=value, columns=columns)
+
+
+def _sum(name: str, figure: str, help: str) -> Column:
+    """Column with the sum of a figure over steps, or None where a step does not have it."""
+    def total(run: _Run) -> int | None:
+        values = [getattr(step, figure) for step in run.training.steps]
+        return None if None in values else sum(values)
+
+    return _of(name, help, total)
+
+
+_DIGITS = (
+    _of("accuracy", "Accuracy on the test images after the last step; null if it was not measured.",
+        lambda run: run.last),
+    _of("loss_per_epoch", "Mean loss during each epoch.", lambda run: run.training.losses),
+    _of("accuracy_per_epoch", "Test accuracy after each epoch.", lambda run: run.training.measures),
+)
+_TEXT = (
+    _of("held_out_loss", "Nats per character on all held-out text, after the last step.", lambda run: run.last),
+    _of("bigram_loss", "Nats per character of the bigram model.", lambda run: run.bigram_loss),
+    _of("below_bigram", "Their difference.",
+        lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
+    _of("loss_per_interval", "Mean training loss during each interval.", lambda run: run.training.losses),
+    _of("held_out_loss_per_interval", "Held-out loss after each interval; except for the last one, on every fourth "
+        "sequence.", lambda run: run.training.measures),
+)
+#: Sums of figures of steps, and members of the outcome, by their names in the report.
+_SUMS = {
+    "cycles_fused_update": "cycles", "bound_cycles": "bound", "cycles_scatter_reduce": "scatter_cycles",
+    "bound_scatter_reduce": "scatter_bound", "cycles_sparsify": "sparsify_cycles", "cycles_compute": "compute_cycles",
+    "cycles_gemm": "gemm_cycles", "cycles_vector": "vector_cycles", "cycles_communicate": "communicate_cycles",
+    "words_sent": "words_sent", "words_scatter_reduce": "scatter_words", "words_dense": "words_dense",
+    "link_restarts": "link_restarts", "words_repeated": "words_repeated", "checks_failed": "checks_failed",
+    "faults_injected": "faults_injected", "weight_elements": "weight_elements", "weight_words": "weight_words",
+    "codebook_words": "codebook_words"}
+_OUTCOME = {"measured_at": "measured", "bit_exact": "bit_exact", "retries": "repeats", "cycles_mask": "mask_cycles",
+            "elements_through": "elements_through", "elements_masked": "elements_masked",
+            "mask_words_fetched": "mask_words_fetched"}
+_MEMBERS = {column.name: column for column in columns_of(Training)}
+_COUNTS = (
+    *(_of(name, _MEMBERS[member].help, operator.attrgetter(f"training.{member}"))
+      for name, member in _OUTCOME.items()),
+    *(_sum(name, figure, f"Sums over steps of {', '.join(f'`{sum}`' for sum in _SUMS.values())}, in this order.")
+      for name, figure in _SUMS.items()),
+    _of("codebooks", "Codebooks that were loaded.",
+        lambda run: sum(step.codebook_words > 0 for step in run.training.steps)),
+    _of("density_per_hop", "Non-zero elements sent at each hop of scatter-reduce, mean over the steps that have it. "
+        "In two dimensions hops of rows come before hops of columns.", lambda run: run.density_per_hop),
+    _of("density", "Mean over hops.", lambda run: run.density),
+    _of("changes", "A row for each change of the rings:", lambda run: run.training.changes, CHANGES),
+    _of("training", "Options of the training (`TrainingConfig` in host/training/record.py), the `optimizer` with its "
+        "parameters, `moments` (`fp32`, `bf16`, or null without state), and `label`, the name of the run.",
+        lambda run: run.settings),
+    _of("per_step", "A row for each step:", lambda run: run.training.steps, columns_of(Step, repeats="retries")),
+)
+
+#: Report of a training run.
+SCHEMA = schema.Schema("gradring.training", 2, "gradring train: build/sim/report.json", {
+    "The run": (
+        *schema.RUN,
+        Column("workload", help="`digits` or `text`."),
+        Column("nodes", help="Nodes at the first step."), Column("steps", help="Steps."),
+        Column("parameters", help="Parameters of the model."),
+        Column("interrupted", help="Whether a signal has ended the run early."),
+        Column("topology", help="Null, or of `--topology` its `rows` and `columns`, `shape` (null: as the nodes "
+                                "allow), `requests`, and `stages`: for each, the number of steps before it (`step`), "
+                                "its `rings` in words, and its `nodes` in the order of their shares."),
+        Column("partitioning", help="Null, or of `--slow-link` `root` (null: a block for each rank), `order` of a "
+                                    "sum, `rates` of the links, measured, the `slowest`, and `cycles` of a dense "
+                                    "update with `block_offset` and with `root_reduce`, as `modelled` too."),
+        Column("compute", help="`host`, `engine` with `--compute node`, or `modelled` with `--overlap` only."),
+        Column("schedules", help="With `--overlap` a row for each run that has begun:", columns=SCHEDULES),
+        Column("notes", help="Without `--overlap`, lines about a run on nodes that compute: the plan of their "
+                             "activation memory."),
+        Column("faults", help="Null, or `rate` and `seed` of `--faults`."),
+        Column("wires_per_link", help="Wires of each link, forward and back."),
+        Column("links", help="`credits`, `replay`, `slots` or `job_slots`."),
+        Column("comparison", help="Null, or all fields from `accuracy` to `per_step` of the other run: plain SGD, or "
+                                  "without density."),
+        *(column for column in columns_of(Simulation) if column.name in (
+            "transport", "threads", "arithmetic", "link_latency", "configuration", "configuration_hash")),
+    ),
+    "Results on digits": (
+        *_DIGITS,
+        Column("target_accuracy", help="Accuracy for which epochs are counted."),
+        Column("epochs_to_target", help="By the label of each run, the first epoch that reached it, or null."),
+    ),
+    "Results on text": (
+        *_TEXT,
+        Column("sample", help="A held-out sequence, attention weights of its characters in the first layer, and 80 "
+                              "characters that the model wrote."),
+    ),
+    "Comparisons, cycles and words": (
+        *_COUNTS,
+        Column("modelled", help="Whether cycles come from a model, since nodes are golden models; null where the "
+                                "model does not have them."),
+        Column("cycles", help="All cycles, host traffic included, without the comparison; of a run that "
+                                        "was resumed, the sum of its parts up to their last checkpoints."),
+        Column("cycles_simulated", help="Cycles that were simulated."),
+        Column("host_port", help="`simulated`: whether transfers from and to memories went through the host ports; "
+                                 "if not, their `cycles_modelled` and `words_modelled`, which `cycles` includes."),
+        Column("simulated_cycles_per_second", help="Simulated cycles of the whole ring per second."),
+        Column("stage_seconds", help="Wall time of `Verilog`, and where needed `Verilate` and `compile`; of "
+                                          "`run`, which is all runs with `--overlap all`; of `comparison` if there "
+                                          "was one."),
+    ),
+})
 
 
 def compute_of(config: TrainingConfig) -> str:
@@ -100,77 +245,6 @@ def _first_epoch(accuracies: list[float]) -> int | None:
     return next((epoch for epoch, accuracy in enumerate(accuracies, start=1) if accuracy >= TARGET), None)
 
 
-def _mean_density(training: Training) -> list[float]:
-    """Mean density at each hop, over the steps whose rings have such a hop."""
-    densities = [step.density for step in training.steps]
-    if not training.changes:
-        return list(np.mean(densities, axis=0).tolist())
-    return list(np.nanmean(hops(densities), axis=0).tolist())
-
-
-def _overall(training: Training, density: list[float]) -> float | None:
-    """Mean density over hops and steps; None without hops."""
-    if not training.changes:
-        return float(np.mean(density)) if density else None
-    means = [np.mean(step.density) for step in training.steps if step.density]
-    return float(np.mean(means)) if means else None
-
-
-def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) -> dict[str, Any]:
-    """Figures of one training run."""
-    steps = training.steps
-    density = _mean_density(training)
-    last = training.measures[-1] if training.measures else None  # of a run that has ended early
-    if bigram_loss is None:
-        measured = {"accuracy": last, "loss_per_epoch": training.losses,
-                    "accuracy_per_epoch": training.measures}
-    else:
-        measured = {"held_out_loss": last, "bigram_loss": bigram_loss,
-                    "below_bigram": None if last is None else bigram_loss - last,
-                    "loss_per_interval": training.losses,
-                    "held_out_loss_per_interval": training.measures}
-    return {
-        **measured,
-        "measured_at": training.measured,
-        "bit_exact": training.bit_exact,
-        "repeats": training.repeats,
-        "cycles_fused_update": total(step.cycles for step in steps),
-        "bound_cycles": sum(step.bound for step in steps),
-        "cycles_scatter_reduce": total(step.scatter_cycles for step in steps),
-        "bound_scatter_reduce": sum(step.scatter_bound for step in steps),
-        "cycles_sparsify": total(step.sparsify_cycles for step in steps),
-        "cycles_compute": total(step.compute_cycles for step in steps),
-        "cycles_gemm": total(step.gemm_cycles for step in steps),
-        "cycles_vector": total(step.vector_cycles for step in steps),
-        "cycles_communicate": total(step.communicate_cycles for step in steps),
-        "cycles_mask": training.mask_cycles,
-        "elements_masked": training.elements_masked,
-        "elements_through": training.elements_through,
-        "mask_words_fetched": training.mask_words_fetched,
-        "words_sent": sum(step.words_sent for step in steps),
-        "words_scatter_reduce": sum(step.scatter_words for step in steps),
-        "words_dense": sum(step.words_dense for step in steps),
-        "link_restarts": sum(step.link_restarts for step in steps),
-        "words_repeated": sum(step.words_repeated for step in steps),
-        "checks_failed": sum(step.checks_failed for step in steps),
-        "faults_injected": sum(step.faults_injected for step in steps),
-        "weight_elements": sum(step.weight_elements for step in steps),
-        "weight_words": sum(step.weight_words for step in steps),
-        "codebook_words": sum(step.codebook_words for step in steps),
-        "codebooks": sum(step.codebook_words > 0 for step in steps),
-        "density_per_hop": density,
-        "density": _overall(training, density),
-        "changes": [dataclasses.asdict(change) for change in training.changes],
-        "training": _settings(config),
-        "per_step": [dataclasses.asdict(step) for step in steps],
-    }
-
-
-def _repeats(configuration: dict[str, Any]) -> bool:
-    """Whether links repeat words."""
-    return bool(configuration.get("link", {"kind": "credits"})["kind"] != "credits")
-
-
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
                  bigram_loss: float | None = None, interrupted: bool = False,
@@ -182,10 +256,10 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     config : TrainingConfig
     training : Training
     simulation : Simulation
-        Simulation of this training run alone.
+        Simulation of this training run, without the comparison.
     comparison : tuple, optional
-        Another training run of as many steps on the same ring, seed and batches: by an optimizer of another name, or
-        without density.
+        Another training run of the same number of steps on the same ring, seed and batches: by an optimizer of
+        another name, or without density.
     bigram_loss : float, optional
         Loss of a bigram model on held-out text if a character model was trained; None for a classifier.
     interrupted : bool
@@ -193,14 +267,13 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     schedules : sequence of tuple
         All runs, where nodes have a program: with the same steps, by different schedules.
     """
-    runs = [(config, training), *([comparison] if comparison is not None else [])]
-    figures = [_run(settings, outcome, bigram_loss) for settings, outcome in runs]
+    columns = (*(_DIGITS if bigram_loss is None else _TEXT), *_COUNTS)
+    runs = ((config, training), *([] if comparison is None else [comparison]))
+    figures = [record(columns, _Run(*run, bigram_loss)) for run in runs]
     digits = {} if bigram_loss is not None else {
         "target_accuracy": TARGET,
         "epochs_to_target": {run["training"]["label"]: _first_epoch(run["accuracy_per_epoch"]) for run in figures}}
-    return {
-        "schema": {"name": SCHEMA, "version": VERSION},
-        "program": program(),
+    return SCHEMA.report({
         "workload": "digits" if bigram_loss is None else "text",
         "nodes": training.nodes,
         "steps": len(training.steps),
@@ -212,231 +285,45 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         **digits,
         "comparison": figures[1] if comparison is not None else None,
         "compute": compute_of(config),
-        "schedules": [figures_of(asked, outcome) for asked, outcome in schedules],
+        "schedules": [record(SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
         "sample": training.sample,
         "transport": simulation.transport,
         "threads": simulation.threads,
         "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
-        **({"links": "slots"} if "slots" in simulation.configuration.get("link", {}).get("kind", "") else {}),
-        "wires_per_link": [len(wires(replay=_repeats(simulation.configuration))) - 1, 1],
-        "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
-        "topology": None if simulation.course is None else _topology(simulation.course),
-        **({} if simulation.dealing is None else {"dealing": simulation.dealing}),
+        **_ring(simulation),
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
-    }
+    })
 
 
 def _elapsed(simulation: Simulation) -> dict[str, Any]:
     """Cycles in all; golden nodes have none."""
     elapsed, seconds = simulation.elapsed, simulation.simulation_seconds
-    golden = simulation.transport == TransportName.GOLDEN.value
-    found = {"cycles": elapsed.cycles, "cycles_simulated": elapsed.simulated,
-             "host_port": {"simulated": simulation.host_port, "cycles_computed": elapsed.port_cycles,
-                           "words_computed": elapsed.port_words},
-             "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0}
-    return {name: None for name in found} if golden else found
+    figures = {"cycles": elapsed.cycles, "cycles_simulated": elapsed.simulated,
+               "host_port": {"simulated": simulation.host_port, "cycles_modelled": elapsed.port_cycles,
+                             "words_modelled": elapsed.port_words},
+               "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0}
+    return {"modelled": simulation.modelled, **(dict.fromkeys(figures) if simulation.modelled else figures)}
 
 
-def _topology(course: Course) -> dict[str, Any]:
-    """The grid, and the rings that were planned."""
-    return {"rows": course.rows, "columns": course.columns,
-            "shape": None if course.shape is None else course.shape.value, "requests": course.texts(),
-            "stages": [{"step": stage.step, "rings": str(stage), "nodes": list(stage.plan.order)}
-                       for stage in course.stages]}
+def _ring(simulation: Simulation) -> dict[str, Any]:
+    """Links of the nodes, and what was done to them."""
+    links, course = simulation.configuration.get("link", {"kind": "credits"})["kind"], simulation.course
+    return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
+            "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
+            "partitioning": simulation.partitioning,
+            "topology": None if course is None else {
+                "rows": course.rows, "columns": course.columns,
+                "shape": None if course.shape is None else course.shape.value, "requests": course.texts(),
+                "stages": [{"step": stage.step, "rings": str(stage), "nodes": list(stage.plan.order)}
+                           for stage in course.stages]}}
 
 
 def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """Write report.json and report.png; their paths."""
-    text, picture = directory / "report.json", directory / "report.png"
-    write_json(text, report)
+    written, picture = schema.write_report(report, directory), directory / "report.png"
     note = "" if report["compute"] == "host" else f" (compute: {report['compute']})"
     draw(report, picture, note=verdict(report) + note)
-    return text, picture
-
-
-def verdict(report: dict[str, Any]) -> str:
-    """The verdict of the comparison with the golden model, in one sentence or two."""
-    steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
-    overlapping = str(report["training"]["overlap"]).startswith("delayed")
-    if overlapping:
-        steps = f"each block of passes that overlap, {report['steps']} steps in all"
-    if report["transport"] == TransportName.GOLDEN.value:
-        return NO_WITNESS
-    if report["bit_exact"] is None:
-        return f"Weights were not compared (--no-check) after {steps}."
-    nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
-    sentence = f"Weights of {nodes} to the golden model, bit for bit, after {steps}."
-    if report["changes"]:
-        count = len(report["changes"])
-        sentence += (f" So is all that nodes keep, after {'each of ' if count > 1 else ''}{count} change"
-                     f"{'s' if count > 1 else ''} of the rings; every word sent before was received.")
-    if report["compute"] == "engine" and overlapping:
-        return f"{sentence} So are the losses of each block's last step, and all scores."
-    if report["compute"] == "engine":
-        scores = " and scores" if report["workload"] == "digits" else ""
-        return f"{sentence} So are all losses{scores} that they have computed."
-    if report["elements_through"]:
-        return f"{sentence} So are all {report['elements_through']:,} elements that went through masks."
-    return sentence
-
-
-def _hops(density: list[float]) -> str:
-    return " → ".join(f"{value:.1%}" for value in density) or "-"
-
-
-def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
-    """Cost of a run on the links, or compression of the gradients of a node without links."""
-    if reduced:
-        return [
-            ("cycles per fused update", count_text(run["cycles_fused_update"], steps)),
-            ("words per compressed gradient", f"{run['words_sent'] / steps:,.0f}"),
-            ("… of raw words", ratio_text(run["words_sent"], run["words_dense"])),
-            ("density", _hops(run["density_per_hop"])),
-        ]
-    engine = run["training"]["compute"] == NODE
-    what = f"step, compute {'on nodes' if engine else 'modelled'}" if run["training"]["overlap"] else "fused update"
-    return [
-        *(_parts(run, steps) if engine and not run["training"]["overlap"] else []),
-        (f"cycles per {what}", count_text(run["cycles_fused_update"], steps)),
-        *(_parts(run, steps) if engine and run["training"]["overlap"] else []),
-        *([] if engine and run["training"]["overlap"] else [
-            ("… of its link-cycle bound", ratio_text(run["cycles_fused_update"], run["bound_cycles"]))]),
-        ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
-        ("… of raw words", ratio_text(run["words_sent"], run["words_dense"])),
-        ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
-        ("density hop by hop", _hops(run["density_per_hop"])),
-    ]
-
-
-def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Masks by commands of their own, which nodes that compute do not need."""
-    steps = report["per_step"]
-    return [
-        ("elements through masks", f"{report['elements_through']:,}"),
-        ("… replaced", f"{report['elements_masked']:,}"),
-        ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
-        ("cycles per step's masks", count_text(total(step["mask_cycles"] for step in steps), len(steps))),
-    ]
-
-
-def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Faults of the links, and how these were mended."""
-    faults = report["faults"]
-    return [
-        ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
-        ("… found by checks of words", f"{report['checks_failed']:,}"),
-        ("restarts of links · words repeated", f"{report['link_restarts']:,} · {report['words_repeated']:,}"),
-        ("wires per link, forward · back", " · ".join(map(str, report["wires_per_link"]))),
-    ]
-
-
-def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
-    lists = _less(run["cycles_compute"], run["cycles_gemm"], run["cycles_vector"])
-    parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
-             ("… lists of layers", lists)]
-    if run["training"]["overlap"] is None:
-        parts.insert(0, ("cycles per step's layers", run["cycles_compute"]))
-    else:
-        parts.append(("… ring", run["cycles_communicate"]))
-    if run["training"]["overlap"] == "none":
-        waiting = _less(run["cycles_fused_update"], run["cycles_compute"], run["cycles_communicate"])
-        parts.append(("… waiting", waiting))
-    return [(name, count_text(cycles, steps)) for name, cycles in parts]
-
-
-def _less(whole: Cycles, *parts: Cycles) -> Cycles:
-    """Cycles of a whole that are those of none of its parts."""
-    return total([whole, *(None if part is None else -part for part in parts)])
-
-
-def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
-    """Figures of a run with a density, or of the dense one beside it."""
-    losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"]
-    return [
-        ("test accuracy", f"{run['accuracy']:.2%}"),
-        ("loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
-        *_traffic(run, steps, reduced=reduced),
-        ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
-        ("cycles per sparsify", "-" if sparsify == 0 else count_text(sparsify, steps)),
-        ("cycles per step, both", count_text(total([sparsify, run["cycles_fused_update"]]), steps)),
-    ]
-
-
-def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Name and value of each line of the table; with a density, also the value of the dense run beside it."""
-    steps, training, other = report["steps"], report["training"], report["comparison"]
-    reduced = compresses_alone(report)
-    setup = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
-             ("parameters · steps", f"{report['parameters']:,} · {steps}")]
-    codec, gradients = codecs_of(report)
-    if codec != "raw":
-        setup.append(("new weights on the ring", codec))
-        setup.append(("… weights per word", ratio_text(report["weight_elements"], report["weight_words"])))
-        if report["codebooks"]:
-            setup.append(("codebooks · words to all nodes",
-                          f"{report['codebooks']} · {report['codebook_words']:,}"))
-    if gradients != "zero_value":
-        setup.append(("gradients on the ring", gradients))
-    setup += rows_of(report)
-    if "links" in report:
-        setup.append(("links", report["links"]))
-    if report["faults"] is not None:
-        setup += _repairs(report)
-    if report["repeats"]:
-        setup.append(("repeated after failures of the ring", f"{report['repeats']:,}"))
-    port = report["host_port"]
-    simulated = [("cycles", "modelled")] if report["cycles"] is None else [
-        ("simulated cycles", f"{report['cycles_simulated']:,}"),
-        *([] if port["simulated"] else [("… host port, computed", f"{port['cycles_computed']:,}")]),
-        *([("floating-point units", "native")] if report["arithmetic"] == "native" else []),
-        ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
-    ]
-    stages = " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())
-    simulated.append(("stages", stages))
-    if training["density"] is not None:
-        rows: list[tuple[str, ...]] = [*_sparse(report, steps, reduced=reduced)]
-        if other is not None:
-            beside = _sparse(other, steps, reduced=reduced)
-            rows = [(*row, value) for row, (_, value) in zip(rows, beside, strict=True)]
-        return [*rows, *setup, *simulated]
-    if report["workload"] == "text":
-        losses, held_out = report["loss_per_interval"], report["held_out_loss_per_interval"]
-        return [
-            ("held-out loss, nat per character", f"{report['held_out_loss']:.4f}"),
-            ("… of a bigram model", f"{report['bigram_loss']:.4f}"),
-            ("… below it", f"{report['below_bigram']:.4f}"),
-            ("training loss, first and last interval", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
-            ("held-out loss, after those", f"{held_out[0]:.4f} → {held_out[-1]:.4f}"),
-            *setup,
-            *([] if report["compute"] == "engine" else _masks(report)),
-            *_traffic(report, steps, reduced=reduced), *simulated,
-        ]
-    losses = report["loss_per_epoch"]
-    compared = []
-    if other is not None:
-        epochs = " · ".join(f"{name} {epoch or '-'}" for name, epoch in report["epochs_to_target"].items())
-        compared = [(f"first epoch with {report['target_accuracy']:.0%}", epochs),
-                    (f"test accuracy of {other['training']['optimizer']}", f"{other['accuracy']:.2%}")]
-    return [
-        ("test accuracy", f"{report['accuracy']:.2%}"),
-        ("training loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
-        *compared, *setup, *_traffic(report, steps, reduced=reduced), *simulated,
-    ]
-
-
-def table(report: dict[str, Any]) -> Table:
-    """The figures of the run, to be printed."""
-    rows = summary(report)
-    wide = max(map(len, rows)) > 2
-    result = Table(show_header=wide, title="gradring", title_justify="left", border_style="dim")
-    result.add_column(style="dim")
-    result.add_column(report["training"]["label"], justify="right")
-    if wide:
-        result.add_column(f"{report['comparison']['training']['label']}, dense", justify="right")
-    for row in rows:
-        result.add_row(*row)
-    return result
+    return written, picture

@@ -1,4 +1,4 @@
-"""Table of schedules: cycles of a training step by each, beside the serial time and the bound.
+"""Table of schedules: cycles of a training step by each, next to the serial time and the bound.
 
 ``python -m host.reports.schedules --hidden 32x9 --batch 32`` forecasts it by the golden model of time, with the
 durations of :mod:`host.program.estimate`; it simulates nothing. With ``--output`` it also writes the timeline of each
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from host.columns import Column, Table, show
 from host.models.layers import widths
 from host.program.estimate import MACS, Costs
 from host.program.program import DEPTH, CompiledProgram
@@ -77,15 +78,14 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
     return rows, log
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown, of which the first is the serial one."""
-    lines = ["| schedule | cycles | of serial | compute | communicate | bound, of serial |",
-             "|---|---:|---:|---:|---:|---:|"]
+def table(rows: Sequence[Row]) -> Table:
+    """The rows, of which the first is the serial one."""
     serial = rows[0].cycles
-    for row in rows:
-        lines.append(f"| {row.schedule} | {row.cycles:,} | {row.cycles / serial:.3f} | {row.compute:,} | "
-                     f"{row.communicate:,} | {row.bound / serial:.3f} |")
-    return "\n".join(lines)
+    return Table("cycles of a training step: modelled", (
+        Column("schedule"), Column("cycles", format=","),
+        Column("of_serial", format=".3f", of=lambda row: row.cycles / serial), Column("compute", format=","),
+        Column("communicate", format=","),
+        Column("bound", format=".3f", title="bound, of serial", of=lambda row: row.bound / serial)), rows)
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     sizes, costs = network_of(options)
     rows, log = forecast(sizes, nodes=options.nodes, costs=costs)
-    print("\n".join([table(rows), "", *log]))
+    show(table(rows), *log)
     if options.output:
         for row in rows:
             name = row.schedule.replace(":", "-")

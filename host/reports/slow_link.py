@@ -1,30 +1,33 @@
-"""Fused updates on a ring with a slow link: groups dealt in turn, and groups of one owner, measured and modelled.
+"""Fused updates on a ring with a slow link, measured and modelled: a block for each rank, or one root for all blocks.
 
 Run as a program, ``python -m host.reports.slow_link``, it measures the rows of docs/ring/one_owner.md and writes them
 to build/slow_link/slow_link.json.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from hdl.config import Memories, NodeConfig, RootReduce
+from hdl.config.forms import as_dict
+from host.columns import Column, Table, columns_of, record, show
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.partitioning import choose, link_rates
 from host.driver.results import known
 from host.driver.ring import Ring
-from host.output import claim, write_json
+from host.output import claim
+from host.schema import Schema, write_report
 from host.training.golden_run import Reference
 from host.transports.session import LATENCY, open_session
 from sim.golden.ring_cycles import update_cycles
 from sim.verilated import toolchain
 
-__all__ = ["BARS", "CASES", "Case", "Row", "line", "measure"]
+__all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "table"]
 
-#: Most cycles of an owner on a link of half the rate, in terms of groups in turn on links of full rate, by nodes and
-#: elements.
+#: Most cycles of a root on a link of half the rate, divided by cycles of a block for each rank on links of full rate,
+#: by nodes and elements.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
 #: Node of the rows, with room for the state of all groups.
@@ -35,17 +38,18 @@ _RATE = Fraction(1, 2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A vector on a ring, one of whose links is slow.
+    """A vector on a ring with a slow link.
 
     Parameters
     ----------
     nodes, length : int
+        Nodes of the ring, and elements of the vector.
     rate : Fraction
         Words per cycle of the slow link.
     link : int
         Rank that sends on it.
     density : float
-        Part of the gradients that are not zero.
+        Fraction of the gradients that are not zero.
     latency : int
         Cycles of each link.
     """
@@ -76,51 +80,65 @@ class Row:
     -------
     case : Case
     clean : int
-        Groups in turn, all links at full rate.
-    turn, owner : int
-        Groups in turn, and of the node that drives the slow link, with that link slow.
-    modelled_turn, modelled_owner : float
+        A block for each rank, all links at full rate.
+    block_offset, root_reduce : int
+        A block for each rank, and all blocks of the node that drives the slow link, with that link slow.
+    modelled_block_offset, modelled_root_reduce : float
         The same by the model, dense.
     measured : float
         Rate of the slow link that the host has measured.
-    taken : int, optional
-        Owner that the host takes; None for groups in turn.
+    root : int, optional
+        Root that the host chooses; None for a block for each rank.
     """
 
     case: Case
     clean: int
-    turn: int
-    owner: int
-    modelled_turn: float
-    modelled_owner: float
+    block_offset: int
+    root_reduce: int
+    modelled_block_offset: float
+    modelled_root_reduce: float
     measured: float
-    taken: int | None
+    root: int | None
 
     @property
     def bar(self) -> float | None:
-        """Most that owner / clean may be, if there is such a bar."""
+        """Most that root_reduce / clean may be, if there is such a bar."""
         plain = self.case == Case(nodes=self.case.nodes, length=self.case.length)
         return BARS.get((self.case.nodes, self.case.length)) if plain else None
 
 
-def _update(ring: Ring, case: Case, owner: int | None) -> int:
-    """Cycles of an update, whose bits are compared with the golden model of that partition."""
-    generator = np.random.default_rng(case.length)
-    weights = generator.standard_normal(case.length).astype(np.float32)
-    gradients = generator.standard_normal((case.nodes, case.length)).astype(np.float32)
-    gradients[generator.random(gradients.shape) >= case.density] = 0
-    ring.partition.set_root(owner)
+def measured_update(ring: Ring, length: int, density: float) -> int:
+    """Cycles of a fused update by SGD, of random vectors, with bits that are compared with the golden model.
+
+    Parameters
+    ----------
+    ring : Ring
+    length : int
+    density : float
+        Fraction of the gradients that are not zero.
+    """
+    generator = np.random.default_rng(length)
+    weights = generator.standard_normal(length).astype(np.float32)
+    gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
+    gradients[generator.random(gradients.shape) >= density] = 0
+    settings = Settings(rule=Rule.SGD, gradient_scale=1 / ring.nodes, learning_rate=0.1)
     ring.memory.write_weights(weights)
     ring.memory.write_gradients(list(gradients))
-    settings = Settings(rule=Rule.SGD, gradient_scale=1 / case.nodes, learning_rate=0.1)
     ring.settings.write(settings)
-    cycles = ring.collectives.fused_update(case.length).cycles
     reference = Reference(ring, weights, 0)
+    cycles = ring.collectives.fused_update(length).cycles
     reference.step(list(gradients), settings)
-    ring.partition.set_root(None)
-    if not (ring.memory.read_weights(case.length).view(np.uint32) == reference.weights).all():
-        raise AssertionError(f"Weights of {case} with owner {owner} must be those of the golden model")
+    if not (ring.memory.read_weights(length).view(np.uint32) == reference.weights).all():
+        raise AssertionError(f"Weights of {length:,} elements must be those of the golden model")
     return known(cycles)
+
+
+def _update(ring: Ring, case: Case, root: int | None) -> int:
+    """Cycles of an update in a partition."""
+    ring.partition.set_root(root)
+    cycles = measured_update(ring, case.length, case.density)
+    ring.partition.set_root(None)
+    return cycles
 
 
 def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
@@ -143,37 +161,54 @@ def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
                           slow_link=(case.link, case.rate), announce=announce) as session:
             ring = session.ring
             rates = link_rates(ring)
-            taken = choose(ring, case.length, rates, latency=case.latency).root
+            root = choose(ring, case.length, rates, latency=case.latency).root
             options = {"rates": [float(case.rate) if rank == case.link else 1.0 for rank in range(case.nodes)],
                        "latency": case.latency, "segment": node.segment, "credits": node.link.ingress}
-            yield Row(case=case, clean=clean, turn=_update(ring, case, None), owner=_update(ring, case, case.link),
-                      modelled_turn=update_cycles(case.length, case.nodes, **options),
-                      modelled_owner=update_cycles(case.length, case.nodes, owner=case.link, **options),
-                      measured=rates[case.link], taken=taken)
+            yield Row(case=case, clean=clean, block_offset=_update(ring, case, None),
+                      root_reduce=_update(ring, case, case.link),
+                      modelled_block_offset=update_cycles(case.length, case.nodes, **options),
+                      modelled_root_reduce=update_cycles(case.length, case.nodes, owner=case.link, **options),
+                      measured=rates[case.link], root=root)
 
 
-def line(row: Row) -> str:
-    """Line of the page's table."""
-    case = row.case
-    notes = [text for text, wanted in ((f"{case.density:.0%} not zero", case.density < 1),
-                                       (f"links of {case.latency} cycles", case.latency != LATENCY)) if wanted]
-    model = "" if case.density < 1 else f"{row.modelled_turn / row.clean:.3f}, {row.modelled_owner / row.clean:.3f}"
-    return (f"| {case.nodes} | {case.length:,} | {float(case.rate):.2f}{''.join(', ' + note for note in notes)} "
-            f"| {row.clean:,} | {row.turn / row.clean:.3f} | {row.owner / row.clean:.3f} | {model} "
-            f"| {row.measured:.2f} | {'in turn' if row.taken is None else 'one owner'} |")
+def table(rows: Sequence[Row]) -> Table:
+    """Cycles of cases, divided by those of the block offset on links of full rate."""
+    def case_of(row: Row) -> str:
+        notes = ((f"{row.case.density:.0%} not zero", row.case.density < 1),
+                 (f"links of {row.case.latency} cycles", row.case.latency != LATENCY))
+        return ", ".join([f"{float(row.case.rate):.2f}", *(note for note, wanted in notes if wanted)])
+
+    def ratio(name: str, *, modelled: bool = False) -> Column:
+        return Column(name, format=".3f", modelled=modelled, of=lambda row: (
+            None if modelled and row.case.density < 1
+            else getattr(row, f"modelled_{name}" if modelled else name) / row.clean))
+
+    return Table("cycles of fused updates with a slow link", (
+        Column("nodes", of=lambda row: row.case.nodes),
+        Column("elements", format=",", of=lambda row: row.case.length),
+        Column("rate", of=case_of), Column("clean", format=","), ratio("block_offset"), ratio("root_reduce"),
+        ratio("block_offset", modelled=True), ratio("root_reduce", modelled=True),
+        Column("measured", format=".2f", title="measured rate"),
+        Column("chosen", of=lambda row: "block offset" if row.root is None else "root reduce")), rows)
+
+
+#: Report of the rows.
+SCHEMA = Schema("gradring.slow_link", 1, "make slow-link: build/slow_link/slow_link.json", {"Rows": (
+    Column("node", help="Sections of every node's configuration that are there."),
+    Column("rows", help="A row for each case:", columns=(*columns_of(Row)[1:], *columns_of(Case))))})
 
 
 def main() -> None:
-    folder = toolchain.BUILD / "slow_link"
+    folder, rows = toolchain.BUILD / "slow_link", []
     claim(folder, files=("slow_link.json",))
-    rows = []
     for row in measure(announce=print):
-        print(line(row), flush=True)
-        rows.append({**{name: value for name, value in dataclasses.asdict(row).items() if name != "case"},
-                     **{name: float(value) for name, value in dataclasses.asdict(row.case).items()}})
-        if row.bar is not None and row.owner > row.bar * row.clean:
-            raise AssertionError(f"Cycles must be at most {row.bar} of {row.clean:,}, not {row.owner:,}")
-    write_json(folder / "slow_link.json", {"node": dataclasses.asdict(NODE), "rows": rows})
+        rows.append(row)
+        if row.bar is not None and row.root_reduce > row.bar * row.clean:
+            raise AssertionError(f"Cycles must be at most {row.bar} of {row.clean:,}, not {row.root_reduce:,}")
+    show(table(rows))
+    write_report(SCHEMA.report({"node": as_dict(NODE), "rows": [
+        {**record(columns_of(Row)[1:], row), **{name: float(value) for name, value in record(
+            columns_of(Case), row.case).items()}} for row in rows]}), folder, "slow_link.json")
 
 
 if __name__ == "__main__":

@@ -11,28 +11,28 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hdl.config import Compute, ComputeStub, Memories, NodeConfig, Programs, Weights
+from host.columns import Column, Table, columns_of, record, show
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Passes, known
 from host.driver.ring import Ring
-from host.output import write_json
 from host.program.estimate import Costs
 from host.program.feeding import run_passes
 from host.program.program import CompiledProgram
 from host.program.schedules import Computed, Copies, Dense, Kind, Schedule, build, layers_of
 from host.reports.schedules import CLASSES, INPUTS, add_network, network_of
+from host.schema import Schema, write_report
 from host.training.engine import Computer
 from host.transports.session import open_session
 from sim.golden.program import GAP
 
-__all__ = ["Bench", "Row", "main", "table"]
+__all__ = ["SCHEMA", "Bench", "Row", "main", "table"]
 
 #: Passes of a run, of which the first two fill the queues; the trace of a node holds four of the deep network.
 _PASSES, _FILLING = 4, 2
@@ -47,6 +47,7 @@ class Row:
     Members
     -------
     schedule : str
+        Schedule of the passes.
     cycles : float
         Of a pass, from the end of its last update to that of the next pass.
     compute, communicate : float
@@ -154,15 +155,23 @@ class Bench:
         return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown, of which the first is the serial one."""
-    lines = ["| schedule | cycles | of serial | compute | communicate | of the bound | updates that layers lack |",
-             "|---|---:|---:|---:|---:|---:|---|"]
-    for row in rows:
-        lacking = " ".join(map(str, row.versions)) or "-"
-        lines.append(f"| {row.schedule} | {row.cycles:,.0f} | {row.cycles / rows[0].cycles:.3f} | "
-                     f"{row.compute:,.0f} | {row.communicate:,.0f} | {row.cycles / row.bound:.3f} | {lacking} |")
-    return "\n".join(lines)
+#: Columns of rows in JSON.
+_COLUMNS = (*columns_of(Row), Column("bound", help="Cycles of the longer queue.", of=lambda row: row.bound))
+
+#: Report of the rows.
+SCHEMA = Schema("gradring.delayed_updates", 1, "host.reports.stale_speed: build/stale/stale.json", {"Rows": (
+    Column("compute", help="`modelled`, or `node` for the engines of nodes."),
+    Column("rows", help="A row for each schedule:", columns=_COLUMNS))})
+
+
+def table(rows: Sequence[Row], *, compute: str) -> Table:
+    """The rows, of which the first is the serial one."""
+    return Table(f"cycles of a pass; compute: {compute}", (
+        Column("schedule"), Column("cycles", format=",.0f"),
+        Column("of_serial", format=".3f", of=lambda row: row.cycles / rows[0].cycles),
+        Column("compute", format=",.0f"), Column("communicate", format=",.0f"),
+        Column("of_the_bound", format=".3f", of=lambda row: row.cycles / row.bound),
+        Column("versions", title="updates that layers lack", of=lambda row: row.versions or None)), rows)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -191,10 +200,9 @@ def main(arguments: Sequence[str]) -> int:
     with open_session(nodes=options.nodes, config=node, host_port=False) as session:
         bench = Bench(session.ring, layers, costs, distance=words // 2)
         rows = [bench.measure(schedule) for schedule in schedules]
-    print(table(rows))
-    print(f"compute: {'engine' if options.compute == 'node' else 'modelled'}")
-    found: list[dict[str, Any]] = [{**dataclasses.asdict(row), "bound": row.bound} for row in rows]
-    write_json(options.output / "stale.json", {"compute": options.compute, "rows": found})
+    show(table(rows, compute="engine" if options.compute == "node" else "modelled"))
+    write_report(SCHEMA.report({"compute": options.compute, "rows": [record(_COLUMNS, row) for row in rows]}),
+                 options.output, "stale.json")
     return 0
 
 

@@ -1,37 +1,59 @@
-"""The picture of a comparison of searches: least cost over evaluations."""
+"""Table, JSON and picture of a comparison of searches: least cost over evaluations."""
 
 import pathlib
+import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from host.output import replacing
-from host.reports.style import INK, STYLE
-from host.tiling.experiment import Result
+from host.columns import Column, Table, columns_of, record
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
+from host.tiling.experiment import Check, Result
 
-__all__ = ["draw"]
+__all__ = ["SCHEMA", "describe", "draw", "table"]
 
-_COLORS = ("#0b7a75", "#7353ba", "#8a97a6", "#d9822b", "#b3261e", INK)
-_DPI = 130
+_COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
+#: Columns of checks and of results in JSON.
+_CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
+
+#: Report of the comparison.
+SCHEMA = Schema("gradring.tiling", 1, "gradring tiling: build/tiling/tiling.json", {"Results": (
+    Column("optimum", help="Least cycles of all states, by product; of 1024 x 1024 x 1024 modelled."),
+    Column("checks", help="A row for states that were carried out on a node:", columns=_CHECKS),
+    Column("results", help="A row for each search of a product:", columns=_RESULTS))})
+
+
+def describe(results: Sequence[Result], optimum: Mapping[str, int], checks: Sequence[Check]) -> dict[str, Any]:
+    """The report."""
+    return SCHEMA.report({"optimum": optimum, "checks": [record(_CHECKS, row) for row in checks],
+                          "results": [record(_RESULTS, row) for row in results]})
+
+
+def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
+    """Results of all searches; costs are divided by the optimum of the task."""
+    def ratios(result: Result) -> list[float]:
+        return result.ratios(optimum[result.task])
+
+    return Table("cycles that searches reach, divided by the optimum", (
+        Column("task", title="product"), Column("method", title="search"),
+        Column("seeds", format=",", of=lambda result: len(result.best)),
+        Column("mean", format=".3f", of=lambda result: statistics.mean(ratios(result))),
+        Column("worst", format=".3f", of=lambda result: max(ratios(result))),
+        Column("optimum", format=",", of=lambda result: sum(ratio == 1 for ratio in ratios(result))),
+        Column("within 1 %", format=",", of=lambda result: sum(ratio <= 1.01 for ratio in ratios(result))),
+        Column("measured", format=".0f", title="evaluations that fit")), results, group=lambda result: result.task)
 
 
 def draw(results: Sequence[Result], optimum: Mapping[str, int], path: pathlib.Path) -> None:
-    """Draw the median over the seeds of the least cost, in terms of the optimum, a panel for each product."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw the median over the seeds of the least cost, divided by the optimum, a panel for each product."""
     tasks = list(dict.fromkeys(result.task for result in results))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.6 * len(tasks), 4.4), layout="constrained", dpi=_DPI)
-        FigureCanvasAgg(figure)
-        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-            for color, result in zip(_COLORS, (one for one in results if one.task == task), strict=False):
+    with picture(path, size=(4.6 * len(tasks), 4.4), columns=len(tasks)) as panels:
+        for axes, task in zip(panels, tasks, strict=True):
+            for color, result in zip(_COLORS, (result for result in results if result.task == task), strict=False):
                 curves = np.array(result.curves) / optimum[task]
                 axes.plot(np.arange(1, curves.shape[1] + 1), np.median(curves, 0), color=color, label=result.method)
             axes.set(title=task, xlabel="evaluations", ylim=(0.98, 2.2))
-        panels = figure.axes
-        panels[0].set_ylabel("least cycles, of the optimum (median of seeds)")
+        panels[0].set_ylabel("least cycles / optimum (median of seeds)")
         panels[-1].legend()
-        with replacing(path) as file:
-            figure.savefig(file)

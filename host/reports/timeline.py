@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from host.output import replacing, write_json
-from host.reports.style import FAINT, INK, STYLE
+from host.output import write_json
+from host.reports.style import COLOURS, INK, picture, show_thousands
 from sim.golden.program import Span
 
 __all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
@@ -18,7 +18,7 @@ __all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
 QUEUES = ("compute", "communicate", "move")
 
 #: Colours of commands, by the first word of their names; others take that of their queue.
-_COLOURS = {"forward": "#5b6f8a", "backward": "#0b7a75", "sum": "#e4a53a", "update": "#d1495b", "gather": "#7353ba"}
+_COLOURS = dict(zip(("backward", "sum", "update", "forward", "gather"), COLOURS, strict=False))
 _OTHERS = ("#8fa3b8", "#c98b96", "#b5a7d6")
 #: Height of a queue in the picture; 1 with the gap to the next one.
 _HEIGHT = 0.82
@@ -74,46 +74,34 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
     ValueError
         There is nothing to draw.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
     if not spans:
         raise ValueError("Spans must be at least one, not none")
     rows = sorted(busy(spans))
     end = max(span.end for span in spans)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(13, 1.7 + 0.36 * len(rows)), layout="constrained")
-        FigureCanvasAgg(figure)
-        figure.suptitle(" \n", fontsize=11)
-        figure.text(0.012, 0.985, title, fontsize=13, fontweight="bold", va="top")
-        figure.text(0.012, 0.985 - 0.32 / figure.get_size_inches()[1], note, fontsize=10, color=FAINT, va="top")
-        axes = figure.subplots()
+    kinds = dict.fromkeys(span.name.split(" ")[0] for span in spans)
+    with picture(path, size=(13, 1.7 + 0.36 * len(rows)), title=title, note=note) as (axes,):
+        from matplotlib.patches import Patch
+
         axes.set_xlim(0, end or 1)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_yticks(range(len(rows)), [f"node {node} {QUEUES[queue]}" for node, queue in rows])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("cycle")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        show_thousands(axes.xaxis)
         room = 10.5 / (end or 1)  # inches of a cycle, about
         for span in spans:
             row = rows.index((span.node, span.queue))
             axes.broken_barh([(span.start, span.end - span.start)], (row - _HEIGHT / 2, _HEIGHT), linewidth=0.5,
                              facecolor=_COLOURS.get(span.name.split(" ")[0], _OTHERS[span.queue]), edgecolor="white")
-            text = _label(span, room)
-            if text:
+            if text := _label(span, room):
                 axes.text((span.start + span.end) / 2, row, text, ha="center", va="center", fontsize=7.5,
                           color="white")
         for row, (node, _) in enumerate(rows):
             if row and node != rows[row - 1][0]:
                 axes.axhline(row - 0.5, color=INK, linewidth=0.6)
-        kinds = dict.fromkeys(span.name.split(" ")[0] for span in spans)
-        figure.legend(handles=[Patch(color=_COLOURS[kind], label=kind) for kind in _COLOURS if kind in kinds],
-                      loc="outside upper right", ncols=len(_COLOURS), fontsize=9)
-        with replacing(path) as file:
-            figure.savefig(file, dpi=130)
+        axes.legend(handles=[Patch(color=_COLOURS[kind], label=kind) for kind in _COLOURS if kind in kinds],
+                    loc="lower right", bbox_to_anchor=(1, 1), ncols=len(_COLOURS), fontsize=9)
 
 
 def _label(span: Span, room: float) -> str:

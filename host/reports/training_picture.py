@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
-from host.output import replacing
 from host.reports.changes import hops as density_of
 from host.reports.changes import mark, nodes_of
-from host.reports.style import FAINT, INK, STYLE
+from host.reports.style import COLOURS, FAINT, INK, annotate_outlined, picture
 
-__all__ = ["compresses_alone", "draw", "heading"]
+__all__ = ["codecs_of", "draw", "heading", "only_compresses"]
 
-_SENT, _DENSE, _SCATTER = "#0b7a75", "#e4a53a", "#d1495b"
-_OTHER, _ATTENTION = "#5b6f8a", "#7353ba"
+_SENT, _DENSE, _SCATTER, _OTHER, _ATTENTION = COLOURS[:5]
+#: Curves of the run, and of the run that it is compared with.
+_DOTS: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 4}
+_SQUARES: dict[str, Any] = {"color": _OTHER, "linewidth": 2, "marker": "s", "markersize": 3.5}
+_DASHED = (0, (4, 3))
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
@@ -29,36 +31,20 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     note : str
         A line below the title.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     panels = _panels(report)
-    columns = len(panels[0])
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11 if columns == 2 else 15.5, 7.4), layout="constrained")
-        FigureCanvasAgg(figure)
-        shown = heading(report)
-        # A title that names codecs and a comparison is long: it gets smaller letters in the same place.
-        room = 6.9 * figure.get_size_inches()[0]
-        figure.suptitle(" \n", fontsize=15)
-        figure.text(0.012, 0.99, shown, fontsize=15 * min(1, room / len(shown)), fontweight="bold", va="top")
-        size = min(10, 125 * figure.get_size_inches()[0] / len(note))
-        figure.text(0.012, 0.945, note, fontsize=size, color=_SENT if report["bit_exact"] else FAINT, va="top")
-        for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
-            for panel, one in zip(row, axes, strict=True):
-                panel(one, report)
-        with replacing(path) as file:
-            figure.savefig(file, dpi=130)
+    with picture(path, size=(11 if len(panels) == 4 else 15.5, 7.4), rows=2, columns=len(panels) // 2,
+                 title=heading(report), note=note, colour=_SENT if report["bit_exact"] else FAINT) as axes:
+        for panel, part in zip(panels, axes, strict=True):
+            panel(part, report)
 
 
-def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]], None]]]:
+def _panels(report: dict[str, Any]) -> list[Callable[[Any, dict[str, Any]], None]]:
     """The panels that are drawn, in two rows."""
     if report["workload"] == "text":
-        return [[_draw_text_loss, _draw_attention, _draw_masked], [_draw_words, _draw_density, _draw_cycles]]
+        return [_draw_text_loss, _draw_attention, _draw_masked, _draw_words, _draw_density, _draw_cycles]
     if report["training"]["density"] is not None:
-        return [[_draw_loss, _draw_accuracy, _draw_threshold], [_draw_words, _draw_density, _draw_cycles]]
-    return [[_draw_loss, _draw_accuracy], [_draw_words, _draw_density]]
+        return [_draw_loss, _draw_accuracy, _draw_threshold, _draw_words, _draw_density, _draw_cycles]
+    return [_draw_loss, _draw_accuracy, _draw_words, _draw_density]
 
 
 def heading(report: dict[str, Any]) -> str:
@@ -82,7 +68,7 @@ def _codecs(report: dict[str, Any]) -> str:
     return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
 
 
-def compresses_alone(report: dict[str, Any]) -> bool:
+def only_compresses(report: dict[str, Any]) -> bool:
     """Whether the words are those of a node that compresses its gradients but has no links."""
     return bool(report["configuration"]["kind"] == "int16")
 
@@ -98,55 +84,51 @@ def _dense(report: dict[str, Any]) -> Any:
     return report["comparison"] if report["training"]["density"] is not None else None
 
 
+def _write_right(axes: Any, height: float, text: str, colour: str) -> None:
+    """Write a line at the right of the axes."""
+    axes.text(0.99, height, text, transform=axes.transAxes, ha="right", color=colour, fontweight="bold")
+
+
 def _column(report: dict[str, Any], name: str) -> Any:
     return np.array([step[name] for step in report["per_step"]])
 
 
 def _draw_loss(axes: Any, report: dict[str, Any]) -> None:
     losses, other = report["loss_per_epoch"], report["comparison"]
-    epochs = np.arange(1, len(losses) + 1)
-    axes.set_title("Training loss")
-    axes.plot(_column(report, "number") * len(losses) / report["steps"], _column(report, "loss"), color=_SCATTER,
-              alpha=0.35, linewidth=1)
+    epochs, scale = np.arange(1, len(losses) + 1), len(losses) / report["steps"]
+    axes.plot(_column(report, "number") * scale, _column(report, "loss"), color=_SCATTER, alpha=0.35, linewidth=1)
     if other is not None:
-        axes.plot(epochs, other["loss_per_epoch"], color=_OTHER, linewidth=2, marker="s", markersize=3.5,
-                  label=other["training"]["label"])
-    axes.plot(epochs, losses, color=_SCATTER, linewidth=2, marker="o", markersize=4,
-              label=report["training"]["label"])
+        axes.plot(epochs, other["loss_per_epoch"], **_SQUARES, label=other["training"]["label"])
+    axes.plot(epochs, losses, color=_SCATTER, **_DOTS, label=report["training"]["label"])
     if other is not None:
         axes.legend(loc="upper right")
-    axes.set_yscale("log")
-    mark(axes, report, scale=len(losses) / report["steps"], named=True)
+    mark(axes, report, scale=scale, named=True)
+    axes.set(title="Training loss", xlabel="epoch (dots: mean of each)", yscale="log")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("epoch (dots: mean of each)")
 
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
     values = np.array(report["accuracy_per_epoch"]) * 100
     epochs = np.arange(1, len(values) + 1)
     lowest = values.min()
-    axes.set_title("Test accuracy")
     if report["comparison"] is not None:
         lowest = min(lowest, 100 * min(report["comparison"]["accuracy_per_epoch"]))
         _draw_race(axes, report, epochs)
     else:
         axes.annotate(f"{values[-1]:.2f} %", (epochs[-1], values[-1]), xytext=(0, -16), textcoords="offset points",
                       ha="right", fontweight="bold", color=_SENT)
-    axes.plot(epochs, values, color=_SENT, linewidth=2, marker="o", markersize=4)
-    axes.set_ylim(lowest - 2, 100)
+    axes.plot(epochs, values, color=_SENT, **_DOTS)
+    axes.set(title="Test accuracy", xlabel="epoch", ylabel="%", ylim=(lowest - 2, 100))
     mark(axes, report, scale=len(values) / report["steps"])
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("%")
 
 
 def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
     """The other optimizer's curve, and where each of the two reaches the target."""
     other, target = report["comparison"], report["target_accuracy"] * 100
     curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
-    axes.axhline(target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
-    axes.plot(epochs, np.array(other["accuracy_per_epoch"]) * 100, color=_OTHER, linewidth=2, marker="s",
-              markersize=3.5)
+    axes.axhline(target, color=FAINT, linewidth=1, linestyle=_DASHED)
+    axes.plot(epochs, np.array(other["accuracy_per_epoch"]) * 100, **_SQUARES)
     for line, (source, color, marker) in enumerate(curves):
         name = source["training"]["label"]
         epoch = report["epochs_to_target"][name]
@@ -162,27 +144,26 @@ def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
 def _draw_words(axes: Any, report: dict[str, Any]) -> None:
     steps = _column(report, "number")
     sent, dense = _column(report, "words_sent") / 1000, _column(report, "words_dense") / 1000
-    alone = compresses_alone(report)
-    axes.set_title("Words of the compressed gradient, per step" if alone else "Words on the links, per step")
+    single = only_compresses(report)
     axes.plot(steps, dense, color=_DENSE, linewidth=2, label="every payload raw")
-    beside = _dense(report)
-    if beside is not None:
-        axes.plot(steps, _column(beside, "words_sent") / 1000, color=_OTHER, linewidth=1.5, label="sent, dense")
+    dense_run = _dense(report)
+    if dense_run is not None:
+        axes.plot(steps, _column(dense_run, "words_sent") / 1000, color=_OTHER, linewidth=1.5, label="sent, dense")
     axes.plot(steps, sent, color=_SENT, linewidth=2, label="sent")
     axes.fill_between(steps, sent, dense, where=sent < dense, color=_DENSE, alpha=0.18, linewidth=0)
     axes.fill_between(steps, 0, sent, color=_SENT, alpha=0.08, linewidth=0)
-    axes.set_ylim(0, max(float(sent.max()), float(dense.max()), 1) * 1.15)
+    axes.set(title="Words of the compressed gradient, per step" if single else "Words on the links, per step",
+             xlabel="step", ylabel="thousand words" if single else "thousand words, all links",
+             ylim=(0, max(float(sent.max()), float(dense.max()), 1) * 1.15))
     if report["words_dense"]:
         saved = f"{1 - report['words_sent'] / report['words_dense']:.1%} fewer words than raw"
-        if beside is not None:
-            saved += f", {1 - report['words_sent'] / beside['words_sent']:.1%} fewer than dense"
-        axes.text(0.99, 0.04, saved, transform=axes.transAxes, ha="right", color=_SENT, fontweight="bold")
+        if dense_run is not None:
+            saved += f", {1 - report['words_sent'] / dense_run['words_sent']:.1%} fewer than dense"
+        _write_right(axes, 0.04, saved, _SENT)
     if report["faults"] is not None:
         _draw_repairs(axes, report)
     mark(axes, report)
     axes.legend(loc="upper right", ncols=3)
-    axes.set_xlabel("step")
-    axes.set_ylabel("thousand words" if alone else "thousand words, all links")
 
 
 def _draw_repairs(axes: Any, report: dict[str, Any]) -> None:
@@ -191,16 +172,14 @@ def _draw_repairs(axes: Any, report: dict[str, Any]) -> None:
     mended = repeated > 0
     axes.vlines(_column(report, "number")[mended], 0, repeated[mended], color=_SCATTER, linewidth=1.2,
                 label="repeated")
-    axes.text(0.99, 0.12, f"{report['faults_injected']:,} faults, {report['link_restarts']:,} restarts, "
-                          f"{report['words_repeated']:,} words repeated",
-              transform=axes.transAxes, ha="right", color=_SCATTER, fontweight="bold")
+    _write_right(axes, 0.12, f"{report['faults_injected']:,} faults, {report['link_restarts']:,} restarts, "
+                             f"{report['words_repeated']:,} words repeated", _SCATTER)
 
 
 def _draw_density(axes: Any, report: dict[str, Any]) -> None:
-    from matplotlib.patheffects import withStroke
-
-    alone = compresses_alone(report)
-    axes.set_title("Density of gradients" if alone else "Density of gradients, hop by hop")
+    single = only_compresses(report)
+    axes.set(title="Density of gradients" if single else "Density of gradients, hop by hop",
+             xlabel="on the node" if single else "hop of scatter-reduce", ylabel="non-zero elements, %")
     values = density_of([step["density"] for step in report["per_step"]]) * 100
     hops = values.shape[1]
     if not hops:
@@ -216,33 +195,31 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
     for hop in range(hops):
         points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), vmin=0, vmax=steps - 1, s=7,
                               cmap="viridis", alpha=0.75, linewidths=0)
+    if _dense(report) is not None:
+        _draw_dense_density(axes, np.array(_dense(report)["density_per_hop"]) * 100, np.nanmax(values))
     means = np.nanmean(values, axis=0)
-    beside = _dense(report)
-    if beside is not None:
-        dense = np.array(beside["density_per_hop"]) * 100
-        axes.plot(range(1, hops + 1), dense, color=_OTHER, linewidth=2, marker="s", markersize=5)
-        for hop, mean in enumerate(dense):
-            axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
-                          color=_OTHER, path_effects=[withStroke(linewidth=3, foreground="white")])
-        axes.annotate("dense", (1, dense[0]), xytext=(0, -15), textcoords="offset points", ha="center", color=_OTHER,
-                      fontweight="bold")
-        axes.set_ylim(0, 1.12 * max(np.nanmax(values), dense.max()))
     axes.plot(range(1, hops + 1), means, color=INK, linewidth=1.2, marker="D", markersize=4)
-    for hop, mean in enumerate(means):
-        axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
-                      fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
+    for hop, mean in enumerate(means, start=1):
+        annotate_outlined(axes, f"{mean:.1f} %", (hop, mean), xytext=(0, 9), ha="center", fontweight="bold")
     axes.figure.colorbar(points, ax=axes, label="step", pad=0.01, aspect=30)
-    axes.set_xticks([] if alone else range(1, hops + 1))
-    axes.set_xlabel("on the node" if alone else "hop of scatter-reduce")
-    axes.set_ylabel("non-zero elements, %")
+    axes.set_xticks([] if single else range(1, hops + 1))
+
+
+def _draw_dense_density(axes: Any, dense: Any, top: float) -> None:
+    """Mean density of the dense run at each hop."""
+    axes.plot(range(1, len(dense) + 1), dense, **{**_SQUARES, "markersize": 5})
+    for hop, mean in enumerate(dense, start=1):
+        annotate_outlined(axes, f"{mean:.1f} %", (hop, mean), xytext=(0, 9), ha="center", color=_OTHER)
+    axes.annotate("dense", (1, dense[0]), xytext=(0, -15), textcoords="offset points", ha="center", color=_OTHER,
+                  fontweight="bold")
+    axes.set_ylim(0, 1.12 * max(top, dense.max()))
 
 
 def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     steps, target = _column(report, "number"), 100 * report["training"]["density"]
-    axes.set_title("Threshold, and elements sent for it")
     axes.plot(steps, _column(report, "threshold"), color=_SCATTER, linewidth=1.2, alpha=0.8)
-    axes.set_ylim(0, 1.3 * float(_column(report, "threshold").max()))
-    axes.set_xlabel("step")
+    axes.set(title="Threshold, and elements sent for it", xlabel="step",
+             ylim=(0, 1.3 * float(_column(report, "threshold").max())))
     axes.set_ylabel("least magnitude that is sent", color=_SCATTER)
     hops = density_of([step["density"] for step in report["per_step"]]) * 100
     if not hops.shape[1]:
@@ -250,10 +227,9 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     means = np.array([np.mean(step["density"]) if step["density"] else np.nan for step in report["per_step"]]) * 100
     right = axes.twinx()
     right.plot(steps, means, color=_SENT, linewidth=1.5)
-    right.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-    got = 100 * report["density"]
-    right.text(0.99, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {got:.2f} %", ha="right",
-               transform=right.transAxes, fontweight="bold", color=_SENT)
+    right.axhline(target, color=INK, linewidth=1.2, linestyle=_DASHED)
+    _write_right(right, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {100 * report['density']:.2f} %",
+                 _SENT)
     right.set_ylim(0, 1.3 * max(float(np.nanmax(means)), target))
     right.set_ylabel("density, mean over hops, %", color=_SENT)
     right.grid(False)
@@ -271,7 +247,6 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
     runs = [(report, report["training"]["label"])]
     if _dense(report) is not None:
         runs.append((report["comparison"], "dense"))
-    axes.set_title("Cycles per step")
     shown = set()
     longest = max(_mean(run, "cycles") for run, _ in runs)
     for place, (run, _) in enumerate(runs):
@@ -291,21 +266,21 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
         axes.annotate(f"{start:,.0f}", (start, place), xytext=(5, 0), textcoords="offset points", va="center",
                       fontweight="bold")
     axes.set_yticks(range(len(runs)), [label for _, label in runs], rotation=90, va="center")
-    axes.set_ylim(len(runs) - 0.4, -0.75)
+    axes.set(title="Cycles per step", xlabel="cycles, without the host's reading and writing",
+             ylim=(len(runs) - 0.4, -0.75))
     axes.margins(x=0.14)
     axes.grid(False, axis="y")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8.5, handlelength=1)
-    axes.set_xlabel("cycles, without the host's reading and writing")
 
 
 def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
-    axes.set_title("Loss, nat per character")
+    axes.set(title="Loss, nat per character", xlabel="step")
     axes.plot(_column(report, "number"), _column(report, "loss"), color=_SCATTER, alpha=0.35, linewidth=1,
               label="training, of each batch")
     held_out, at = report["held_out_loss_per_interval"], report["measured_at"]
-    axes.plot(at, held_out, color=_SENT, linewidth=2, marker="o", markersize=4, label="held-out text")
+    axes.plot(at, held_out, color=_SENT, **_DOTS, label="held-out text")
     bigram = report["bigram_loss"]
-    axes.axhline(bigram, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label=f"bigram model, {bigram:.3f}")
+    axes.axhline(bigram, color=INK, linewidth=1.2, linestyle=_DASHED, label=f"bigram model, {bigram:.3f}")
     axes.annotate("", (at[-1], held_out[-1]), xytext=(at[-1], bigram),
                   arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 0, "shrinkB": 3})
     axes.annotate(f"{held_out[-1]:.3f}, {bigram - held_out[-1]:+.3f} nat ahead".replace("+", ""),
@@ -313,7 +288,6 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
                   fontweight="bold", color=_SENT)
     mark(axes, report, named=True)
     axes.legend(loc="upper right")
-    axes.set_xlabel("step")
 
 
 def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
@@ -327,7 +301,6 @@ def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
     gap = np.full((rows, 1), np.nan)
     parts = [part for head in heads for part in (head, gap)][:-1]
     values = np.ma.masked_less_equal(np.ma.masked_invalid(np.concatenate(parts, axis=1)), 0)
-    axes.set_title(f"Attention, {count} heads: who looks at whom")
     axes.imshow(np.where(np.isnan(np.concatenate(parts, axis=1)), 1.0, 0.86), cmap="gray", vmin=0, vmax=1,
                 aspect="auto")
     image = axes.imshow(values, cmap="BuPu", vmin=0, vmax=1, aspect="auto")
@@ -338,7 +311,8 @@ def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
     axes.tick_params(length=0)
     axes.grid(False)
     axes.figure.colorbar(image, ax=axes, label="weight", pad=0.01, aspect=30)
-    axes.set_xlabel("looked at (grey: masked by the node; ·: padding)")
+    axes.set(title=f"Attention, {count} heads: who looks at whom",
+             xlabel="looked at (grey: masked by the node; ·: padding)")
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
 
@@ -346,13 +320,10 @@ def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
 def _draw_masked(axes: Any, report: dict[str, Any]) -> None:
     steps = _column(report, "number")
     through, masked = _column(report, "elements_through") / 1000, _column(report, "elements_masked") / 1000
-    axes.set_title("Elements through the nodes' masks, per step")
     axes.fill_between(steps, 0, through - masked, color=_SENT, alpha=0.25, linewidth=0, label="kept")
     axes.fill_between(steps, through - masked, through, color=_ATTENTION, alpha=0.45, linewidth=0, label="replaced")
-    axes.set_ylim(0, 1.15 * max(float(through.max()), 1e-3))
+    axes.set(title="Elements through the nodes' masks, per step", xlabel="step", ylabel="thousand, all nodes",
+             ylim=(0, 1.15 * max(float(through.max()), 1e-3)))
     share = masked.sum() / max(through.sum(), 1e-9)
-    axes.text(0.99, 0.04, f"{share:.1%} replaced · {report['mask_words_fetched']:,} words of masks fetched",
-              transform=axes.transAxes, ha="right", color=INK, fontweight="bold")
+    _write_right(axes, 0.04, f"{share:.1%} replaced · {report['mask_words_fetched']:,} words of masks fetched", INK)
     axes.legend(loc="upper right", ncols=2)
-    axes.set_xlabel("step")
-    axes.set_ylabel("thousand, all nodes")

@@ -6,6 +6,7 @@ cycle differs.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from hdl.board import node_of
 from hdl.config import JobSlots, Memories, NodeConfig, Peer, Programs, Slots
 from hdl.control.protocol import Operation
 from hdl.ring.slots.job_table import JOBS, JobFrame
+from host.columns import Column, Table, show
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
@@ -248,33 +250,42 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
     return found
 
 
-def _alone(library: Library, length: int) -> int:
+def _single(library: Library, length: int) -> int:
     """Cycles of a fused update on half of the nodes, with slots of their own."""
     with open_session(ALONE, nodes=_NODES // JOBS, host_port=False, latency=LATENCY) as session:
         work = _Work(session.ring, length, 0)
         return max(work.finish(work.submit(Operation.FUSED_UPDATE)))
 
 
+def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:
+    """Cycles of each command of a job on the slowest node, by the behaviour of the other job."""
+    rest = cycles["rests"]
+    commands = [name for name in rest if name != "counters"]
+
+    def differing(name: str) -> str:
+        names = [key for key, value in cycles[name].items() if value != rest[key]]
+        return f"differs: {', '.join(names)}" if names else "equal"
+
+    return Table(f"job {job} of {_NODES // JOBS} nodes, {length:,} elements: cycles on the slowest node", (
+        Column("other", title="other job", of=str),
+        *(Column(command, format=",", of=functools.partial(lambda command, name: max(cycles[name][command]), command))
+          for command in commands),
+        Column("compared", of=differing)), list(cycles), marked=lambda name: cycles[name] != rest)
+
+
 def main(length: int = 16384) -> None:
     library = build_ring(node_of(CONFIG))
     differ, both = False, 0
     for job in range(JOBS):
-        found = measure(CONFIG, library, job, length=length)
-        rest = found["rests"]
-        print(f"Job {job} of {_NODES // JOBS} nodes, {length:,} elements: cycles on the slowest node while the other "
-              f"one", flush=True)
-        for name, cycles in found.items():
-            commands = {key: value for key, value in cycles.items() if key != "counters"}
-            apart = [key for key in cycles if cycles[key] != rest[key]]
-            print("| " + " | ".join([name, *(f"{max(value):,}" for value in commands.values()),
-                                     f"differs: {', '.join(apart)}" if apart else "equal"]) + " |", flush=True)
-            differ |= bool(apart)
-        both = max(both, max(max(value) for key, value in rest.items() if "fused" in key))
-    alone = _alone(library, length)
-    ratio = both / (JOBS * alone)
-    print(f"Fused updates of both jobs together take {both:,} cycles, one after the other on rings of "
-          f"{_NODES // JOBS} nodes with slots of their own {JOBS * alone:,}: {ratio:.3f} times as many, at most "
-          f"{MOST:.2f}")
+        cycles = measure(CONFIG, library, job, length=length)
+        show(table(job, cycles, length))
+        differ |= any(values != cycles["rests"] for values in cycles.values())
+        both = max(both, max(max(value) for key, value in cycles["rests"].items() if "fused" in key))
+    single = _single(library, length)
+    ratio = both / (JOBS * single)
+    show(f"Fused updates of both jobs together take {both:,} cycles, one after the other on rings of "
+                  f"{_NODES // JOBS} nodes with slots of their own {JOBS * single:,}: {ratio:.3f} times as many, at "
+                  f"most {MOST:.2f}")
     if differ or ratio > MOST:
         raise SystemExit(1)
 

@@ -12,13 +12,14 @@ from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import COUNT, SEEDS, check_range
-from host.output import claim, prepare, write_bytes, write_json
+from host.output import claim, prepare, write_bytes
 from host.reports import late_run as report
 from host.run.files import FILES
 from host.run.preparation import random_faults
-from host.run.repeat import digest
+from host.run.repeat import described
 from host.run.sections import Quorum
-from host.run.spec import RunSpec, repeatable, to_toml
+from host.run.spec import RunSpec, to_toml
+from host.schema import write_report
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training import checkpoint as checkpoints
 from host.training.experiment import Keeper
@@ -133,7 +134,7 @@ class _QuorumRun:
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,
             configuration=as_dict(self.node), configuration_hash=self.node.hash,
             simulated_cycles=session.elapsed.simulated)
-        return {**result, "run": repeatable(self.spec), "weights_sha256": digest(run.master)}
+        return described(result, self.spec, run.master)
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
@@ -162,11 +163,10 @@ def train(spec: RunSpec) -> dict[str, Any]:
         result["interrupted"] = bool(stopped)
         progress.stage("report")
         write_bytes(run.folder / "run.toml", to_toml(spec).encode())
-        write_json(run.folder / "report.json", result)
+        written = write_report(result, run.folder)
         report.draw(result, run.folder / "report.png")
-    for line in report.lines(result):
-        console.print(line, soft_wrap=True)
-    console.print(" · ".join(map(shown, (run.folder / "report.json", run.folder / "report.png"))), soft_wrap=True)
+    report.show(result, console)
+    console.print(" · ".join(map(shown, (written, run.folder / "report.png"))), soft_wrap=True)
     if stopped:
         console.print("interrupted; " + (
             "there is no checkpoint, so that the next run begins at the first round" if run.keeper.steps == 0 else

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.run.spec import SpecError
-from sim import json_files
+from host.reports import late_run as quorum
+from host.reports import report as steps
+from host.reports import streaming
+from host.run.spec import RunSpec, SpecError, repeatable
+from host.schema import read_report
 
-__all__ = ["check_report", "comparison", "digest"]
+__all__ = ["check_report", "comparison", "described", "digest"]
 
 #: Lists of steps by the kinds of reports, and what is compared in each step.
-_STEPS = ("per_step", "rounds", "times")
+_STEPS = ("per_step", "updates")
 _BITS, _CYCLES, _WORDS = ("loss",), ("cycles", "cycle"), ("words_sent",)
 
 
@@ -25,18 +28,23 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
+def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
+    """A report with the description of its run, and the digest of its final weights; None of a run without them."""
+    return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights)}
+
+
 def check_report(path: Path) -> dict[str, Any]:
     """Content of a report of one run.
 
     Raises
     ------
     SpecError
-        It has no steps to compare.
+        It has another report, or none.
     """
-    report: dict[str, Any] = json_files.read(path)
-    if not any(isinstance(report.get(name), list) for name in _STEPS):
-        raise SpecError(f"{path} must be the report of a run, with its steps")
-    return report
+    try:
+        return read_report(path, steps.SCHEMA, quorum.SCHEMA, streaming.SCHEMA)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
 
 
 def _steps(report: Mapping[str, Any]) -> list[dict[str, Any]]:

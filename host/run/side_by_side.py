@@ -17,13 +17,14 @@ from host.driver.slot_jobs import rings_of_jobs
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import COUNT, check_range
-from host.output import claim, write_bytes, write_json
-from host.reports import report
+from host.output import claim, write_bytes
+from host.reports import report, summary
 from host.run.files import FILES
 from host.run.nodes import with_links
-from host.run.repeat import digest
+from host.run.repeat import described
 from host.run.sections import SLOTS
-from host.run.spec import RunSpec, repeatable, to_toml
+from host.run.spec import RunSpec, to_toml
+from host.schema import write_report
 from host.signals import Signals, handle_signals
 from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import OptimizerName, create
@@ -139,11 +140,11 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
                     configuration=as_dict(node), configuration_hash=node.hash, host_port=False,
                     elapsed=one.elapsed, seconds=opened.seconds | {"run": one.seconds[0]},
                     simulation_seconds=one.seconds[0])
-                results.append(report.build_report(config, one.trainings[0], simulation) | {
-                    "run": repeatable(spec), "weights_sha256": digest(one.parameters)})
-                write_json(folder / "report.json", results[-1])
+                results.append(described(report.build_report(config, one.trainings[0], simulation), spec,
+                                         one.parameters))
+                write_report(results[-1], folder)
     for job, result in enumerate(results):
         console.print(f"job {job}, seed {configs[job].seed}", soft_wrap=True)
-        console.print(report.table(result))
+        console.print(summary.figures(result))
     console.print(" · ".join(shown(folder / "report.json") for folder in folders), soft_wrap=True)
     return results

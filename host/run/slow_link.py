@@ -13,7 +13,7 @@ from host.driver.partitioning import Partitioning, choose, link_rates
 from host.driver.results import known
 from host.driver.ring import Ring
 
-__all__ = ["SlowLink", "deal", "with_option"]
+__all__ = ["SlowLink", "partition", "with_option"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,21 +50,21 @@ def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
     return node.replace(role=RootReduce(), memories={"state": state})
 
 
-def deal(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure links, have groups dealt as is best, and return what has been found, for the report.
+def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure links, take the best partition, and return the figures for the report.
 
-    Both partitions are tried with dense gradients. What memories held is lost.
+    Both partitions are tried with dense gradients, which replace the contents of memories.
     """
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])
-    tried = {"turn": _tried(ring, length, None), "one_owner": _tried(ring, length, slowest)}
-    ratio = tried["one_owner"] / tried["turn"]
-    say(f"dense update of {length:,}: {tried['turn']:,} cycles with groups in turn, {tried['one_owner']:,} with "
-        f"those of rank {slowest} alone ({ratio:.3f})")
+    tried = {"block_offset": _tried(ring, length, None), "root_reduce": _tried(ring, length, slowest)}
+    ratio = tried["root_reduce"] / tried["block_offset"]
+    say(f"dense update of {length:,}: {tried['block_offset']:,} cycles with a block for each rank, "
+        f"{tried['root_reduce']:,} with all blocks at rank {slowest} ({ratio:.3f})")
     ring.partition.set_root(partitioning.root)
-    return {"owner": partitioning.root, "rates": list(partitioning.rates), "slowest": slowest, "cycles": tried,
-            "modelled": {"turn": partitioning.cycles[None], "one_owner": partitioning.cycles[slowest]},
+    return {"root": partitioning.root, "rates": list(partitioning.rates), "slowest": slowest, "cycles": tried,
+            "modelled": {"block_offset": partitioning.cycles[None], "root_reduce": partitioning.cycles[slowest]},
             "order": _order(partitioning)}
 
 

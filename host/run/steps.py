@@ -10,22 +10,23 @@ import typer
 from rich.console import Console
 
 from hdl.config.forms import as_dict
+from host import schema
 from host.console import Progress, make_console, shown
 from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
-from host.output import claim, prepare, write_bytes, write_json
+from host.output import claim, prepare, write_bytes
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
 from host.reports import measured as schedules
-from host.reports import measured_trace, report, training_page
+from host.reports import measured_trace, report, summary, training_page
 from host.run import preparation, slow_link
 from host.run.files import FILES, advice, identity_of, space
 from host.run.nodes import check_past, lines
 from host.run.preparation import Preparation
 from host.run.processes import other_processes, threads_of
-from host.run.repeat import digest
-from host.run.spec import RunSpec, repeatable, to_toml
+from host.run.repeat import described
+from host.run.spec import RunSpec, to_toml
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
@@ -52,7 +53,7 @@ class _StepRun:
         self.overlap = spec.value("schedule.overlap")
         self.host_port = spec.backend.host_port or spec.backend.transport is not TransportName.VERILATED
         self.kept: dict[str, Any] | None = None
-        self.dealing: dict[str, Any] | None = None
+        self.partitioning: dict[str, Any] | None = None
         self.stopped = 0
 
     def open_files(self) -> None:
@@ -112,7 +113,7 @@ class _StepRun:
         """Do all runs, until they end or a signal comes."""
         prepared, progress = self.prepared, self.progress
         if prepared.slow is not None:
-            self.dealing = slow_link.deal(
+            self.partitioning = slow_link.partition(
                 session.ring, prepared.task.parameters.size, planes=prepared.config.optimizer.planes,
                 latency=self.spec.known("ring.link_latency"), say=progress.say)
         experiment = self.experiment = Experiment(session, prepared.task, prepared.configs, keeper=self.keeper,
@@ -161,7 +162,7 @@ class _StepRun:
             link_latency=self.spec.ring.link_latency or LATENCY, configuration=as_dict(prepared.node),
             configuration_hash=prepared.node.hash, host_port=self.host_port, elapsed=experiment.elapsed,
             seconds=session.build_seconds | seconds, simulation_seconds=experiment.simulation_seconds,
-            faults=prepared.faults, course=prepared.course, dealing=self.dealing)
+            faults=prepared.faults, course=prepared.course, partitioning=self.partitioning)
 
     def result(self) -> dict[str, Any] | None:
         """The report; None if a signal came before the first step ended."""
@@ -176,8 +177,7 @@ class _StepRun:
             prepared.config, experiment.trainings[0], self.simulation, comparison, interrupted=bool(self.stopped),
             bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None,
             schedules=begun if self.overlap is not None else [])
-        weights = None if self.stopped else digest(experiment.parameters)
-        return {**result, "run": repeatable(self.spec), "weights_sha256": weights}
+        return described(result, self.spec, None if self.stopped else experiment.parameters)
 
     def write(self, console: Console, result: dict[str, Any]) -> None:
         """Write and print the results of a run that has ended."""
@@ -195,12 +195,7 @@ class _StepRun:
         weights_files.save(weights_files.TrainedWeights(
             workload=self.spec.workload.name, hidden=prepared.config.hidden, seed=prepared.config.seed,
             parameters=prepared.task.compact(parameters)), weights)
-        console.print(report.table(result))
-        console.print(report.verdict(result), soft_wrap=True)
-        for line in schedules.lines(result):
-            console.print(line, soft_wrap=True)
-        if result["sample"] is not None:
-            console.print(f"It writes: {result['sample']['written']}", soft_wrap=True)
+        summary.show(result, console)
         console.print(" · ".join(map(shown, (written, picture, page, weights, *timelines))), soft_wrap=True)
 
 
@@ -232,7 +227,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
     result = run.result()
     if run.stopped:
         if result is not None:
-            write_json(run.folder / "report.json", result)
+            schema.write_report(result, run.folder)
         console.print(f"interrupted; {advice(run.experiment, run.keeper)}", soft_wrap=True)
         raise typer.Exit(128 + run.stopped)
     assert result is not None

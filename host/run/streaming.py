@@ -6,7 +6,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from hdl.config import NodeConfig
 from host.checkpoints.keys import user_key
@@ -14,7 +13,7 @@ from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
-from host.output import claim, prepare, write_bytes, write_json
+from host.output import claim, prepare, write_bytes
 from host.relay.assessor import Plateau, Together, Underflow
 from host.relay.checkpoint import RelayKeeper
 from host.relay.edits import Structure
@@ -25,10 +24,12 @@ from host.relay.plan import cut, make_relay_plan
 from host.relay.program_timeline import Far
 from host.relay.run import Assessor
 from host.relay.timeline import microbatches
+from host.reports import streaming as report
 from host.run.files import FILES
-from host.run.repeat import digest
+from host.run.repeat import described
 from host.run.sections import Streaming
-from host.run.spec import RunSpec, repeatable, to_toml
+from host.run.spec import RunSpec, to_toml
+from host.schema import write_report
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training.checkpoint import NAME
 from host.training.optimizers import SGD
@@ -132,17 +133,17 @@ class _StreamingRun:
                 for number in range(len(self.rows), self.steps):
                     signals.check()
                     before = simulation.cycle
-                    report = run.step()
+                    outcome = run.step()
                     run.compare()
                     signals.settle()
                     self.rows.append(_row(run, number, simulation.cycle - before, speed=self.speed, far=self.pace))
-                    progress.advance(f"loss {report.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
+                    progress.advance(f"loss {outcome.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
                     if number == 0 and schedule.microbatches is None:
                         run.choose(self.rows[0]["chosen"])
                     self.keeper.keep(ring, run, self.rows, last=number + 1 == self.steps)
                     self.result = self._report(run)
             except Interrupted as interrupted:  # the report is of the steps that have ended
-                if self.result is None or len(self.result["times"]) < self.steps:
+                if self.result is None or len(self.result["per_step"]) < self.steps:
                     self.stopped = interrupted.signal
                     self.keeper.write()
 
@@ -151,21 +152,21 @@ class _StreamingRun:
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
-        return {**run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
-                "same": same, "accuracy": accuracy, "times": list(self.rows), "run": repeatable(self.spec),
-                "weights_sha256": digest(*run.server.masters)}
+        return described(report.SCHEMA.report({
+            **run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
+            "interrupted": False, "bit_exact": same, "accuracy": accuracy, "per_step": list(self.rows)}),
+            self.spec, *run.server.masters)
 
     def write(self, console: Console) -> None:
         """Print and write the report."""
         assert self.result is not None
-        rows = self.result["times"]
-        console.print(_table(rows))
-        console.print(_link(rows[-1]), soft_wrap=True)
+        rows = self.result["per_step"]
+        console.print(report.table(rows))
+        console.print(report.link_line(rows[-1]), soft_wrap=True)
         console.print(self.verdict, soft_wrap=True)
-        path = self.folder / "report.json"
         write_bytes(self.folder / "run.toml", to_toml(self.spec).encode())
-        write_json(path, {**self.result, "interrupted": bool(self.stopped)})
-        console.print(shown(path), soft_wrap=True)
+        written = write_report({**self.result, "interrupted": bool(self.stopped)}, self.folder)
+        console.print(shown(written), soft_wrap=True)
 
     @property
     def advice(self) -> str:
@@ -195,7 +196,7 @@ def train(spec: RunSpec) -> dict[str, Any] | None:
     if run.stopped:
         console.print(run.advice, soft_wrap=True)
         raise typer.Exit(128 + run.stopped)
-    if run.result is not None and not run.result["same"]:
+    if run.result is not None and not run.result["bit_exact"]:
         raise typer.Exit(1)
     return run.result
 
@@ -232,26 +233,3 @@ def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -
             "words": units[longest].words, "fetch": costs[longest].fetch, "push": costs[longest].push,
             "packets_fetch": packets[longest].fetch, "packets_push": packets[longest].push, **link,
             "chosen": microbatches(costs)}
-
-
-def _link(row: dict[str, Any]) -> str:
-    """Line about FETCH and PUSH of the longest units, in the last step."""
-    parts = []
-    for kind in ("fetch", "push"):
-        found = row[f"measured_{kind}"]
-        measured = " to ".join(f"{one:,}" for one in dict.fromkeys((found[0], found[-1]))) if found else "not"
-        parts.append(f"{kind.upper()} {measured} measured, {row[f'packets_{kind}']:,} by packets, {row[kind]:,} by "
-                     f"the formula for u")
-    return f"cycles for {row['words']:,} words in step {row['set']}: {'; '.join(parts)}"
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="steps on nodes of u microbatches; modelled: a timeline of measured executions, and of moves",
-                  title_justify="left")
-    for name in ("step", "u", "loss", "cycles", "stall, %", "modelled", "idle, %", "modelled "):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]]:
-        table.add_row(*(str(row[name]) for name in ("set", "microbatches")), f"{row['loss']:.4f}",
-                      f"{row['cycles']:,}", *(f"{100 * row[name]:.2f}" for name in (
-                          "stall", "modelled_stall", "idle", "modelled_idle")))
-    return table

@@ -1,4 +1,4 @@
-"""The result of a sweep: tables of 80 columns, a picture, and an HTML page.
+"""The result of a sweep: columns of its rows, tables, a picture, and an HTML page.
 
 The picture has loss against words on the wire, how large the codecs are, and formats of products.
 """
@@ -8,19 +8,17 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
-from host.output import replacing
-from host.reports.notes import simulation_notes
-from host.reports.page import Note, Picture, write_page
-from host.reports.style import FAINT, INK, STYLE
+from host.columns import Column, Table
+from host.reports.page import Note, Picture, simulation_notes, write_page
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
 from host.transports.session import LATENCY, TransportName
-from host.versions import program
 
-__all__ = ["draw", "tables", "write"]
+__all__ = ["SCHEMA", "draw", "tables", "write"]
 
-_COLORS = {"neither": INK, "weights": "#0b7a75", "gradients": "#d9822b", "both": "#7353ba"}
+Row = dict[str, Any]
+
+_COLORS = {"neither": INK, "weights": COLOURS[0], "gradients": COLOURS[5], "both": COLOURS[4]}
 _KINDS = {"neither": "raw weights, zero-value gradients", "weights": "weights (gradients: zero-value)",
           "gradients": "gradients (weights: raw)", "both": "weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
@@ -30,7 +28,59 @@ _DPI = 130
 #: How much more loss than that of raw weights still counts as none.
 _TOLERANCE = 0.05
 
-Row = dict[str, Any]
+_RUN = (
+    Column("workload", help="`digits` or `text`."), Column("nodes", title="N", help="Nodes of the ring."),
+    Column("steps", help="Steps of the run."),
+    Column("loss", format=".4f", help="Mean training loss of the last epoch, or of the last 20 steps of text."),
+    Column("accuracy", format=".2%", title="test", help="Test accuracy on digits; null on text."),
+    Column("bit_exact", help="True: a run with any difference from the golden model is an error."),
+    Column("words", ",.0f", "Words on all links per step, headers and CRCs included."),
+    Column("cycles_per_step", ",.0f", "Cycles of the fused update or, of nodes that compute, of the whole "
+                                                "step, on the slowest node, mean over steps.", "cycles"),
+    Column("simulated_cycles", help="Cycles of the whole run."),
+    Column("simulation_seconds", help="Time of its simulation."),
+    Column("configuration_hash", help="Hash of a node's configuration."))
+_AREA = (
+    *(Column(name, help="Cells, as synthesis counts them; null where a unit was not placed.")
+      for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")),
+    Column("fmax_mhz", ".0f", "Speed of the slowest unit, with seed 1.", "MHz"))
+_FORMATS = (Column("weights", help="Format of weights."), Column("gradients", help="Format of gradients."))
+_ROW = (
+    *_RUN, *_FORMATS, *_AREA,
+    Column("held_out_loss", ".4f", "Held-out loss on text; null on digits."),
+    Column("bigram_loss", help="Loss of a bigram model; null on digits."),
+    Column("words_gradients", help="Words of scatter-reduce."),
+    Column("words_weights", help="Words of all-gather."),
+    Column("words_ratio", format=".3f", title="ratio", help="`words` divided by those with raw weights and "
+                                                            "zero-value gradients on the same number of nodes."),
+    Column("bound_ratio", format=".3f", title="of bound", help="Cycles of the fused updates divided by the cycles of "
+           "the links if no gradient were zero; with zeros it can be below 1."),
+    Column("effective_bandwidth", format=".3f", title="bandwidth", help="Words that each link would move with raw "
+           "gradients and weights, 2 (N - 1) / N per parameter, divided by `cycles_per_step`."),
+    Column("host_port_cycles_modelled", help="Cycles of reading and writing of memories through the host "
+                                                       "ports, modelled."),
+    Column("parameters", help="Parameters of the model."))
+_PRODUCT = (
+    *_RUN, *_AREA, Column("compute_format", title="format", help="Format of the factors of products."),
+    Column("macs", help="Multiply-adds per cycle of a node."),
+    Column("cycles_products", ",.0f", "Cycles of matrix products.", "of products"),
+    Column("cycles_functions", help="Cycles of functions of rows."),
+    Column("multiply_adds", help="Multiply-adds of a step on the node with most examples, forward and backward, "
+                                 "without sums of gradients of biases and rows that fill up the array."),
+    Column("macs_reached", format=".2f", title="MACs/cycle", help="`multiply_adds` divided by `cycles_products`."),
+    Column("luts", format=",", title="LUTs", help="All LUTs of the array, carry cells and LUT memories included."),
+    Column("luts_per_mac", format=",.0f", title="LUTs/MAC", help="`luts` divided by `macs`."),
+    Column("gflops_peak", format=".2f", title="GFLOP/s", help="Two operations for each multiply-add of an array that "
+                                                              "is never idle: 2 · `macs` · Fmax."),
+    Column("gflops", help="The same with `macs_reached` for `macs`."),
+    *(Column(f"{name}_per_lut", format=lambda value: f"{1000 * value:.3f}", title=f"{title}/LUT",
+             help=f"`{name}` divided by `luts`.")
+      for name, title in (("gflops_peak", "peak"), ("gflops", "reached"))))
+
+#: Report of a sweep.
+SCHEMA = Schema("gradring.sweep", 2, "gradring sweep: build/sweep/sweep.json", {"Results": (
+    Column("rows", help="A row for each format on the links:", columns=_ROW),
+    Column("compute", help="A row for each format of products on nodes that compute:", columns=_PRODUCT))})
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:
@@ -43,35 +93,25 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
     products : sequence of dict
         Those of :func:`host.sweep.plan.products`; shown are those that have an area.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     products = [row for row in products if row["luts"] is not None]
     sizes = sorted({row["nodes"] for row in [*rows, *products]})
     markers = {nodes: _MARKERS[place % len(_MARKERS)] for place, nodes in enumerate(sizes if 4 in sizes[:2]
                                                                                    else [0, *sizes])}
     largest = max((row["lut4"] or 0 for row in rows), default=0)
-    with matplotlib.rc_context(STYLE):
-        count = max(len(workloads) + bool(products), 1)
-        figure = Figure(figsize=(8.5 * count, 8.6), layout="constrained", dpi=_DPI)
-        canvas = FigureCanvasAgg(figure)
-        figure.suptitle("Cost of each format in loss, and saving on the wire", x=0.012, ha="left", fontsize=15,
-                        fontweight="bold")
-        panels = figure.subplots(1, count, squeeze=False)[0]
+    count = max(len(workloads) + bool(products), 1)
+    with picture(path, size=(8.5 * count, 8.6), columns=count, legend=True,
+                 title="Cost of each format in loss, and saving on the wire") as (*panels, legend):
         drawn = [_panel(axes, [row for row in rows if row["workload"] == name], markers, largest)
                  for name, axes in zip(workloads, panels, strict=False)]
         if products:
             drawn.append(_products(panels[-1], products, markers))
-        figure.legend(handles=_legend(rows, markers, largest), loc="outside lower left", ncols=3, handletextpad=0.8,
+        legend.legend(handles=_legend(rows, markers, largest), loc="upper left", ncols=3, handletextpad=0.8,
                       columnspacing=3, labelspacing=0.8, fontsize=9)
+        figure = legend.figure
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")
         for axes, labels in zip(panels, drawn, strict=False):
-            _place_labels(axes, labels, canvas.get_renderer())
-        with replacing(path) as file:
-            figure.savefig(file)
+            _place_labels(axes, labels, figure.canvas.get_renderer())
 
 
 def _kind(row: Row) -> str:
@@ -247,19 +287,17 @@ def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: A
             text.remove()
 
 
-def write(rows: Sequence[dict[str, Any]], picture: pathlib.Path, *,
-          products: Sequence[dict[str, Any]] = ()) -> pathlib.Path:
-    """Write sweep.html beside the picture, with the picture in it.
+def write(report: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
+    """Write sweep.html next to the picture, with the picture in it.
 
     Parameters
     ----------
-    rows : sequence of dict
-        Rows, as :func:`host.sweep.plan.collect` makes them.
-    picture : Path
-        The file that :func:`host.sweep.page.draw` has drawn.
-    products : sequence of dict
-        Rows of formats of products, as :func:`host.sweep.plan.products` makes them.
+    report : dict
+        Report of schema :data:`SCHEMA`.
+    path : Path
+        Picture of :func:`draw`.
     """
+    rows, products = report["rows"], report["compute"]
     runs = [*rows, *products]
     formats = len({(row.get("weights"), row.get("gradients"), row.get("compute_format")) for row in runs})
     checked = all(row["bit_exact"] for row in runs)
@@ -267,20 +305,25 @@ def write(rows: Sequence[dict[str, Any]], picture: pathlib.Path, *,
     if products:
         computes += ", but for the formats of products, whose nodes compute"
     return write_page(
-        picture.with_suffix(".html"), title=f"gradring: {formats} formats, {len(runs)} training runs",
+        path.with_suffix(".html"), title=f"gradring: {formats} formats, {len(runs)} training runs",
         verdict="Weights of all nodes identical to each other and to the golden model, bit for bit, after each step "
                 "of each run." if checked else "Weights were not compared with the golden model in all runs.",
         tables=tables(rows, products),
-        pictures=[Picture(picture, "Charts, one for each workload, of loss against words on the links, relative to "
-                                   "raw weights and zero-value gradients, and of accuracy against the area of a "
-                                   "multiply-add where arrays were measured; the tables have their figures.")],
+        pictures=[Picture(path, "A chart of loss against words on the links, relative to raw weights and "
+                                   "zero-value gradients, or of accuracy against the area of a multiply-add; the "
+                                   "tables have its figures.")],
         notes=[*simulation_notes(TransportName.VERILATED, latency=LATENCY, arithmetic="gateware"),
                Note(f"{computes}. Host ports are modelled, and their cycles are not among these: sweep.json has them "
-                    "as host_port_cycles_computed."),
-               Note("LUTs, blocks and MHz are those of the codecs and arrays alone, placed by nextpnr for an ECP5 "
-                    "with one seed, or counted by Yosys where there are no MHz; no board has run them."),
+                    "as host_port_cycles_modelled."),
+               Note("LUTs, blocks and MHz are of codecs and arrays on their own, placed by nextpnr for an ECP5 with "
+                    "one seed, or counted by Yosys where there are no MHz; no board has run them."),
                Note("Runs have one seed each. Losses of other seeds differ by as much as those of formats.")],
-        program=program())
+        report=report)
+
+
+def _chosen(columns: Sequence[Column], *names: str) -> list[Column]:
+    by_name = {column.name: column for column in columns}
+    return [by_name[name] for name in names]
 
 
 def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
@@ -291,72 +334,39 @@ def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
     rows : sequence of dict
         Rows, as :func:`host.sweep.plan.collect` makes them.
     products : sequence of dict
-        Those of :func:`host.sweep.plan.products`.
+        Rows of :func:`host.sweep.plan.products`.
     """
     found = []
+    formats, ring = [*_FORMATS], _chosen(_RUN, "nodes")
     for workload in dict.fromkeys(row["workload"] for row in rows):
-        mine = [row for row in rows if row["workload"] == workload]
-        title = f"{workload}, {mine[0]['steps']} steps"
-        learned = _of_codecs(f"{title}: learning", "N", "loss", "test")
-        moved = _of_codecs(f"{title}: traffic of a step", "N", "words", "ratio", "cycles", "of bound", "bandwidth")
-        for number, row in enumerate(mine):
-            ends = len(mine) > 1 and (number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row))
-            measure = f"{row['accuracy']:.2%}" if row["accuracy"] is not None else f"{row['held_out_loss']:.4f}"
-            learned.add_row(*_formats(row), f"{row['nodes']}", f"{row['loss']:.4f}", measure, end_section=ends)
-            moved.add_row(*_formats(row), f"{row['nodes']}", f"{row['words']:,.0f}",
-                          _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}",
-                          f"{row['bound_ratio']:.3f}", f"{row['effective_bandwidth']:.3f}", end_section=ends)
-        found += [learned, moved]
-    placed = {_formats(row): row for row in rows if row["lut4"] is not None}
+        own = [row for row in rows if row["workload"] == workload]
+        title, measure = f"{workload}, {own[0]['steps']} steps", "accuracy" if own[0]["accuracy"] is not None else (
+            "held_out_loss")
+        for end, columns in ((": learning", ("loss", measure)), (
+                ": traffic of a step", ("words", "words_ratio", "cycles_per_step", "bound_ratio",
+                                        "effective_bandwidth"))):
+            found.append(Table(f"{title}{end}", [*formats, *ring, *_chosen(_ROW, *columns)], own, group=_formats))
+    placed = list({_formats(row): row for row in rows if row["lut4"] is not None}.values())
     if placed:
-        codecs = _of_codecs("codecs, out of context", "LUT4+carry", "DSP", "BRAM", "MHz")
-        for formats, row in placed.items():
-            codecs.add_row(*formats, f"{row['lut4']:,}+{row['ccu2c']:,}", f"{row['dsp']}", f"{row['bram']}",
-                           _figure(row["fmax_mhz"], ".0f"))
-        found.append(codecs)
+        cells = Column("cells", title="LUT4+carry", format=str, of=lambda row: f"{row['lut4']:,}+{row['ccu2c']:,}")
+        found.append(Table("codecs, out of context", [*formats, cells, *_chosen(_AREA, "dsp", "bram", "fmax_mhz")],
+                           placed))
     return found + (_of_products(products) if products else [])
 
 
 def _of_products(rows: Sequence[Row]) -> list[Table]:
     """Learning and cycles of formats of products, and their arrays where there is an area."""
-    first = rows[0]
-    learned = _table(f"{first['workload']}, {first['steps']} steps: formats of products of nodes that compute",
-                     ("format",), ("N", "loss", "test", "words", "cycles", "of products", "MACs/cycle"))
-    for number, row in enumerate(rows):
-        ends = number + 1 < len(rows) and rows[number + 1]["compute_format"] != row["compute_format"]
-        learned.add_row(row["compute_format"], f"{row['nodes']}", f"{row['loss']:.4f}", f"{row['accuracy']:.2%}",
-                        f"{row['words']:,.0f}", f"{row['cycles_per_step']:,.0f}", f"{row['cycles_products']:,.0f}",
-                        f"{row['macs_reached']:.2f}", end_section=ends and first["nodes"] != rows[-1]["nodes"])
+    first, names = rows[0], ("compute_format", "nodes")
+    learned = Table(
+        f"{first['workload']}, {first['steps']} steps: formats of products of nodes that compute",
+        _chosen(_PRODUCT, *names, "loss", "accuracy", "words", "cycles_per_step", "cycles_products", "macs_reached"),
+        rows, group=lambda row: row["compute_format"] if first["nodes"] != rows[-1]["nodes"] else None)
     known = [row for row in rows if row["luts"] is not None]
-    if not known:
-        return [learned]
-    arrays = _table(f"arrays of {first['macs']} MACs, out of context; MFLOP/s per LUT", ("format",),
-                    ("N", "LUTs", "DSP", "LUTs/MAC", "MHz", "GFLOP/s", "peak/LUT", "reached/LUT"))
-    for row in known:
-        arrays.add_row(row["compute_format"], f"{row['nodes']}", f"{row['luts']:,}", f"{row['dsp']}",
-                       f"{row['luts_per_mac']:,.0f}", _figure(row["fmax_mhz"], ".0f"),
-                       _figure(row["gflops_peak"], ".2f"), _figure(row["gflops_peak_per_lut"], ".3f", 1000),
-                       _figure(row["gflops_per_lut"], ".3f", 1000))
-    return [learned, arrays]
+    arrays = Table(f"arrays of {first['macs']} MACs, out of context; MFLOP/s per LUT", _chosen(
+        _PRODUCT, *names, "luts", "dsp", "luts_per_mac", "fmax_mhz", "gflops_peak", "gflops_peak_per_lut",
+        "gflops_per_lut"), known)
+    return [learned, arrays] if known else [learned]
 
 
 def _formats(row: Row) -> tuple[str, str]:
     return row["weights"], row["gradients"]
-
-
-def _of_codecs(title: str, *headings: str) -> Table:
-    """A table of formats that travel, and of figures under these headings."""
-    return _table(title, ("weights", "gradients"), headings)
-
-
-def _table(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
-    result = Table(title=title, title_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in names:
-        result.add_column(heading, no_wrap=True)
-    for heading in figures:
-        result.add_column(heading, justify="right", no_wrap=True)
-    return result
-
-
-def _figure(value: float | None, form: str, factor: float = 1) -> str:
-    return "-" if value is None else f"{value * factor:{form}}"

@@ -7,7 +7,7 @@ places. Each pair takes one build of a node per workload, a training run per rin
 
 Each format of products, of :data:`hdl.compute.operands.OPERANDS`, takes one build of a node with :data:`MACS`
 multiply-adds per cycle, a training run on digits per ring size, whose nodes compute, and the area of its array. What
-travels is the same for all. docs/sweep.md lists the fields of a row.
+travels is the same for all. docs/report_fields.md lists the fields of a row.
 """
 
 import dataclasses
@@ -22,19 +22,16 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.compute.operands import FP32, OPERANDS
 from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
 from hdl.config.forms import as_dict
-from host.output import write_json
 from host.program.schedules import Kind
+from host.schema import write_report
 from host.sweep.jobs import CELLS, Job, JobKind, SweepError, load
 from host.training import record
 from host.training.record import TrainingConfig
 from host.training.workloads import WorkloadName
-from host.versions import program
 
 __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Area", "Formats", "Plan", "Point", "Product", "SweepConfig",
            "all_formats", "collect", "plan", "products", "write"]
 
-#: Of sweep.json; docs/sweep.md lists its fields.
-SCHEMA, VERSION = "gradring.sweep", 1
 #: Formats that are measured in both places at once, where both can have them.
 BOTH = ("mx9", "mx6", "mx4")
 #: Ring sizes, unless others are asked for.
@@ -406,7 +403,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
             **(dataclasses.asdict(area) if area is not None
                else dict.fromkeys(field.name for field in dataclasses.fields(Area))),
             "simulated_cycles": run["cycles"],
-            "host_port_cycles_computed": run["port_cycles"],
+            "host_port_cycles_modelled": run["port_cycles"],
             "simulation_seconds": run["simulation_seconds"],
             "parameters": run["parameters"],
             "configuration_hash": run["configuration_hash"],
@@ -414,12 +411,11 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
     return rows
 
 
-def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> tuple[Path, Path]:
-    """Write sweep.json and sweep.png; their paths."""
-    from host.sweep.page import draw
+def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> list[Path]:
+    """Write sweep.json, sweep.png and sweep.html; their paths."""
+    from host.sweep import page
 
-    text, picture = folder / "sweep.json", folder / "sweep.png"
-    write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows,
-                      "compute": products})
-    draw(rows, picture, products=products)
-    return text, picture
+    report = page.SCHEMA.report({"rows": rows, "compute": products})
+    written, drawn = write_report(report, folder, "sweep.json"), folder / "sweep.png"
+    page.draw(rows, drawn, products=products)
+    return [written, drawn, page.write(report, drawn)]

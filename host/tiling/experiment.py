@@ -24,7 +24,7 @@ from host.transports.session import open_session
 from sim.verilated.native import Arithmetic
 
 __all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
-           "compare", "compare_all", "optimum", "table"]
+           "compare", "compare_all", "optimum"]
 
 #: Array whose products are searched.
 ARRAY = Array(rows=4, lanes=4)
@@ -73,7 +73,19 @@ TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Searches of one method."""
+    """Searches of one method.
+
+    Members
+    -------
+    task, method : str
+        Product, and search.
+    best : list of int
+        Least cost that each seed has found.
+    curves : list of list of int
+        Least cost after each evaluation.
+    measured : float
+        Evaluations of states that fit, in the mean.
+    """
 
     task: str
     method: str
@@ -90,7 +102,21 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """States that were carried out on a node, against the model."""
+    """States that were carried out on a node, against the model.
+
+    Members
+    -------
+    name : str
+        Product and levels.
+    states : int
+        States that were carried out.
+    wrong : int
+        States with other cycles than the model.
+    digest : str
+        SHA-256 of C, which is the same for all states.
+    least, most : float
+        Least and largest ratio of estimated cycles to counted ones.
+    """
 
     name: str
     states: int
@@ -184,15 +210,3 @@ def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic:
     wrong = sum(model(plan) != found for plan, found in zip(chosen, cycles, strict=True))
     ratios = [estimate(plan) / found for plan, found in zip(chosen, cycles, strict=True)]
     return Check(name, len(chosen), wrong, cost.digest, min(ratios), max(ratios))
-
-
-def table(results: Sequence[Result], best: Mapping[str, int]) -> str:
-    """Results in Markdown; costs are in terms of the optimum of the task."""
-    lines = ["| product | search | seeds | mean | worst | optimum | within 1 % | evaluations that fit |",
-             "|---|---|---:|---:|---:|---:|---:|---:|"]
-    for result in results:
-        ratios = result.ratios(best[result.task])
-        lines.append(f"| {result.task} | {result.method} | {len(ratios)} | {statistics.mean(ratios):.3f} | "
-                     f"{max(ratios):.3f} | {sum(ratio == 1 for ratio in ratios)} | "
-                     f"{sum(ratio <= 1.01 for ratio in ratios)} | {result.measured:.0f} |")
-    return "\n".join(lines)

@@ -22,6 +22,7 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
+from host.columns import Column, Table, show
 from host.compute.lists import Shared
 from host.driver.ring import Ring
 from host.models.centroid_layers import CentroidLinear, shared
@@ -156,19 +157,22 @@ def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, 
     return engine_node(engine_node(node, whole, dense, nodes=nodes), task, tables, nodes=nodes)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Rows of all seeds and their mean, in Markdown; accuracies in per cent."""
-    lines = ["| seed | dense | clustered | tables trained | less dense | steps | words: dense | tables | cycles | "
-             "multiplied |",
-             "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+def table(rows: Sequence[Row]) -> Table:
+    """Rows of all seeds and their mean; accuracies in per cent."""
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
-    for row in [*rows, mean]:
-        name = "mean" if row is mean else row.seed
-        lines.append(f"| {name} | {100 * row.dense:.2f} | {100 * row.clustered:.2f} | {100 * row.trained:.2f} | "
-                     f"{100 * (row.trained - row.dense):+.2f} | {row.steps:.0f} | {row.dense_words:,.0f} | "
-                     f"{row.table_words:,.0f} | {row.cycles:,.0f} | {row.multiplications:.2f} |")
-    return "\n".join(lines)
+
+    def share(name: str, title: str) -> Column:
+        return Column(name, format=lambda value: f"{100 * value:.2f}", title=title)
+
+    return Table("tables of centroids; accuracies in per cent", (
+        Column("seed", of=lambda row: "mean" if row is mean else str(row.seed)), share("dense", "dense"),
+        share("clustered", "clustered"), share("trained", "tables trained"),
+        Column("gain", format=lambda value: f"{100 * value:+.2f}", title="less dense",
+               of=lambda row: row.trained - row.dense),
+        Column("steps", format=".0f"), Column("dense_words", format=",.0f", title="words: dense"),
+        Column("table_words", format=",.0f", title="words: tables"), Column("cycles", format=",.0f"),
+        Column("multiplications", format=".2f", title="multiplied")), [*rows, mean])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -203,9 +207,9 @@ def main(arguments: Sequence[str]) -> int:
         for seed in missing:
             rows[seed] = compare(session.ring, digits(), *configs(seed), centroids=options.centroids)
             write_json(path, json_files.sealed({**given, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
-            print(table([rows[seed]]).splitlines()[-2], flush=True)
+            show(table([rows[seed]]))
     wanted = [rows[seed] for seed in range(options.seeds)]
-    print(table(wanted))
+    show(table(wanted))
     return int(np.mean([row.trained - row.dense for row in wanted]) < -0.01)
 
 

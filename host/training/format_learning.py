@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from host.columns import Column, Table, show
 from host.models.digits import Dataset, digits
 from host.training.batches import Batches
 from host.training.golden_steps import falling, no_masks, percentages
@@ -82,9 +83,9 @@ def main(arguments: Sequence[str]) -> int:
             found.append(learn(data, config, weights=travels, gradients=travels))
             print(f"{name}, seed {seed}: test accuracy {found[-1]:.2%}", flush=True)
         rows.append((name, found))
-    print("| format | mean accuracy | accuracy of each seed |\n|---|---:|---|")
-    for name, found in rows:
-        print(f"| {name} | {100 * np.mean(found):.2f} | {percentages(found)} |")
+    show(Table("test accuracy in per cent", (
+        Column("format", of=lambda row: row[0]), Column("mean", format=".2f", of=lambda row: 100 * np.mean(row[1])),
+        Column("each seed", of=lambda row: percentages(row[1]))), rows))
     return 0
 
 

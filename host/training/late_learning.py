@@ -19,12 +19,14 @@ import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
+from host.columns import Column, Table, columns_of, show
 from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset, digits
 from host.models.layers import Array, widths
-from host.output import claim, write_json
+from host.output import claim
 from host.program.estimate import Collective, Costs
 from host.program.schedules import layers_of
+from host.schema import Schema, write_report
 from host.training.golden_steps import golden_settings, no_masks, percentages
 from host.training.optimizers import SGD
 from host.training.shares import Shares
@@ -33,8 +35,8 @@ from sim.golden import ring
 from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.rounds import Close, Closer, Rounds, late_weights, scale_table
 
-__all__ = ["Late", "LateConfig", "Model", "Outcome", "add_options", "configs_of", "learn", "main", "stragglers",
-           "table"]
+__all__ = ["SCHEMA", "Late", "LateConfig", "Model", "Outcome", "add_options", "configs_of", "learn", "main",
+           "stragglers", "table"]
 
 #: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
 _CLOSING = 150
@@ -146,6 +148,15 @@ class Outcome:
     @property
     def accuracy(self) -> float:
         return self.measured[-1][1]
+
+
+#: Report of runs by several ways to treat late gradients.
+SCHEMA = Schema("gradring.late", 1, "host.training.late_learning: build/late/late.json", {"Runs": (
+    Column("compute", help="`modelled`."),
+    Column("runs", help="A row for each skew, way and seed:", columns=(
+        Column("skew", help="Fraction of the examples that are sorted by label."),
+        Column("late", help="`apply-late`, `wait` or `drop`."), Column("seed", help="Seed."), *columns_of(Outcome),
+        Column("masks", help="Of runs on nodes, the workers in time and the late ones of each update, as bits."))))})
 
 
 class Model:
@@ -298,17 +309,19 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     return outcome
 
 
-def table(results: dict[tuple[float, Late], list[Outcome]]) -> str:
-    """The results in Markdown: mean accuracies of all seeds."""
-    lines = ["| skew | late gradients | mean accuracy | rounds | folded | dropped | accuracy of each seed |",
-             "|---:|---|---:|---:|---:|---:|---|"]
-    for (skew, late), found in results.items():
-        accuracies = [one.accuracy for one in found]
-        folded, dropped = (round(np.mean([one.counts[fate] for one in found])) for fate in ("folded", "dropped"))
-        lines.append(f"| {skew:g} | {late.value} | {100 * np.mean(accuracies):.2f} | "
-                     f"{np.mean([len(one.cycles) for one in found]):.0f} | {folded} | {dropped} | "
-                     f"{percentages(accuracies)} |")
-    return "\n".join(lines)
+def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
+    """Mean accuracies of all seeds."""
+    def mean(fate: str) -> Column:
+        return Column(fate, format=".0f", of=lambda row: np.mean([run.counts[fate] for run in row[1]]))
+
+    return Table("training with stale gradients; accuracies in per cent", (
+        Column("skew", format="g", of=lambda row: row[0][0]),
+        Column("late gradients", of=lambda row: row[0][1].value),
+        Column("mean_accuracy", format=".2f", of=lambda row: 100 * np.mean([run.accuracy for run in row[1]])),
+        Column("updates", format=".0f", of=lambda row: np.mean([len(run.cycles) for run in row[1]])),
+        dataclasses.replace(mean("folded"), title="applied late"), mean("dropped"),
+        Column("accuracy of each seed", of=lambda row: percentages([run.accuracy for run in row[1]]))),
+        list(results.items()))
 
 
 def add_options(parser: argparse.ArgumentParser, *, seeds: int) -> None:
@@ -377,9 +390,9 @@ def main(arguments: Sequence[str]) -> int:
         results.setdefault((config.skew, config.late), []).append(outcome)
         runs.append({"skew": config.skew, "late": config.late.value, "seed": config.seed,
                      **dataclasses.asdict(outcome)})
-    print(table(results))
+    show(table(results))
     print("compute and time: modelled")
-    write_json(options.output / "late.json", {"compute": "modelled", "runs": runs})
+    write_report(SCHEMA.report({"compute": "modelled", "runs": runs}), options.output, "late.json")
     return 0
 
 

@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from host.columns import show
 from host.driver.command import Event
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.models.digits import Dataset, digits
 from host.models.layers import Array
-from host.output import claim, write_json
+from host.output import claim
 from host.program.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram, TraceReader
+from host.schema import write_report
 from host.topology.grid import Kind, Part, Shape
 from host.topology.switching import GridNodes
-from host.training.late_learning import Late, LateConfig, Model, Outcome, add_options, configs_of, table
+from host.training.late_learning import SCHEMA, Late, LateConfig, Model, Outcome, add_options, configs_of, table
 from host.training.late_nodes import node_for, patience_of
 from host.training.record import DivergenceError
 from host.training.step_checks import growth
@@ -427,9 +429,9 @@ def main(arguments: Sequence[str]) -> int:
               f"{outcome.measured[-1][0]:,} cycles, accuracy {outcome.accuracy:.2%}; gradients: {ledger}; all nodes "
               f"equal to golden", flush=True)
         print("\n".join(run.laggards), end="\n" if run.laggards else "")
-    print(table(results))
+    show(table(results))
     print("compute: modelled; rounds, sums and updates: gateware")
-    write_json(options.output / "late.json", {"compute": "modelled", "runs": runs})
+    write_report(SCHEMA.report({"compute": "modelled", "runs": runs}), options.output, "late.json")
     return 0
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.group import GROUP
+from host.columns import Column, Table, show
 from host.models.digits import Dataset, digits
 from host.models.layers import widths
 from host.program.estimate import Costs
@@ -101,9 +102,11 @@ def main(arguments: Sequence[str]) -> int:
             print(f"mean {np.mean(found):.2%}")
             rows.append((schedule, rate, found))
     if len(rows) > 1:
-        print("| schedule | learning rate | mean accuracy | accuracy of each seed |\n|---|---:|---:|---|")
-        for schedule, rate, found in rows:
-            print(f"| {schedule} | {rate:g} | {100 * np.mean(found):.2f} | {percentages(found)} |")
+        show(Table("test accuracy in per cent", (
+            Column("schedule", of=lambda row: str(row[0])),
+            Column("learning_rate", format="g", of=lambda row: row[1]),
+            Column("mean", format=".2f", of=lambda row: 100 * np.mean(row[2])),
+            Column("each seed", of=lambda row: percentages(row[2]))), rows))
     return int(min(np.mean(found) for _, _, found in rows) < options.least)
 
 

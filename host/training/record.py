@@ -198,7 +198,7 @@ class Step:
     cycles, bound : int
         Cycles of the fused update on the node that took longest, and its link-cycle bound.
     scatter_cycles, scatter_bound : int
-        The same for its scatter-reduce phase alone.
+        Cycles of its scatter-reduce phase, and their bound.
     words_sent, words_dense : int
         Words on all links, headers and CRCs included; and with raw payloads. Of a node of 16-bit integers, words of
         its gradient in compressed form, and without compression.
@@ -207,7 +207,7 @@ class Step:
     scatter_words : int
         Words of scatter-reduce among those on all links.
     weight_elements, weight_words : int
-        Weights that all links have carried, and words that those took, without headers and CRCs.
+        Weights that all links have carried, and their words, without headers and CRCs.
     codebook_words : int
         Words of codebooks that all nodes were given before this step.
     sparsify_cycles : int
@@ -217,9 +217,9 @@ class Step:
     mask_cycles : int
         Cycles of the commands that mask, one after the other, each on the node where it took longest.
     elements_masked, elements_through : int
-        Elements that masks have replaced in this step, and all that nodes were given to mask.
+        Elements that masks have replaced in this step, and all elements that went through masks.
     schedule : str, optional
-        Schedule of the step, where nodes have a program; ``cycles`` are then those of the whole pass.
+        Schedule of the step, where nodes have a program; ``cycles`` are then of the whole pass.
     modelled_cycles, compute_cycles, communicate_cycles : int
         Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
         each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
@@ -286,17 +286,17 @@ class Change:
     nodes : list of int
         Nodes of the grid in the new rings, in the order of their shares of a batch.
     left, joined : list of int
-        Nodes that are no longer there, and those that were not there before.
+        Nodes that have left, and nodes that have joined.
     heirs : list of list of int
-        Pairs of a node that has left and the one that has its residuals and errors now, where nodes have such.
+        Pairs of a node that has left and the node that has its residuals and errors now.
     moved : int
-        Elements whose state and masters have another owner.
+        Elements with state and master weights that have another owner.
     dropped : int
-        Elements of residuals and errors whose sum was not finite, and which are zeros now.
+        Elements of residuals and errors with a sum that was not finite; they are zeros now.
     switch_cycles : int
-        Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links begun anew.
+        Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links begun again.
     carry_cycles : int
-        Cycles in which the host read what nodes have and wrote it to those that have it now.
+        Cycles in which the host handed state over: it read memories of nodes and wrote them to their new owners.
     """
 
     step: int
@@ -337,7 +337,7 @@ class Training:
     measured : list of int
         Steps after which the model was measured.
     mask_cycles, elements_through : int
-        Sums over all commands that mask, those of measurements included: cycles on the node where each took longest,
+        Sums over all commands that mask, measurements included: cycles on the node where each took longest,
         and elements that nodes were given to mask.
     elements_masked, mask_words_fetched : int
         Counts of the nodes: elements that masks have replaced or that were not sent, and words of masks that were
@@ -349,8 +349,8 @@ class Training:
     sample : dict, optional
         See :meth:`host.training.workloads.Workload.sample`.
     bit_exact : bool, optional
-        True where every comparison was made and held; None where none was asked for. (One that fails is an
-        exception.)
+        True where every comparison with the golden model was made and held; null where none was asked for, and on
+        golden nodes.
     """
 
     nodes: int

@@ -231,7 +231,7 @@ def write_tables(folder: Path) -> Path:
 def write_late(folder: Path) -> Path:
     runs = [{"skew": skew, "late": name, "seed": 0, "cycles": [10, 20, 30], "losses": [2.5, 1.5, 0.5],
              "measured": [[15, 0.5], [30, 0.75]]} for skew in (0.0, 0.9) for name in ("apply-late", "drop")]
-    (folder / "late.json").write_text(json.dumps({"compute": "modelled", "runs": runs}))
+    (folder / "late.json").write_text(json.dumps(late.SCHEMA.report({"compute": "modelled", "runs": runs})))
     return folder / "late.json"
 
 

@@ -99,7 +99,7 @@ def wait(pid, seconds, begun=lambda: True):
 def results(folder):
     """Report but for wall times, and trained weights."""
     report = json.loads((folder / "report.json").read_text())
-    for name in ("stage_seconds", "simulated_cycles_per_second"):
+    for name in ("stage_seconds", "simulated_cycles_per_second", "run"):
         del report[name]
     return report, (folder / "weights.npz").read_bytes()
 

@@ -90,7 +90,7 @@ class TestTrain:
         clean, faulty = results
         assert trained[0] == trained[1]
         assert clean["bit_exact"] is faulty["bit_exact"] is True
-        assert clean["repeats"] == faulty["repeats"] == 0
+        assert clean["retries"] == faulty["retries"] == 0
         assert faulty["faults"] == {"rate": 1e-3, "seed": 2}
         assert faulty["wires_per_link"] == [43, 1]
         names = ("faults_injected", "checks_failed", "link_restarts", "words_repeated")
@@ -378,8 +378,8 @@ class TestBench:
     ])
     def test_limits(self, changes, limit):
         assert bench.limit(row(**changes)) == limit
-        assert bench.missed(row(**changes, ratio=limit + 0.001)) is (limit < 100)
-        assert not bench.missed(row(**changes, ratio=min(limit, 100)))
+        assert bench.exceeds_limit(row(**changes, ratio=limit + 0.001)) is (limit < 100)
+        assert not bench.exceeds_limit(row(**changes, ratio=min(limit, 100)))
 
     @pytest.mark.parametrize(("ratio", "code"), [(1.04, 0), (1.06, 1)])
     def test_command(self, run, monkeypatch, tmp_path, ratio, code):

@@ -13,7 +13,7 @@ from host import cli
 from host.commands import quantize as quantize_command
 from host.commands import wave as wave_command
 from host.reports import bench
-from host.reports.report import table
+from host.reports.summary import figures
 from host.run import quorum, steps
 from host.sweep import execution
 from sim.verilated.toolchain import ToolError
@@ -179,10 +179,10 @@ PRINT = """
 import json, sys
 from host.console import make_console
 from host.plain_text import tolerate
-from host.reports.report import table
+from host.reports.summary import figures
 from host.run import quorum, steps
 tolerate(sys.stdout, sys.stderr)
-make_console().print(table(json.load(open(sys.argv[1]))))
+make_console().print(figures(json.load(open(sys.argv[1]))))
 print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
 """
 
@@ -246,7 +246,7 @@ def test_tables_fit_80_columns(make):
 
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with console.file:
-        console.print(table(make()))
+        console.print(figures(make()))
     assert max(map(len, console.export_text().splitlines())) <= 80
 
 

@@ -46,7 +46,7 @@ class TestInterrupted:
         assert run(*self.ARGUMENTS, "--output", broken, "--resume")[0] == 0
         results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
         for result in results:
-            del result["stage_seconds"], result["simulated_cycles_per_second"]
+            del result["stage_seconds"], result["simulated_cycles_per_second"], result["run"]
         assert results[0] == results[1]
         assert results[0]["interrupted"] is False
         assert (whole / "weights.npz").read_bytes() == (broken / "weights.npz").read_bytes()
@@ -182,7 +182,7 @@ class TestOverlap:
         """Results of two runs are the same, but for seconds."""
         results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
         for result in results:
-            del result["stage_seconds"], result["simulated_cycles_per_second"]
+            del result["stage_seconds"], result["simulated_cycles_per_second"], result["run"]
         assert results[0] == results[1]
         for file in [*whole.glob("timeline*"), whole / "weights.npz"]:
             assert file.read_bytes() == (broken / file.name).read_bytes()

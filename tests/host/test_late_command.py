@@ -28,7 +28,7 @@ def report(run, nodes_of, tmp_path):
         assert (code, err) == (0, "")
         assert (folder / "report.png").stat().st_size > 10_000
         found = json.loads((folder / "report.json").read_text())
-        ends = [0, *(one["cycle"] for one in found["rounds"])]
+        ends = [0, *(one["cycle"] for one in found["updates"])]
         longest = max(after - before for before, after in itertools.pairwise(ends))
         assert abs(found["cycles"] - found["settings"]["cycles"]) <= longest  # the budget is kept to one round
         return found, out
@@ -38,36 +38,36 @@ def report(run, nodes_of, tmp_path):
 
 def bits(found):
     """Rounds of a report but for their cycles, fates of gradients, and the accuracy."""
-    rounds = [{name: value for name, value in one.items() if name != "cycle"} for one in found["rounds"]]
+    rounds = [{name: value for name, value in one.items() if name != "cycle"} for one in found["updates"]]
     return rounds, found["workers"], found["accuracy"]
 
 
 def test_ways(report):
     """Folding has late gradients, and waiting none; with lambda 0 folding is dropping, bit for bit."""
     fold, out = report("--staleness-factor", 0.5)
-    assert "apply-late, lambda 0.5: rounds are closed by 3 of 4 gradients; skew 0.9\n" in out
-    assert "compute: modelled; rounds, sums and updates: gateware\n" in out
-    assert fold["gradients"]["folded"] > 0
-    assert all(one["on_time"] == [0, 1, 2] for one in fold["rounds"])
-    assert sum(3 in one["late"] for one in fold["rounds"]) == fold["workers"][3]["folded"]
+    assert "apply-late, lambda 0.5: updates are closed by 3 of 4 gradients; skew 0.9\n" in out
+    assert "compute: modelled; quorum updates and sums: gateware\n" in out
+    assert fold["gradients"]["applied_late"] > 0
+    assert all(one["on_time"] == [0, 1, 2] for one in fold["updates"])
+    assert sum(3 in one["applied_late"] for one in fold["updates"]) == fold["workers"][3]["applied_late"]
     computed = 0  # the round of the straggler's gradient that is folded in next: it begins with the newest one
-    for one in fold["rounds"]:
-        assert len(one["ages"]) == len(one["late"])
+    for one in fold["updates"]:
+        assert len(one["ages"]) == len(one["applied_late"])
         assert all(1 <= age <= one["number"] - computed for age in one["ages"])
         computed = one["number"] - one["ages"][0] + 1 if one["ages"] else computed
-    ages = [age for one in fold["rounds"] for age in one["ages"]]
+    ages = [age for one in fold["updates"] for age in one["ages"]]
     assert f"  {min(ages)} to {max(ages)}  " in out.split("at ages", 1)[1]
     for worker in fold["workers"]:
-        assert worker["computed"] == (sum(worker[fate] for fate in ("applied", "folded", "dropped"))
+        assert worker["computed"] == (sum(worker[fate] for fate in ("applied", "applied_late", "dropped"))
                                       + len(worker["pending"]))
     wait, out = report("--stale-gradients", "wait")
-    assert "wait: rounds are closed by 4 of 4 gradients; skew 0.9\n" in out
-    assert all(one["on_time"] == [0, 1, 2, 3] for one in wait["rounds"])
-    assert len(fold["rounds"]) > 1.5 * len(wait["rounds"])
+    assert "wait: updates are closed by 4 of 4 gradients; skew 0.9\n" in out
+    assert all(one["on_time"] == [0, 1, 2, 3] for one in wait["updates"])
+    assert len(fold["updates"]) > 1.5 * len(wait["updates"])
     drop, out = report("--stale-gradients", "drop")
     assert "worker 3 was never in time, and " in out
-    assert drop["gradients"]["folded"] == 0
-    assert sum(3 in one["dropped"] for one in drop["rounds"]) == drop["workers"][3]["dropped"] > 0
+    assert drop["gradients"]["applied_late"] == 0
+    assert sum(3 in one["dropped"] for one in drop["updates"]) == drop["workers"][3]["dropped"] > 0
     assert bits(report("--staleness-factor", 0)[0]) == bits(drop)
     assert bits(drop) != bits(fold)
 
@@ -78,12 +78,12 @@ def test_straggler_of_any_factor(report):
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
     for factor, (found, _) in runs.items():
-        assert len(found["rounds"]) == len(plain["rounds"]) >= 6
+        assert len(found["updates"]) == len(plain["updates"]) >= 6
         assert found["cycles"] <= 1.05 * plain["cycles"], factor
         worker = found["workers"][3]
         assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # at the end of each block
     assert bits(runs[30][0])[0] == bits(runs[1000][0])[0]
-    assert all(one["on_time"] == [0, 1, 2] for one in runs[1000][0]["rounds"])
+    assert all(one["on_time"] == [0, 1, 2] for one in runs[1000][0]["updates"])
     assert "worker 3 was never in time, and its computation was abandoned: fold them, wait longer" in runs[1000][1]
 
 
@@ -120,15 +120,15 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
     out = call("--straggler", "3:40", "--cycles", 2_000_000, "--checkpoint", 1)
     assert "interrupted; the same command with --resume (make: RESUME=1) continues from there\n" in out
     found = json.loads((tmp_path / "report.json").read_text())
-    assert (found["interrupted"], len(found["rounds"]), found["gradients"]["computed"]) == (True, 1, 4)
+    assert (found["interrupted"], len(found["updates"]), found["gradients"]["computed"]) == (True, 1, 4)
 
 
 def test_deadline(report):
     """A deadline closes rounds below the quorum."""
     found, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
-    assert "rounds are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
-    assert len(found["rounds"]) >= 4
-    assert all(one["on_time"] == [0, 1, 2] for one in found["rounds"])
+    assert "updates are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
+    assert len(found["updates"]) >= 4
+    assert all(one["on_time"] == [0, 1, 2] for one in found["updates"])
 
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
@@ -145,7 +145,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
         patch.setattr(checkpoint, "save", keep)
         whole, _ = report(*faults)
     assert not faults or whole["faults"]["count"] > 0
-    going = [(done, pending) for done, pending in kept if pending and done < len(whole["rounds"])]
+    going = [(done, pending) for done, pending in kept if pending and done < len(whole["updates"])]
     assert going
     done, _ = going[0]
     folder = tmp_path / "from"
@@ -155,7 +155,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     assert "checkpoint.tar: training continues from there\n" in out
     assert bits(again) == bits(whole)
     # The host looks at nodes at multiples of 16 cycles of a simulation, which begins again with the process.
-    lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(found["rounds"])]
+    lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(found["updates"])]
                for found in (whole, again)]
     assert lengths[0][:done - 1] == lengths[1][:done - 1]
     assert faults or all(abs(before - after) <= 100 for before, after in zip(*lengths, strict=True))

@@ -29,7 +29,7 @@ def test_run(run, monkeypatch, tmp_path):
     assert "moved after step 2 of 4 · final weights, state and losses have the bits of the run that stayed" in out
     text = (tmp_path / "out" / "migrate.json").read_text()
     found = json.loads(text)
-    assert found["same"] is True
+    assert found["bit_exact"] is True
     assert 0 < found["cycles"] == sum(found[name] for name in ("read", "load", "read_back", "start"))
     assert found["cycles"] <= found["bound"]
     cycles = found["live_words"] * 2 * 40 * RATES["clock"] // RATES["baud"]

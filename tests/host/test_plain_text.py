@@ -10,7 +10,8 @@ from types import GeneratorType
 import pytest
 from rich.progress import Progress as Bars
 
-from host.console import Progress, new_table, shown
+from host.columns import Column, Table
+from host.console import Progress, shown
 from host.plain_text import PlainColumn, PlainConsole
 from host.printable import printable, printable_lines
 
@@ -38,10 +39,8 @@ def test_text(name):
     # What a caller asks for has no effect.
     console.print(f"<{name}>", soft_wrap=True, markup=True, emoji=True, highlight=True)
     assert console.file.getvalue() == f"<{seen}>\n"
-    table = new_table(f"title {name}", (f"first {name}", "second"))
-    table.caption = f"caption {name}"
-    table.add_row(f"cell {name}", "1")
-    console.print(table)
+    columns = (Column("cell", title=f"first {name}"), Column("second"))
+    console.print(Table(f"title {name}", columns, [{"cell": f"cell {name}", "second": 1}], caption=f"caption {name}"))
     for part in ("title", "first", "cell", "caption"):
         assert f"{part} {seen}" in console.file.getvalue()
     bars = Bars(PlainColumn("{task.description}"), PlainColumn("{task.fields[note]}"))
@@ -138,7 +137,7 @@ def called(node):
 
 
 #: Calls with texts that are printed: lines, tables with their headings and cells, stages of progress and their notes.
-PRINTING = ("say", "add_row", "add_column", "add_task", "stage", "advance", "new_table", "Table")
+PRINTING = ("say", "add_task", "stage", "advance", "Column", "Table")
 
 
 def printed(tree):
@@ -192,7 +191,7 @@ def test_one_console():
                 or path == "host/plain_text.py", where
             if called(node) == "PlainConsole":
                 consoles_made.append(path)
-    assert sorted(consoles_made) == ["host/console.py", "host/predict/large_rings.py"]
+    assert sorted(consoles_made) == ["host/columns.py", "host/console.py"]
 
 
 # Programs.

@@ -25,12 +25,12 @@ def test_run(run, monkeypatch, tmp_path):
     assert (code, err) == (0, "")
     assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
     found = json.loads((tmp_path / "report.json").read_text())
-    assert found["same"] is True
+    assert found["bit_exact"] is True
     assert found["widths"] == [64, 32, 10]
     assert found["start"]["formats"] == ["mx4", "mx9"]
-    assert found["sets"] == len(found["times"]) == len(found["losses"]) == 2
-    assert found["times"][1]["microbatches"] == found["times"][0]["chosen"] == found["edits"][0]["value"]
-    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["times"])
+    assert found["sets"] == len(found["per_step"]) == len(found["losses"]) == 2
+    assert found["per_step"][1]["microbatches"] == found["per_step"][0]["chosen"] == found["edits"][0]["value"]
+    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["per_step"])
 
 
 OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow")
@@ -79,7 +79,7 @@ def test_goes_on(run, signalled, tmp_path):
     assert (code, err) == (143, "")
     assert "checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) continues from there" in out
     found = report(tmp_path)
-    assert (found["interrupted"], found["sets"], len(found["times"]), found["same"]) == (True, 2, 2, True)
+    assert (found["interrupted"], found["sets"], len(found["per_step"]), found["bit_exact"]) == (True, 2, 2, True)
     assert experiment.replay_log(digits(), found).digest == found["digest"]
     signalled(signal.SIGTERM, at=3)  # a run that is complete is not interrupted
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1,
@@ -87,8 +87,8 @@ def test_goes_on(run, signalled, tmp_path):
     assert (code, err) == (0, "")
     assert "the run continues from there" in out
     found = report(tmp_path)
-    assert (found["interrupted"], found["same"]) == (False, True)
-    assert [one["set"] for one in found["times"]] == [0, 1, 2]
+    assert (found["interrupted"], found["bit_exact"]) == (False, True)
+    assert [one["set"] for one in found["per_step"]] == [0, 1, 2]
     assert found["edits"][0]["kind"] == "microbatches"
     assert experiment.replay_log(digits(), found).digest == found["digest"]
     code, _, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--seed", 1, *options)

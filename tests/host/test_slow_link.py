@@ -6,8 +6,8 @@ import pytest
 
 from hdl.config import Memories, NodeConfig, RootReduce
 from host.program.schedules import fused
-from host.reports.slow_link import BARS, CASES, Case, Row, line
-from host.run.slow_link import SlowLink, deal, with_option
+from host.reports.slow_link import BARS, CASES, Case, Row, table
+from host.run.slow_link import SlowLink, partition, with_option
 from host.transports.session import TransportName, open_session
 from tests.host.rings import CONFIGS, open_nodes
 
@@ -40,35 +40,38 @@ def test_node():
     assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
 
 
-def test_deal():
+def test_partition():
     """The run's ring is dealt to the node that drives the slow link, if that is faster, and the report says so."""
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
-        found = deal(ring, 2048, planes=0, latency=16, say=said.append)
-        assert (found["owner"], ring.partition.root, found["order"]) == (None, None, "from the rank of its block on")
+        found = partition(ring, 2048, planes=0, latency=16, say=said.append)
+        assert (found["root"], ring.partition.root, found["order"]) == (None, None, "from the rank of its block on")
         simulation.links[3].set_rate(1, 2)
-        found = deal(ring, 2048, planes=0, latency=16, say=said.append)
-        assert (found["owner"], ring.partition.root, found["slowest"]) == (3, 3, 3)
+        found = partition(ring, 2048, planes=0, latency=16, say=said.append)
+        assert (found["root"], ring.partition.root, found["slowest"]) == (3, 3, 3)
         assert found["order"] == "from rank 0 to rank 3"
         assert found["rates"][3] == pytest.approx(0.5, abs=0.02)
-        assert found["cycles"]["one_owner"] < 0.95 * found["cycles"]["turn"]
+        assert found["cycles"]["root_reduce"] < 0.95 * found["cycles"]["block_offset"]
         for kind, cycles in found["cycles"].items():
             assert found["modelled"][kind] == pytest.approx(cycles, rel=0.1)
-        assert "groups of rank 3 alone" in said[-2]
+        assert "all blocks at rank 3" in said[-1]
 
 
 def test_table():
     """The cases are those of the bars and more, and a row has the figures of its case."""
     for nodes, length in BARS:
         assert Case(nodes=nodes, length=length) in CASES
-    row = Row(case=CASES[0], clean=25488, turn=50826, owner=33996, modelled_turn=50800, modelled_owner=34000,
-              measured=0.5, taken=1)
+    row = Row(case=CASES[0], clean=25488, block_offset=50826, root_reduce=33996, modelled_block_offset=50800,
+              modelled_root_reduce=34000, measured=0.5, root=1)
     assert row.bar == 1.36
-    assert line(row) == "| 4 | 16,384 | 0.50 | 25,488 | 1.994 | 1.334 | 1.993, 1.334 | 0.50 | one owner |"
-    sparse = Row(case=CASES[-2], clean=100, turn=120, owner=110, modelled_turn=1, modelled_owner=1, measured=0.5,
-                 taken=None)
+    sparse = Row(case=CASES[-2], clean=100, block_offset=120, root_reduce=110, modelled_block_offset=1,
+                 modelled_root_reduce=1, measured=0.5, root=None)
+    printed = table([row, sparse])
+    assert printed.headings[4:8] == ["block offset", "root reduce", "block offset, modelled", "root reduce, modelled"]
+    assert printed.cells == [
+        ["4", "16,384", "0.50", "25,488", "1.994", "1.334", "1.993", "1.334", "0.50", "root reduce"],
+        ["8", "16,384", "0.50, 10% not zero", "100", "1.200", "1.100", *["not modelled"] * 2, "0.50", "block offset"]]
     assert sparse.bar is None
-    assert line(sparse) == "| 8 | 16,384 | 0.50, 10% not zero | 100 | 1.200 | 1.100 |  | 0.50 | in turn |"
 
 
 def test_step_of_a_run():

@@ -51,7 +51,7 @@ def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
     changes = report["changes"]
     assert [(one["shape"], one["left"], one["joined"]) for one in changes] == [
         ("flat", [4, 5, 6, 7], []), ("grid", [], [4, 5, 6, 7]), ("flat", [], []), ("grid", [], []), ("flat", [5], [])]
-    assert all(one["switch_cycles"] > 0 and one["carry_cycles"] > 0 for one in changes)
+    assert all(one["switch_cycles"] > 0 and one["handover_cycles"] > 0 for one in changes)
     assert "Rings, from change to change" in (whole / "report.html").read_text()
     assert (whole / "report.png").stat().st_size > 10_000
     for done in (1, 2, 3):

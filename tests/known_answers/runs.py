@@ -37,6 +37,11 @@ def _content(folder: Path) -> Any:
     return checkpoint.peek(folder / checkpoint.NAME)["content"]
 
 
+def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
+    """Rows with the names that the kept answers have."""
+    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
+
+
 def _counts(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Counts of all steps by name, without those that are zero in each."""
     return {name: values for name in _COUNTS if any(values := [step[name] for step in steps])}
@@ -59,13 +64,13 @@ def _training(folder: Path) -> Answer:
         # A simulated board's clock runs on while the host computes: its steps are known, its time is not.
         "cycles": None if report["transport"] == "board" else {"all": report["cycles"],
                                                                "simulated": report["cycles_simulated"]},
-        "words": report["host_port"]["words_computed"],
+        "words": report["host_port"]["words_modelled"],
         "steps": _counts(report["per_step"]),
         "schedule": [step["schedule"] for step in report["per_step"]],
         "chosen": {name: report["training"][name] for name in _SETTINGS},
         "search": report["notes"] + [line for run in report["schedules"] for line in run["search"]],
         "timeline": [_digest(json.dumps(run["timeline"]).encode()) for run in report["schedules"]],
-        "changes": report["changes"],
+        "changes": _named(report["changes"], handover_cycles="carry_cycles"),
     }
 
 
@@ -73,20 +78,22 @@ def _quorum(folder: Path) -> Answer:
     """Answer of ``gradring train --straggler``."""
     report, state = _report(folder), _content(folder)
     assert report["bit_exact"], "nodes must have the golden bits"
+    rounds, workers = (_named(report[rows], applied_late=name) for rows, name in (
+        ("updates", "late"), ("workers", "folded")))
     return {"weights": _digest(state["master"]), "state": _digest(*state["state"]), "cycles": report["cycles"],
-            "simulated": report["simulated_cycles"], "rounds": report["rounds"], "workers": report["workers"],
+            "simulated": report["simulated_cycles"], "rounds": rounds, "workers": workers,
             "measured": report["measured"], "macs": report["settings"]["macs"]}
 
 
 def _relay(folder: Path) -> Answer:
     """Answer of layers that come from a server."""
     report = json.loads((folder / "report.json").read_text())
-    assert report["same"], "nodes must have the golden bits"
+    assert report["bit_exact"], "nodes must have the golden bits"
     state = _content(folder)["state"]
     return {"weights": _digest(*state["masters"]), "state": _digest(*(one for planes in state["state"]
                                                                       for one in planes)),
             "losses": report["losses"], "microbatch": report["microbatch"], "peak": report["peak"],
-            "edits": report["edits"], "sets": report["times"]}
+            "edits": report["edits"], "sets": report["per_step"]}
 
 
 def _jobs(folder: Path) -> Answer:

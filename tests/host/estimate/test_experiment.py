@@ -38,14 +38,14 @@ def test_targets(tmp_path):
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
     # Written as `make estimate` does.
-    assert report.table("targets", rows).count("\n") == 1 + len(rows)
-    lines = report.overview("targets", rows).split("\n")
-    assert lines[0] == "| target | alpha | 256 | 256, overlap | plain | one metric |"
-    assert [line.split(" | ")[:2] for line in lines[2:]] == [["| slow link", "1"], ["| fast", "0.5"]]
-    assert f" | {100 * rows[0].error(rows[0].estimate):+.2f} | " in lines[2]
+    everything, overview = report.tables("targets", rows)
+    assert len(everything.rows) == len(rows)
+    assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
+    assert [cells[:2] for cells in overview.cells] == [["slow link", "1"], ["fast", "0.5"]]
+    assert overview.cells[0][2] == f"{100 * rows[0].error(rows[0].estimate):+.2f}"
     assert report.summary("targets", rows).startswith("4 of 4 programs are within their bars")
-    figures = json.loads(json.dumps(report.figures("targets", rows)))
-    assert [one["truth"] for one in figures] == [row.truth for row in rows]
+    figures = json.loads(json.dumps(report.describe({"targets": rows, "ratios": []})))
+    assert [one["truth"] for one in figures["targets"]] == [row.truth for row in rows]
     report.draw({"targets": rows, "ratios": []}, tmp_path / "estimate.png")
     assert (tmp_path / "estimate.png").stat().st_size > 10_000
 

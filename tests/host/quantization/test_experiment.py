@@ -60,7 +60,7 @@ class TestReport:
         assert [(row["cycles"], row["bit_exact"]) for row in found["rows"]] == [(None, None)] * 2
 
     def test_files(self, report, tmp_path):
-        text, picture = quantize.write(report, tmp_path / "new")
+        _, (text, picture) = quantize.write(report, tmp_path / "new")
         assert json.loads(text.read_text())["rows"] == report["rows"]
         assert picture.stat().st_size > 50_000
 

@@ -3,12 +3,13 @@
 import json
 
 from host.reports.late import main, smoothed
+from host.training.late_learning import SCHEMA
 
 
 def test_picture(tmp_path, capsys):
     runs = [{"skew": skew, "late": late, "seed": 0, "cycles": [100, 200, 300], "losses": [2.0, None, 1.0],
              "measured": [[300, 0.5]]} for skew in (0, 0.9) for late in ("apply-late", "drop")]
-    (tmp_path / "late.json").write_text(json.dumps({"compute": "modelled", "runs": runs}))
+    (tmp_path / "late.json").write_text(json.dumps(SCHEMA.report({"compute": "modelled", "runs": runs})))
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "late.png")
     assert (tmp_path / "late.png").read_bytes().startswith(b"\x89PNG")

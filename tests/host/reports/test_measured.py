@@ -3,9 +3,10 @@ import json
 
 import pytest
 
+from host.columns import record
 from host.program.estimate import Costs
 from host.program.schedules import Schedule, build, layers_of
-from host.reports.measured import figures_of, lines, write
+from host.reports.measured import SCHEDULES, schedules_of, write
 from host.training.record import Step, Training, TrainingConfig
 from sim.golden.program import makespan, timeline
 
@@ -27,24 +28,23 @@ def outcome(name, *, first="layers"):
 
 def report(*names, first=None):
     runs = [(TrainingConfig(overlap=name), outcome(name, first=first or name)[0]) for name in names]
-    return {"compute": "modelled", "schedules": [figures_of(config, training) for config, training in runs]}
+    return {"compute": "modelled", "modelled": False, "schedules": [record(SCHEDULES, run) for run in runs]}
 
 
 def test_table():
-    assert lines(report("none", "layers")) == [
-        "compute: modelled, 16 multiply-adds per cycle",
-        "| schedule | cycles | of serial | of golden time | compute | communicate | bound |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-        "| none | 4,050 | 1.000 | 1.266 | 1,000 | 2,000 | 2,000 |",
-        "| layers | 3,050 | 0.753 | 0.953 | 1,000 | 2,000 | 2,000 |"]
-    assert lines({"compute": "host", "schedules": [], "notes": []}) == []
-    assert lines({"compute": "engine", "schedules": [], "notes": ["a plan"]}) == ["a plan"]
+    table, = schedules_of(report("none", "layers"))
+    assert table.title == "Cycles of a step, by schedule; compute: modelled, 16 multiply-adds per cycle"
+    assert table.headings == ["schedule", "cycles", "of serial", "of modelled", "compute", "communicate", "bound"]
+    assert table.cells == [["none", "4,050", "1.000", "1.266", "1,000", "2,000", "2,000"],
+                           ["layers", "3,050", "0.753", "0.953", "1,000", "2,000", "2,000"]]
+    assert schedules_of({"compute": "host", "modelled": False, "schedules": []}) == []
 
 
 def test_search():
-    """Steps that a search has tried other schedules in do not count, and its log is shown."""
-    assert lines(report("chunks:2", first="layers"))[-2:] == [
-        "| chunks:2 | 3,200 | - | 1.000 | 1,000 | 2,000 | 2,000 |", "chunks:1  3,000 cycles"]
+    """Steps that a search has tried other schedules in do not count, and its log is kept."""
+    found = report("chunks:2", first="layers")
+    assert schedules_of(found)[0].cells == [["chunks:2", "3,200", "-", "1.000", "1,000", "2,000", "2,000"]]
+    assert found["schedules"][0]["search"] == ["chunks:1  3,000 cycles"] * 1
 
 
 @pytest.mark.parametrize(("names", "files"), [

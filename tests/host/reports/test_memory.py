@@ -31,9 +31,9 @@ def test_command(few, tmp_path):
     runs = [CliRunner().invoke(app, ["memory", "--output", str(tmp_path)]) for _ in range(2)]
     for run in runs:
         assert run.exit_code == 0, run.output
-        lines = run.output.splitlines()
-        for words in ("27,024 │ 13,888 (-48.6%) │", "9,344 (-65.4%) │", "│ swap │ sk │", "1.250 │", "1.375 │",
-                      "1.0300 │", "28,560 │ 14,400 (-49.6%) │", "7,808 (-72.7%) │", "1.105 │", "1.182 │", "1.069 │"):
+        lines = [" ".join(line.split()) for line in run.output.splitlines()]
+        for words in ("27,024 13,888 (-48.6%)", "9,344 (-65.4%)", "swap sk", "1.250", "1.375", "1.0300",
+                      "28,560 14,400 (-49.6%)", "7,808 (-72.7%)", "1.105", "1.182", "1.069"):
             assert any(words in line for line in lines), words
         assert "overlaps: of 3 put into plans, 3 found by lifetimes and 3 by owners of words; 0 alarms" in run.output
         assert run.output.count("16 of 16 lengths with the host's bits") == 4

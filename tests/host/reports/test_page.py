@@ -8,13 +8,12 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
-from rich.table import Table
 
+from host.columns import pairs
 from host.jobs.figures import Figures
 from host.pytorch import report as pytorch_report
 from host.pytorch.jobs import Jobs, Operation, Options
-from host.reports import page, report, training_page
-from host.sweep import page as sweep_page
+from host.reports import page, report, summary, training_page
 from host.sweep import plan as sweep
 from host.sweep.page import tables
 from tests import chromium
@@ -23,6 +22,9 @@ from tests.host.sweep.results_of_plan import store_all
 
 #: Widths of windows: a phone's, and a computer's.
 WIDTHS = (390, 1280)
+
+#: Pictures of each page: panels that can stand one under the other.
+PANELS = {"plain": 4, "comparison": 4, "sparse": 6, "text": 6, "changing": 4, "launch": 1, "sweep": 4}
 
 #: A page with pages in frames of every width. It says what is in them, and how they fit.
 HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
@@ -85,10 +87,8 @@ def folders(tmp_path_factory):
     planned = sweep.plan(sweep.SweepConfig(formats=("mx9",), nodes=(2, 4), compute_formats=("fp32", "mx9")))
     (folder / "jobs").mkdir()
     store_all(planned, folder / "jobs")
-    _, picture = sweep.write(sweep.collect(planned, folder / "jobs"), folder / "sweep",
-                             products=sweep.products(planned, folder / "jobs"))
-    written = json.loads((folder / "sweep" / "sweep.json").read_text())
-    sweep_page.write(written["rows"], picture, products=written["compute"])
+    sweep.write(sweep.collect(planned, folder / "jobs"), folder / "sweep",
+                products=sweep.products(planned, folder / "jobs"))
     return {name: folder / name for name in (*runs, "launch", "sweep")}
 
 
@@ -113,16 +113,11 @@ def shown(folders, tmp_path_factory):
     return {name: [one for one in found if one["name"] == name] for name in pages}
 
 
-def cells(table):
-    """Cells of a printed table, row by row."""
-    return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]
-
-
 def test_pages_fit_and_are_whole(shown):
     for name, widths in shown.items():
         for one in widths:
             assert one["needed"] <= one["width"], (name, one["width"])
-            assert one["decoded"] == [True], name
+            assert one["decoded"] == [True] * PANELS[name], name
             assert all(len(text) > 40 for text in one["alternatives"])
             assert one["title"].startswith("gradring: ")
             assert one["language"] == "en"
@@ -136,7 +131,7 @@ def test_figures_of_training(shown, folders, name):
     result = json.loads((folders[name] / "report.json").read_text())
     for one in shown[name]:
         figures = one["tables"]["Figures"]
-        rows = list(map(list, report.summary(result)))
+        rows = list(map(list, summary.summary(result)))
         assert [[cell for cell in row if cell] for row in figures[-len(rows):]] == rows
         by_name = {row[0]: row[1] for row in figures}
         assert by_name["link words per step"] == f"{result['words_sent'] / result['steps']:,.0f}"
@@ -147,9 +142,9 @@ def test_figures_of_training(shown, folders, name):
             [f"{step:,}", f"{loss:.4f}", f"{measure:.4f}" if name == "text" else f"{measure:.2%}"]
             for step, loss, measure in zip(result["measured_at"], losses, measures, strict=True)]
         settings = dict(one["tables"]["Training"])
-        assert settings["learning rate"] == str(result["training"]["learning_rate"])
-        assert settings["hidden"] == "64"
-        assert dict(one["tables"]["Every node"])["configuration hash"] == "0x00001234"
+        assert settings["Learning rate"] == str(result["training"]["learning_rate"])
+        assert settings["Hidden"] == "64"
+        assert dict(one["tables"]["Every node"])["Configuration hash"] == "0x00001234"
         assert any("Host ports are modelled" in note for note in one["notes"])
 
 
@@ -157,8 +152,8 @@ def test_changes(shown):
     """Rings from change to change, and what has happened in each of them."""
     for one in shown["changing"]:
         header, *rows = one["tables"]["Rings, from change to change"]
-        assert header == ["from step", "request", "rings", "left", "came", "elements moved", "cycles to switch",
-                          "to carry over", "words sent", "restarts", "words repeated"]
+        assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
+                          "to hand state over", "words sent", "restarts", "words repeated"]
         assert rows == [
             ["1", "begin", "4 nodes, grid", "-", "-", "-", "-", "-", "5,401", "2", "20"],
             ["3", "disable card1, disable node1", "1 node, flat", "1, 2, 3", "-", "1,234", "1,502", "9,000", "2,702",
@@ -174,7 +169,7 @@ def test_figures_of_a_script(shown, folders):
     result = json.loads((folders["launch"] / "report.json").read_text())
     for one in shown["launch"]:
         rows = dict(one["tables"]["on the simulated ring"])
-        assert list(map(list, rows.items())) == cells(pytorch_report.table(result))
+        assert list(map(list, rows.items())) == pytorch_report.table(result).cells
         assert rows["cycles in all"] == f"{result['elapsed_cycles']:,}" == "500,000"
         assert rows["… cycles each"] == f"{result['groups'][0]['cycles'] / 40:,.0f}"
 
@@ -183,7 +178,7 @@ def test_figures_of_a_sweep(shown, folders):
     written = json.loads((folders["sweep"] / "sweep.json").read_text())
     for one in shown["sweep"]:
         for table in tables(written["rows"], written["compute"]):
-            assert one["tables"][table.title] == [[str(column.header) for column in table.columns], *cells(table)]
+            assert one["tables"][table.title] == [table.headings, *table.cells]
 
 
 def test_faults_are_found(folders, tmp_path):
@@ -219,7 +214,7 @@ def test_one_file(folders):
         assert named <= {"data", *re.findall("#note-.", text)}, name
         assert not re.search(r"url\(|@import", text), name
         assert "Content-Security-Policy" in text
-        assert text.count("data:image/png;base64,") == 1
+        assert text.count("data:image/png;base64,") == PANELS[name]
 
 
 def test_notes_say_what_is_modelled(tmp_path):
@@ -230,7 +225,7 @@ def test_notes_say_what_is_modelled(tmp_path):
     texts = {name: training_page.write({**result, **change}, tmp_path).read_text()
              for name, change in changes.items()}
     assert "Links between nodes are modelled: a word, and a credit, arrives after 16 cycles." in texts["plain"]
-    assert "500,000 words have gone round them" in texts["plain"]
+    assert "500,000 words have bypassed them" in texts["plain"]
     assert "Computing is modelled: nodes wait for the cycles that an engine of 16" in texts["modelled"]
     assert "instructions of the computer" in texts["modelled"]
     assert "modelled" not in re.sub(r"<style>.*?</style>", "", texts["board"], flags=re.DOTALL)
@@ -246,22 +241,23 @@ def test_script_without_sums(tmp_path):
     assert "<img" not in text
 
 
-def test_text_is_escaped(tmp_path):
+def test_text_is_escaped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a <b>").mkdir()
     matplotlib.image.imsave(tmp_path / "picture.png", np.zeros((4, 4)))
-    table = Table(title="a < b", show_header=False)
-    table.add_column()
-    table.add_column()
-    table.add_row("<script>", "&")
+    table = pairs("a < b", [("<script>", "&")])
     written = page.write_page(
-        tmp_path / "page.html", title="1 < 2", verdict='"so"', tables=[table], notes=[page.Note("<b>", ("<scr",))],
+        tmp_path / "a <b>/page.html", title="1 < 2", verdict='"so"', tables=[table],
+        notes=[page.Note("<b>", ("<scr",))],
         pictures=[page.Picture(tmp_path / "picture.png", 'a "picture"')],
-        program={"name": "n", "version": "1", "commit": None})
+        report={"program": {"name": "n", "version": "1", "commit": None}, "run": {}})
     text = written.read_text()
     assert "<script>" not in text
-    for part in ("1 &lt; 2", "a &lt; b", "&lt;script&gt;", "a &#34;picture&#34;", "&lt;b&gt;", 'href="#note-1"'):
+    for part in ("1 &lt; 2", "a &lt; b", "&lt;script&gt;", "a &#34;picture&#34;", "&lt;b&gt;", 'href="#note-1"',
+                 "This run again: <code>gradring train &#39;a &lt;b&gt;/report.json&#39;</code>"):
         assert part in text
 
 
 def test_settings():
     table = page.settings_table("Some", {"a_b": None, "c": True, "d": [64, 32], "e": [], "f": 0.5})
-    assert cells(table) == [["a b", "-"], ["c", "yes"], ["d", "64, 32"], ["e", "none"], ["f", "0.5"]]
+    assert table.cells == [["A b", "none"], ["C", "yes"], ["D", "64, 32"], ["E", "none"], ["F", "0.5"]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from host.reports import report
+from host.reports import report, summary
 from host.topology.course import Course, Request
 from host.training.optimizers import SGD, Adam
 from host.training.record import Change, Step, Training, TrainingConfig
@@ -121,19 +121,21 @@ class TestBuild:
             "rows": 2, "columns": 2, "shape": None}
         assert result["changes"][1] == {
             "step": 3, "requests": ["enable card1"], "shape": "flat", "nodes": [0, 2, 3], "left": [],
-            "joined": [2, 3], "heirs": [], "moved": 1234, "dropped": 0, "switch_cycles": 1503, "carry_cycles": 9000}
+            "joined": [2, 3], "heirs": [], "moved": 1234, "dropped": 0, "switch_cycles": 1503,
+            "handover_cycles": 9000}
         densities = [step["density"] for step in result["per_step"]]
         assert result["density_per_hop"] == pytest.approx(
             [np.mean([one[hop] for one in densities if len(one) > hop]) for hop in range(3)])
         assert result["density"] == pytest.approx(np.mean([np.mean(one) for one in densities if one]))
-        rows = dict(report.summary(result))
+        rows = dict(summary.summary(result))
         assert rows["nodes · optimizer · batch"] == "4 → 1 → 3 → 4 · momentum · 128"
         assert rows["topology · rings"] == "2 x 2 · 4 nodes, grid"
         assert rows["after step 2"] == "disable card1, disable node1 · 1 node, flat"
         assert rows["after step 5"] == "enable node1 · 4 nodes, grid"
-        assert rows["cycles to switch · to carry over"] == "4,510 · 27,000"
-        assert report.verdict(result).endswith(
-            " So is all that nodes keep, after each of 3 changes of the rings; every word sent before was received.")
+        assert rows["cycles to switch · to hand state over"] == "4,510 · 27,000"
+        assert summary.verdict(result).endswith(
+            " So is the content of all memories, after each of 3 changes of the rings; every word sent before was "
+            "received.")
 
     def test_faults(self):
         assert build()["faults"] is None
@@ -143,12 +145,12 @@ class TestBuild:
         assert result["wires_per_link"] == [43, 1]
         names = ("faults_injected", "checks_failed", "link_restarts", "words_repeated")
         assert [result[name] for name in names] == [9, 6, 6, 450]
-        rows = dict(report.summary(result))
+        rows = dict(summary.summary(result))
         assert rows["faults of links · rate · seed"] == "9 · 0.0001 · 5"
-        assert rows["… found by checks of words"] == "6"
+        assert rows["… detected by checks of words"] == "6"
         assert rows["restarts of links · words repeated"] == "6 · 450"
         assert rows["wires per link, forward · back"] == "43 · 1"
-        assert not {name for name, *_ in report.summary(build())} & {"wires per link, forward · back"}
+        assert not {name for name, *_ in summary.summary(build())} & {"wires per link, forward · back"}
 
     def test_fields(self):
         result = build()
@@ -164,7 +166,7 @@ class TestBuild:
         assert result["simulated_cycles_per_second"] == 100_000
         assert (result["cycles"], result["cycles_simulated"]) == (1_000_000, 400_000)
         assert (result["threads"], result["arithmetic"]) == (2, "gateware")
-        assert result["host_port"] == {"simulated": False, "cycles_computed": 600_000, "words_computed": 500_000}
+        assert result["host_port"] == {"simulated": False, "cycles_modelled": 600_000, "words_modelled": 500_000}
         assert result["training"]["optimizer"] == "momentum"
         assert result["training"]["learning_rate"] == TrainingConfig().optimizer.learning_rate
         assert result["training"]["momentum"] == 0.9
@@ -240,28 +242,28 @@ class TestVerdict:
         ({"bit_exact": None, "steps": 1}, "Weights were not compared (--no-check) after the only step."),
     ])
     def test_sentences(self, changes, sentence):
-        assert report.verdict(build(**changes)) == sentence
+        assert summary.verdict(build(**changes)) == sentence
 
 
 class TestTable:
     def test_lines(self):
         console = Console(width=100)
         with console.capture() as capture:
-            console.print(report.table(build()))
+            console.print(summary.figures(build()))
         text = capture.get()
         for part in ("97.00%", "1.5000 → 0.2500", "4 · momentum · 128", "4,810 · 6", "1,100", "0.901", "100,000",
-                     "400,000", "… host port, computed", "600,000",
+                     "400,000", "… host ports, modelled", "600,000",
                      "Verilog 1.0 s"):
             assert part in text
 
     def test_comparison(self):
-        rows = dict(report.summary(build_comparison()))
+        rows = dict(summary.summary(build_comparison()))
         assert rows["first epoch with 97%"] == "adam 3 · sgd -"
         assert rows["test accuracy of sgd"] == "87.50%"
-        assert "first epoch with 97%" not in dict(report.summary(build()))
+        assert "first epoch with 97%" not in dict(summary.summary(build()))
 
     def test_density(self):
-        rows = {name: values for name, *values in report.summary(build_sparse())}
+        rows = {name: values for name, *values in summary.summary(build_sparse())}
         assert rows["test accuracy"] == ["96.00%", "97.00%"]
         assert rows["link words per step"] == ["1,500", "2,702"]
         assert rows["… of which gradients"] == ["400", "0"]
@@ -272,23 +274,23 @@ class TestTable:
         assert rows["cycles per step, both"] == ["1,100", "1,100"]
         console = Console(width=100)
         with console.capture() as capture:
-            console.print(report.table(build_sparse()))
+            console.print(summary.figures(build_sparse()))
         assert "momentum, 10%" in capture.get()
         assert "momentum, dense" in capture.get()
 
     def test_density_alone(self):
         result = {**build_sparse(), "comparison": None}
-        assert dict(report.summary(result))["cycles per sparsify"] == "300"
-        report.table(result)
+        assert dict(summary.summary(result))["cycles per sparsify"] == "300"
+        summary.figures(result)
 
     def test_text(self):
-        rows = dict(report.summary(build_text()))
+        rows = dict(summary.summary(build_text()))
         assert rows["held-out loss, nat per character"] == "2.2500"
         assert rows["… of a bigram model"] == "2.5000"
         assert rows["… below it"] == "0.2500"
         assert rows["words of masks fetched"] == "0"
         assert rows["cycles per step's masks"] == "150"
-        assert rows["held-out loss, after those"] == "2.8000 → 2.2500"
+        assert rows["held-out loss after these"] == "2.8000 → 2.2500"
 
     def test_weight_codec(self):
         """Weights per word; codebooks where there are any, which a step has been given or not."""
@@ -301,13 +303,13 @@ class TestTable:
         result = report.build_report(TrainingConfig(), coded, setup)
         assert (result["codebooks"], result["codebook_words"]) == (2, 512)
         assert (result["weight_elements"], result["weight_words"]) == (18000, 6000)
-        rows = dict(report.summary(result))
+        rows = dict(summary.summary(result))
         assert rows["new weights on the ring"] == "table32"
         assert rows["… weights per word"] == "3.000"
         assert rows["codebooks · words to all nodes"] == "2 · 512"
 
     def test_one_node(self):
-        rows = dict(report.summary(build(nodes=1)))
+        rows = dict(summary.summary(build(nodes=1)))
         assert rows["density hop by hop"] == "-"
         assert rows["… of raw words"] == "-"
 

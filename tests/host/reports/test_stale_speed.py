@@ -26,7 +26,6 @@ def test_rows():
 
 def test_table():
     rows = [Row("none", 2000.0, 900.0, 1000.0, 2, []), Row("delayed:1", 1100.0, 900.0, 1076.0, 3, [1, 0])]
-    assert table(rows).splitlines()[2:] == [
-        "| none | 2,000 | 1.000 | 900 | 1,000 | 1.969 | - |",
-        "| delayed:1 | 1,100 | 0.550 | 900 | 1,076 | 1.000 | 1 0 |",
-    ]
+    assert table(rows, compute="modelled").cells == [
+        ["none", "2,000", "1.000", "900", "1,000", "1.969", "-"],
+        ["delayed:1", "1,100", "0.550", "900", "1,076", "1.000", "1, 0"]]

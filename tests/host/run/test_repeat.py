@@ -41,7 +41,8 @@ def test_comparison():
 def test_other_reports(tmp_path):
     path = tmp_path / "report.json"
     path.write_text('{"run": {}}')
-    with pytest.raises(SpecError, match=r"report\.json must be the report of a run, with its steps$"):
+    reports = "gradring.training or gradring.quorum or gradring.streaming"
+    with pytest.raises(SpecError, match=rf"report\.json must be a report {reports}, not damaged or another file: "):
         check_report(path)
 
 

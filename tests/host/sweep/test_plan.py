@@ -155,7 +155,7 @@ class TestRows:
         assert rows[0]["lut4"] is not None
         assert (rows[1]["lut4"], rows[1]["fmax_mhz"]) == (None, None)
         sweep.write(rows, tmp_path)
-        assert [table.row_count for table in tables(rows)] == [3, 3, 4, 4, 1]
+        assert [len(table.rows) for table in tables(rows)] == [3, 3, 4, 4, 1]
 
     def test_tables(self, plan, tmp_path):
         """Every figure is shown in 80 columns, with the longest names of formats, among them the bandwidth."""
@@ -175,9 +175,9 @@ class TestRows:
     def test_written(self, plan, tmp_path):
         store_all(plan, tmp_path)
         rows = sweep.collect(plan, tmp_path)
-        text, picture = sweep.write(rows, tmp_path / "new")
+        text, picture, page = sweep.write(rows, tmp_path / "new")
         found = json.loads(text.read_text())
-        assert (found["rows"], found["schema"]) == (rows, {"name": "gradring.sweep", "version": 1})
+        assert (found["rows"], found["schema"]) == (rows, {"name": "gradring.sweep", "version": 2})
         assert found["program"]["name"] == "gradring"
         assert picture.stat().st_size > 20_000
-        assert sorted(path.name for path in text.parent.iterdir()) == ["sweep.json", "sweep.png"]
+        assert sorted(text.parent.iterdir()) == [page, text, picture]

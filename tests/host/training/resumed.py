@@ -41,7 +41,7 @@ def train(folder, *options):
     report = json.loads((folder / "report.json").read_text())
     if "per_step" in report:
         return [step["cycles"] for step in report["per_step"]]
-    ends = [0, *(one["cycle"] for one in report["rounds"])]
+    ends = [0, *(one["cycle"] for one in report["updates"])]
     return [after - before for before, after in itertools.pairwise(ends)]
 
 

@@ -1,10 +1,12 @@
 """Training with late gradients on golden nodes: rounds, fates, and ways that must agree."""
 
 import dataclasses
+import re
 
 import pytest
 
-from host.training.late_learning import Late, LateConfig, learn, main
+from host.schema import read_report
+from host.training.late_learning import SCHEMA, Late, LateConfig, learn, main
 
 SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=3)
 
@@ -48,8 +50,9 @@ def test_waiting_has_no_deadline(data):
 def test_command(tmp_path, capsys):
     assert main(["--skew", "0.9", "--late", "drop", "--seeds", "1", "--hidden", "8", "--batch", "4", "--cycles",
                  "30000", "--output", str(tmp_path)]) == 0
-    assert "| 0.9 | drop |" in capsys.readouterr().out
-    assert (tmp_path / "late.json").exists()
+    assert re.search(r"^0\.9 +drop ", capsys.readouterr().out, re.MULTILINE)
+    run, = read_report(tmp_path / "late.json", SCHEMA)["runs"]
+    assert (run["late"], len(run["cycles"])) == ("drop", len(run["losses"]))
 
 
 @pytest.mark.parametrize(("options", "message"), [

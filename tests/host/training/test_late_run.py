@@ -1,10 +1,12 @@
 """Workers that stay behind and are switched out of their ring: host/training/late_run.py."""
 
 import dataclasses
+import io
 
 import pytest
 
 from host.driver.ring import Ring
+from host.plain_text import PlainConsole
 from host.reports import late_run as report
 from host.training.late_learning import Late, LateConfig
 from host.training.late_run import LateRun
@@ -53,7 +55,9 @@ def test_switch_out(data, config, tmp_path):
     assert (again.state()["master"] == run.state()["master"]).all()
     found = report.build(config, run)
     assert found["switched_out"] == [{"worker": 1, "after": BLOCK}]
-    assert f"worker 1 was switched out after {BLOCK} rounds" in report.lines(found)
+    console = PlainConsole(file=io.StringIO())
+    report.show(found, console)
+    assert f"worker 1 was switched out after {BLOCK} updates\n" in console.file.getvalue()
     report.draw(found, tmp_path / "report.png")
     assert (tmp_path / "report.png").stat().st_size > 10_000
 

@@ -25,7 +25,7 @@ from host.driver.command import Command
 from host.driver.errors import BadAddressError, ProgramTooLongError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
-from host.reports.notes import NO_WITNESS
+from host.reports.page import NO_WITNESS
 from host.transports.session import TransportName, open_session
 from tests.host.golden import GoldenRing
 from tests.known_answers import compute, runs

@@ -1,0 +1,232 @@
+"""Columns of reports, and tables that are made of them: for terminals, pages, JSON and documents.
+
+Example
+-------
+::
+
+    TABLE = (Column("nodes", help="Nodes of the ring."), Column("cycles", "cycles", ",", "Cycles of a step."))
+    console.print(Table("steps", TABLE, rows))
+"""
+
+import dataclasses
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box, table
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from host.plain_text import PlainConsole
+
+__all__ = ["NOT_MODELLED", "Column", "Table", "columns_of", "count_text", "pairs", "ratio_text", "record", "show",
+           "shown"]
+
+#: Text of a figure that a model would give, where the model does not have it.
+NOT_MODELLED = "not modelled"
+#: Characters of the longest cell that is not broken into lines.
+_WIDEST = 24
+
+
+def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
+    """Text of a value.
+
+    Parameters
+    ----------
+    value : object
+    form : str or callable
+        Format of numbers, as ``,`` or ``.2%``, or a function that makes the text.
+    missing : str
+        Text of None.
+    """
+    if value is None:
+        return missing
+    if callable(form):
+        return form(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(item, form) for item in value) or "none"
+    return value if isinstance(value, str) else format(value, form)
+
+
+def count_text(count: float | None, per: float = 1) -> str:
+    """A count, such as cycles, or its mean over ``per`` steps."""
+    return NOT_MODELLED if count is None else f"{count / per:,.0f}"
+
+
+def ratio_text(part: float | None, whole: float) -> str:
+    """Share of a count in another one."""
+    return NOT_MODELLED if part is None else f"{part / whole:.3f}" if whole else "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Figure that each row of a table has.
+
+    Parameters
+    ----------
+    name : str
+        Key in JSON.
+    format : str or callable
+        See :func:`shown`.
+    help : str
+        Meaning, for documents.
+    title : str
+        Heading; by default the name in words.
+    of : callable, optional
+        Value in a row; by default the key or the member with this name.
+    modelled : bool
+        Whether the figure comes from a model, which the heading says.
+    columns : sequence of Column
+        Columns of the rows that the value is.
+    """
+
+    name: str
+    format: str | Callable[[Any], str] = ""
+    help: str = ""
+    title: str = ""
+    of: Callable[[Any], Any] | None = None
+    modelled: bool = False
+    columns: Sequence["Column"] = ()
+
+    @property
+    def heading(self) -> str:
+        """Heading of the column."""
+        words = self.title or self.name.replace("_", " ")
+        return f"{words}, modelled" if self.modelled and "modelled" not in words else words
+
+    def value(self, row: Any) -> Any:
+        """Value in a row: a mapping, or an object with members."""
+        if self.of is not None:
+            return self.of(row)
+        return row[self.name] if isinstance(row, Mapping) else getattr(row, self.name)
+
+    def text(self, row: Any) -> str:
+        """Value in a row, as text."""
+        return shown(self.value(row), self.format, missing=NOT_MODELLED if self.modelled else "-")
+
+    def record(self, row: Any) -> Any:
+        """Value in a row, for JSON."""
+        value = self.value(row)
+        return [record(self.columns, item) for item in value] if self.columns and value is not None else value
+
+
+def record(columns: Sequence[Column], row: Any) -> dict[str, Any]:
+    """A row for JSON."""
+    return {column.name: column.record(row) for column in columns}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under columns. ``console.print`` prints it, at least as wide as its figures.
+
+    Parameters
+    ----------
+    title : str
+    columns : sequence of Column
+    rows : sequence
+        Mappings, or objects with members.
+    header : bool
+        Whether the columns have headings.
+    caption : str
+        Text below.
+    group : callable, optional
+        Value of a row; a line separates rows with different values.
+    headed : bool
+        Whether the values of ``group`` are headings of the rows that follow.
+    marked : callable
+        Whether a row misses its limit.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    header: bool = True
+    caption: str = ""
+    group: Callable[[Any], Any] = lambda row: None
+    headed: bool = False
+    marked: Callable[[Any], bool] = lambda row: False
+
+    @property
+    def headings(self) -> list[str]:
+        """Headings of the columns."""
+        return [column.heading for column in self.columns]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """Texts of all rows."""
+        return [[column.text(row) for column in self.columns] for row in self.rows]
+
+    @property
+    def right(self) -> list[bool]:
+        """Whether each column has numbers, which stand on the right; the first one has names."""
+        return [number > 0 and (column.format != "" or not any(
+            isinstance(column.value(row), str | list | tuple | bool) for row in self.rows))
+            for number, column in enumerate(self.columns)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Rows for JSON."""
+        return [record(self.columns, row) for row in self.rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        result = table.Table(box=box.SIMPLE_HEAD, border_style="dim", padding=(0, 1, 0, 0), show_header=self.header,
+                             show_edge=False)
+        texts, groups = self.cells, [self.group(row) for row in self.rows]
+        for number, (heading, right) in enumerate(zip(self.headings, self.right, strict=True)):
+            cells = [row[number] for row in texts] + (groups if self.headed and not number else [])
+            widest = max((len(line) for cell in cells for line in cell.split("\n")), default=0)
+            result.add_column(heading, justify="right" if right else "left", min_width=min(widest, _WIDEST))
+        for before, group, row, cells in zip([None, *groups], groups, self.rows, texts, strict=False):
+            if group != before:
+                result.add_section()
+                if self.headed:
+                    result.add_row(group)
+            result.add_row(*cells, style="bold red" if self.marked(row) else None)
+        needed = console.measure(result, options=options.update(max_width=1 << 12)).minimum
+        if self.title:
+            yield console.render_str(self.title, style="bold")
+        yield from console.render(result, options.update(width=max(options.max_width, needed)))
+        if self.caption:
+            yield console.render_str(self.caption, style="dim")
+
+
+def show(*parts: "Table | str", console: Console | None = None) -> None:
+    """Print tables, and lines of text, on a console or else on standard output."""
+    chosen = PlainConsole() if console is None else console
+    for part in parts:
+        chosen.print(part, soft_wrap=isinstance(part, str))
+
+
+def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = ()) -> Table:
+    """Table of names and texts, with headings if there are ``labels``."""
+    count = max(map(len, rows), default=0)
+    names = [*labels, *[""] * (count - len(labels))]
+    columns = [Column(f"{number}", format=str if number else "", title=name or " ", of=operator.itemgetter(number))
+               for number, name in enumerate(names)]
+    padded = [[*row, *[""] * (count - len(row))] for row in rows]
+    return Table(title, columns, padded, header=bool(labels))
+
+
+def columns_of(kind: type, **names: str) -> tuple[Column, ...]:
+    """Columns of a dataclass by its fields, with their meanings from its docstring.
+
+    Parameters
+    ----------
+    kind : type
+    names
+        Names in reports of fields that have others in the code.
+    """
+    meanings = dict(_meanings(inspect.getdoc(kind) or ""))
+    return tuple(Column(names.get(field.name, field.name), help=meanings.get(field.name, ""),
+                        of=operator.attrgetter(field.name)) for field in dataclasses.fields(kind))
+
+
+def _meanings(text: str) -> Iterator[tuple[str, str]]:
+    """Names and descriptions of members in a docstring."""
+    entry = re.compile(r"^(\w+(?:, \w+)*) : [^\n]*\n((?:    [^\n]*\n)*)", re.MULTILINE)
+    for match in entry.finditer(f"{text}\n"):
+        meaning = re.sub(r"(?::\w+:)?`+~?([^`]*)`+", r"`\1`", " ".join(match[2].split()))
+        for name in match[1].split(", "):
+            yield name, meaning
