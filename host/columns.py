@@ -1,18 +1,16 @@
-"""Columns of reports, and tables that are made of them: for terminals, pages, JSON and documents.
+"""Columns of reports, and tables that are made of them: for terminals, pages and JSON.
 
 Example
 -------
 ::
 
-    TABLE = (Column("nodes", help="Nodes of the ring."), Column("cycles", "cycles", ",", "Cycles of a step."))
+    TABLE = columns_of("nodes cycles:,", Column("words", ",", "words of a step"))
     console.print(Table("steps", TABLE, rows))
 """
 
 import dataclasses
-import inspect
 import operator
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box, table
@@ -71,8 +69,6 @@ class Column:
         Key in JSON.
     format : str or callable
         See :func:`shown`.
-    help : str
-        Meaning, for documents.
     title : str
         Heading; by default the name in words.
     of : callable, optional
@@ -85,7 +81,6 @@ class Column:
 
     name: str
     format: str | Callable[[Any], str] = ""
-    help: str = ""
     title: str = ""
     of: Callable[[Any], Any] | None = None
     modelled: bool = False
@@ -209,24 +204,22 @@ def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = 
     return Table(title, columns, padded, header=bool(labels))
 
 
-def columns_of(kind: type, **names: str) -> tuple[Column, ...]:
-    """Columns of a dataclass by its fields, with their meanings from its docstring.
+def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
+    """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields.
 
     Parameters
     ----------
-    kind : type
+    items : str, Column or type
     names
         Names in reports of fields that have others in the code.
     """
-    meanings = dict(_meanings(inspect.getdoc(kind) or ""))
-    return tuple(Column(names.get(field.name, field.name), help=meanings.get(field.name, ""),
-                        of=operator.attrgetter(field.name)) for field in dataclasses.fields(kind))
-
-
-def _meanings(text: str) -> Iterator[tuple[str, str]]:
-    """Names and descriptions of members in a docstring."""
-    entry = re.compile(r"^(\w+(?:, \w+)*) : [^\n]*\n((?:    [^\n]*\n)*)", re.MULTILINE)
-    for match in entry.finditer(f"{text}\n"):
-        meaning = re.sub(r"(?::\w+:)?`+~?([^`]*)`+", r"`\1`", " ".join(match[2].split()))
-        for name in match[1].split(", "):
-            yield name, meaning
+    found: list[Column] = []
+    for item in items:
+        if isinstance(item, str):
+            found += [Column(name, form) for name, _, form in (word.partition(":") for word in item.split())]
+        elif isinstance(item, Column):
+            found.append(item)
+        else:
+            found += [Column(names.get(field.name, field.name), of=operator.attrgetter(field.name))
+                      for field in dataclasses.fields(item)]
+    return tuple(found)

@@ -21,7 +21,6 @@ from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, A
 from hdl.section import Part, Parts
 from host.make.commands import option_table
 from host.options import Section
-from host.report_fields import report_fields
 from host.run.command_line import SECTIONS
 from host.run.couplings import COUPLINGS as RUN_COUPLINGS
 from host.run.couplings import SCHEDULED
@@ -329,7 +328,7 @@ def run_page() -> str:
 
 
 _DOCUMENTS = {"docs/node.md": node_page, "docs/registers.md": register_map, "docs/run.md": run_page,
-              "docs/registers.rdl": system_rdl, "docs/report_fields.md": report_fields,
+              "docs/registers.rdl": system_rdl,
               "host/make/options.json": option_table}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from host.columns import Column
+from host.columns import Column, columns_of
 from host.output import write_json
 from host.versions import program
 from sim import json_files
@@ -17,43 +17,32 @@ __all__ = ["HEADER", "REPORT", "RUN", "Schema", "read_report", "repeat_command",
 REPORT = "report.json"
 
 #: Columns of every report.
-HEADER = (
-    Column("schema", help="`name`, and `version`, which changes when a field changes its meaning or is removed."),
-    Column("program", help="`name`, `version` and `commit`, null where the program is in no repository, with a `+` "
-                           "where files differ from it."),
-)
-
-#: Columns of reports of training runs, of all schedules.
-RUN = (
-    Column("run", help="Description of the run, as in [run.toml](run.md): `gradring train report.json` repeats it; "
-                       "null where the library has made it."),
-    Column("weights_sha256", help="SHA-256 of the bits of the final weights; null of a run that was interrupted."),
-)
+HEADER = columns_of("schema program")
+#: Columns of reports of training runs, of all schedules: the description of the run, and SHA-256 of its weights.
+RUN = columns_of("run weights_sha256")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Schema of a report.
+    """Schema of a report. docs/report_fields.md has the meanings of its columns.
 
     Parameters
     ----------
     name : str
     version : int
-    title : str
-        Heading in the document of fields.
-    groups : mapping of str to sequence of Column
-        Columns by the heading of their group.
+        Changes when a column changes its meaning or is removed.
+    own : sequence of Column
+        Columns, without the columns of every report.
     """
 
     name: str
     version: int
-    title: str
-    groups: Mapping[str, Sequence[Column]]
+    own: Sequence[Column]
 
     @property
     def columns(self) -> dict[str, Column]:
         """Columns by their names, with the columns of every report."""
-        return {column.name: column for group in (HEADER, *self.groups.values()) for column in group}
+        return {column.name: column for column in (*HEADER, *self.own)}
 
     def report(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """A report with this content.

@@ -14,7 +14,7 @@ from typing import Any
 from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
-from host.columns import Column, Table, record
+from host.columns import Column, Table, columns_of, record
 from host.compute.instructions import Array, best_factors
 from host.cycles.costs import Format, Zeros
 from host.cycles.timing import Timing, timing_of
@@ -277,22 +277,18 @@ def _seconds(seconds: float) -> str:
 
 
 _FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS = (
-    Column("format", help="Format.", of=lambda row: row.form), Column("nodes", help="Nodes of the ring."),
-    Column("cycles", ",", "Cycles of a step."),
-    Column("seconds", _seconds, "Time of a step.", "step"),
-    Column("compute_cycles", ",", "Sum of the computing queue.", "compute", of=lambda row: row.compute),
-    Column("communicate_cycles", ",", "Sum of the communicating queue.", "communicate",
+    Column("format", of=lambda row: row.form), Column("nodes"),
+    Column("cycles", ","),
+    Column("seconds", _seconds, "step"),
+    Column("compute_cycles", ",", "compute", of=lambda row: row.compute),
+    Column("communicate_cycles", ",", "communicate",
            of=lambda row: row.communicate),
-    Column("words", ",", "Words that the node with most of them sends."))
+    Column("words", ","))
 _ROW = (_FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS)
 
 #: Report of predictions.
-SCHEMA = Schema("gradring.predict", 2, "gradring predict: build/predict/predict.json", {"Predictions": (
-    Column("modelled", help="True: all figures come from a model."),
-    *(Column(name, help="Options of the command; `schedule` is `--overlap`, `clock` in Hz.")
-      for name in ("model", "link_latency", "examples", "macs", "schedule", "clock")),
-    Column("parameters", help="Parameters of the model."),
-    Column("rows", help="A row for each format and ring:", columns=_ROW))})
+SCHEMA = Schema("gradring.predict", 2, columns_of(
+    "modelled model link_latency examples macs schedule clock parameters", Column("rows", columns=_ROW)))
 
 
 def describe(found: Sequence[Prediction], **asked: Any) -> dict[str, Any]:

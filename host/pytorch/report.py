@@ -23,24 +23,13 @@ __all__ = ["FILES", "build_report", "table", "write_report"]
 
 FILES = (REPORT, "report.png", "report.html")
 
-_KIND = Column("kind", help="`all_reduce`, `step`, or `others`.")
-_DENSITY = Column("density", help="Fraction of the elements sent in scatter-reduce that were not zero; null if it is "
-                                  "unknown.")
-_FIGURES = (Column("operations", help="Operations."), *columns_of(Figures), _DENSITY)
+_FIGURES = columns_of(Figures, "density")
 
 #: Report of a script.
-SCHEMA = Schema("gradring.pytorch", 2, "gradring launch: build/launch/report.json", {"The run": (
-    Column("nodes", help="Nodes, one for each rank."), Column("options", help="Options of the command."),
-    Column("checked", help="Whether results were compared with the golden model."),
-    Column("jobs", help="Rings that were built."), *_FIGURES,
-    Column("elapsed_cycles", help="Cycles that were simulated, and cycles of the host ports."),
-    Column("groups", help="A row for the operations of each kind and size:", columns=(_KIND, *_FIGURES)),
-    Column("gloo", help="`calls` and `bytes` of each collective over gloo."),
-    Column("backends", help="Backends of the groups of all ranks."),
-    Column("slow_ranks", help="Times that each rank was named as slow."),
-    Column("stage_seconds", help="Wall time of `build`, `simulation` and `script`."),
-    Column("per_operation", help="A row for each operation:", columns=(
-        _KIND, Column("job", help="Number of its ring."), *columns_of(Figures), _DENSITY)))})
+SCHEMA = Schema("gradring.pytorch", 2, columns_of(
+    "nodes options checked jobs operations", *_FIGURES, "elapsed_cycles",
+    Column("groups", columns=columns_of("kind operations", *_FIGURES)), "gloo backends slow_ranks stage_seconds",
+    Column("per_operation", columns=columns_of("kind job", *_FIGURES))))
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from host.columns import Column, Table
+from host.columns import Column, Table, columns_of
 from host.quantization.candidates import SKEWED, TRAINED
 from host.quantization.schemes import Extrema, Rounding, Scheme
 from host.reports.style import COLOURS, FAINT, INK, picture
@@ -18,35 +18,12 @@ __all__ = ["SCHEMA", "advice", "draw", "table", "verdict"]
 Row = dict[str, Any]
 
 #: Report of ``gradring quantize``.
-SCHEMA = Schema("gradring.quantization", 2, "gradring quantize: build/quantize/report.json", {"The run": (
-    Column("onnx", help="Null, or counts of answers: `equal`, `tied`, `within`."),
-    Column("accuracy_float", help="Test accuracy in floats."), Column("examples", help="Test images."),
-    Column("layers", help="Inputs and outputs of each layer."),
-    Column("nodes", help="Nodes of the ring; null without one."),
-    Column("trained_weights", help="File of the weights."),
-    Column("stage_seconds", help="Wall time of stages."),
-    Column("configuration", help="Sections of every node's configuration that are there."),
-    Column("grids", help="Histograms and levels of the picture."),
-    Column("units", help="LUT4 of the units that compute schemes, from synthesis; null with `--no-synth`."),
-    Column("rows", help="A row for each scheme:", columns=(
-        Column("network", help="`trained` or `skewed`."), Column("scheme", help="Scheme."),
-        Column("extrema", help="Extrema of scales and offsets."), Column("label", help="Name in tables."),
-        Column("bits", help="Bits of weights."), Column("bits_per_layer", help="Bits of each layer."),
-        Column("rounding", help="Rounding of weights and offsets."), Column("scale", help="Per `layer` or `output`."),
-        *(Column(name, help="Fractions of test images that are right, right in floats, and answered as in floats.")
-          for name in ("accuracy", "accuracy_float", "agreement")),
-        Column("error_in_steps", help=r"Largest \|S · A - W\| / S of all layers."),
-        Column("bound_met", help="Whether it is below 1."),
-        *(Column(name, help="Power over the power of the difference, of each layer's weights, and of scores.")
-          for name in ("weights_db", "scores_db")),
-        Column("requantization_error", help="Largest relative error of a multiplier and shift."),
-        *(Column(name, help="Multiplications, requantizations, and multiplications of floats in one inference.")
-          for name in ("products", "requantizations", "float_multiplications")),
-        Column("cycles", help="Cycles for one inference, on the slowest node."),
-        Column("on_nodes", help="Whether nodes computed it."),
-        Column("bit_exact", help="True if all sums were equal to the golden model."),
-        Column("lut4", help="LUT4 of `quantization.integer_offset` or `quantization.float_offset`, 16 lanes, for "
-                            "codes of 8 bits or of 4."))))})
+SCHEMA = Schema("gradring.quantization", 2, columns_of(
+    "onnx accuracy_float examples layers nodes trained_weights stage_seconds configuration grids units",
+    Column("rows", columns=columns_of(
+        "network scheme extrema label bits bits_per_layer rounding scale accuracy accuracy_float agreement "
+        "error_in_steps bound_met weights_db scores_db requantization_error products requantizations "
+        "float_multiplications cycles on_nodes bit_exact lut4"))))
 
 
 def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale: str) -> Row:
@@ -96,14 +73,12 @@ def table(report: dict[str, Any]) -> Table:
         return truncated.get(tuple(row[key] for key in keys))
 
     return Table(f"test accuracy in floats {report['accuracy_float']:.2%}", (
-        Column("label", format=lambda label: f"  {label}", title="bits, scale; scheme"),
-        Column("accuracy", format=".2%", title="test"),
-        Column("truncated", format=".2%", title="trunc.", of=lambda row: (twin(row) or {}).get("accuracy")),
-        Column("error < 1", format=str, of=lambda row: " · ".join(map(_steps, filter(None, (row, twin(row)))))),
-        Column("integer", format=",", of=lambda row: row["products"] + row["requantizations"]),
-        Column("float_multiplications", format=",", title="float"), Column("cycles", format=",.0f"),
-        Column("lut4", format=",", title="LUT4")), nearest, caption=_CAPTION,
-        group=_heading, headed=True)
+        Column("label", lambda label: f"  {label}", "bits, scale; scheme"), Column("accuracy", ".2%", "test"),
+        Column("truncated", ".2%", "trunc.", of=lambda row: (twin(row) or {}).get("accuracy")),
+        Column("error < 1", str, of=lambda row: " · ".join(map(_steps, filter(None, (row, twin(row)))))),
+        Column("integer", ",", of=lambda row: row["products"] + row["requantizations"]),
+        Column("float_multiplications", ",", "float"), Column("cycles", ",.0f"),
+        Column("lut4", ",", "LUT4")), nearest, caption=_CAPTION, group=_heading, headed=True)
 
 
 def _steps(row: Row) -> str:

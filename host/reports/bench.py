@@ -25,7 +25,7 @@ from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig, Quantization, Weights
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
-from host.columns import Column, Table
+from host.columns import Column, Table, columns_of
 from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
 from host.driver.optimizer_settings import Rule, Settings
@@ -61,12 +61,7 @@ __all__ = [
 Row = dict[str, Any]
 
 #: Report of the benchmark.
-SCHEMA = Schema("gradring.bench", 2, "gradring bench: build/bench/bench.json", {"Rows": (
-    Column("rows", help="A row for each measurement:", columns=(
-        Column("name", help="Name."), Column("config", help="Configuration."), Column("measured", help="Figure."),
-        Column("bound", help="Least that it can be, or its bar."), Column("ratio", help="Their quotient."),
-        Column("unit", help="`cycles`, `us/cycle` for the speed of simulation, `cycles/word` for bandwidth, or "
-                            "`CPU s`."))),)})
+SCHEMA = Schema("gradring.bench", 2, (Column("rows", columns=columns_of("name config measured bound ratio unit")),))
 
 NODES = (2, 4, 8)
 LENGTH = 16384

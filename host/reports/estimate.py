@@ -28,20 +28,15 @@ def limit(kind: str, row: Row) -> float:
 
 def _columns(kind: str) -> tuple[Column, ...]:
     """Columns of rows in JSON."""
-    errors = "Deviations of `estimate` and of `plain`, as fractions of the truth."
-    single = "Metric that comes closest on its own, and its deviation."
-    return (*columns_of(Row), Column("error", help=errors, of=lambda row: row.error(row.estimate)),
-            Column("plain_error", help=errors, of=lambda row: row.error(row.plain)),
-            Column("best_single", help=single, of=lambda row: row.best_single[0]),
-            Column("best_single_error", help=single, of=lambda row: row.error(row.best_single[1])),
-            Column("bar", help="Largest deviation that the row may have.", of=lambda row: limit(kind, row)))
+    return (*columns_of(Row), Column("error", of=lambda row: row.error(row.estimate)),
+            Column("plain_error", of=lambda row: row.error(row.plain)),
+            Column("best_single", of=lambda row: row.best_single[0]),
+            Column("best_single_error", of=lambda row: row.error(row.best_single[1])),
+            Column("bar", of=lambda row: limit(kind, row)))
 
 
 #: Report of estimates.
-SCHEMA = Schema("gradring.estimate", 1, "gradring estimate: build/estimate/estimate.json", {"Rows": (
-    Column("targets", help="A row for each program on a target that was built:", columns=_columns("targets")),
-    Column("ratios", help="A row for each program with faster compute, which is modelled; the same columns.",
-           columns=_columns("ratios")))})
+SCHEMA = Schema("gradring.estimate", 1, tuple(Column(kind, columns=_columns(kind)) for kind in BARS))
 
 
 def describe(parts: Mapping[str, Sequence[Row]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from host import columns
-from host.columns import Column, Table
+from host.columns import Column, Table, columns_of
 from host.reports.late import smoothed
 from host.reports.style import COLOURS, FAINT, picture, show_thousands
 from host.schema import RUN, Schema
@@ -22,45 +22,16 @@ __all__ = ["SCHEMA", "build", "draw", "show", "table"]
 _COLOURS = dict(zip(("on_time", "applied_late", "dropped"), COLOURS, strict=False))
 _NAMES = {"on_time": "in time", "applied_late": "late, applied", "dropped": "late, dropped"}
 
-_WORKERS = (
-    Column("worker", help="Rank."),
-    Column("factor", format="g", help="Factor of its computations.", title="slower by"),
-    Column("computed", help="Gradients that it has computed."),
-    Column("applied", help="Gradients that were applied in time.", title="in time"),
-    Column("applied_late", help="Gradients that were applied by a later update."),
-    Column("dropped", help="Gradients that were dropped."),
-    Column("pending", help="Updates with gradients that are pending.", format=lambda updates: f"{len(updates)}"),
-    Column("abandoned", help="Computations that were abandoned."))
+_WORKERS = columns_of(
+    "worker", Column("factor", "g", "slower by"), "computed", Column("applied", title="in time"),
+    "applied_late dropped", Column("pending", lambda updates: f"{len(updates)}"), "abandoned")
 
 #: Report of a run of quorum updates.
-SCHEMA = Schema("gradring.quorum", 2, "gradring train --straggler: build/sim/report.json", {
-    "The run": (
-        *RUN,
-        Column("settings", help="Options of the run (`LateConfig` in host/training/late_learning.py), with the "
-                                "`weights` of late gradients by age."),
-        Column("compute", help="`modelled`."), Column("threads", help="Threads of the simulation."),
-        Column("link_latency", help="Cycles of each link."),
-        Column("faults", help="Null, or `rate`, `seed` and `count` of `--faults`."),
-        Column("configuration", help="Sections of every node's configuration that are there."),
-        Column("configuration_hash", help="Its hash."),
-        Column("interrupted", help="Whether a signal has ended the run early.")),
-    "Results": (
-        Column("accuracy", help="Accuracy on the test images at the end."),
-        Column("cycles", help="Cycles of all updates."),
-        Column("simulated_cycles", help="Cycles that were simulated."),
-        Column("bit_exact", help="True: a run with any difference from the golden model is an error."),
-        Column("measured", help="`accuracy` at some cycles."),
-        Column("gradients", help="Gradients of all workers, by their fates."),
-        Column("workers", help="A row for each worker:", columns=_WORKERS),
-        Column("updates", help="A row for each quorum update:", columns=(
-            Column("number", help="From 0."), Column("cycle", help="Cycle of its end."),
-            Column("loss", help="Loss of gradients in time."), Column("on_time", help="Workers in time."),
-            Column("applied_late", help="Workers with a late gradient that this update applies."),
-            Column("dropped", help="Workers with a gradient that was dropped."),
-            Column("ages", help="Updates by which each gradient in `applied_late` is late."))),
-        Column("stragglers", help="Lines about workers that were never in time."),
-        Column("switched_out", help="Workers that were switched out, and the updates before (`after`).")),
-})
+SCHEMA = Schema("gradring.quorum", 2, columns_of(
+    *RUN, "settings compute threads link_latency faults configuration configuration_hash interrupted accuracy cycles "
+    "simulated_cycles bit_exact measured gradients", Column("workers", columns=_WORKERS),
+    Column("updates", columns=columns_of("number cycle loss on_time applied_late dropped ages")),
+    "stragglers switched_out"))
 
 
 def build(config: LateConfig, run: LateRun, **figures: Any) -> dict[str, Any]:

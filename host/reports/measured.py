@@ -29,34 +29,28 @@ def _larger(*sums: float | None) -> float | None:
     return None if None in sums else max(value for value in sums if value is not None)
 
 
-def _mean(name: str, format: str, help: str, title: str = "", *, of: str = "") -> Column:
+def _mean(name: str) -> Column:
     """Column with the mean of a figure over those steps."""
     def value(run: _Run) -> float | None:
-        cycles = total(getattr(step, of or name) for step in _steps(run))
+        cycles = total(getattr(step, name) for step in _steps(run))
         return None if cycles is None else cycles / len(_steps(run))
 
-    return Column(name, format, help, title, of=value)
+    return Column(name, of=value)
 
 
-_CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE = (
-    _mean("cycles", ",.0f", "Cycles of a pass, mean over the steps by this schedule."),
-    _mean("modelled_cycles", ",.0f", "Cycles of the golden timeline with the durations that were measured, mean."),
-    _mean("compute_cycles", ",.0f", "Sum of durations in the computing queue, mean.", "compute"),
-    _mean("communicate_cycles", ",.0f", "Sum of durations in the communicating queue, mean.", "communicate"))
-_BOUND = Column("bound", ",.0f", "The larger of both sums: no pass is shorter.",
-                of=lambda run: _larger(_COMPUTE.value(run), _COMMUNICATE.value(run)))
+def _member(part: int, name: str) -> Column:
+    """Column of the configuration, which is part 0 of a run, or of the outcome, part 1."""
+    return Column(name, of=lambda run: getattr(run[part], name))
+
+
+_CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE = map(_mean, (
+    "cycles", "modelled_cycles", "compute_cycles", "communicate_cycles"))
 #: Columns of a run by a schedule, from its configuration and its outcome.
 SCHEDULES = (
-    Column("overlap", help="Schedule that was asked for.", of=lambda run: run[0].overlap),
-    Column("schedule", help="Schedule of the last step, which differs after a search.",
-           of=lambda run: run[1].steps[-1].schedule),
-    Column("macs", help="Multiply-adds per cycle.", of=lambda run: run[0].macs),
-    _CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE, _BOUND,
-    Column("search", help="Lines of the log of a search.", of=lambda run: run[1].search),
-    Column("bit_exact", help="As above, of this run.", of=lambda run: run[1].bit_exact),
-    Column("timeline", help="Commands of the last step: node, queue, name, start, end, pass and slot of each.",
-           of=lambda run: run[1].timeline),
-)
+    _member(0, "overlap"), _member(0, "macs"),
+    Column("schedule", of=lambda run: run[1].steps[-1].schedule), _CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE,
+    Column("bound", of=lambda run: _larger(_COMPUTE.value(run), _COMMUNICATE.value(run))),
+    _member(1, "search"), _member(1, "bit_exact"), _member(1, "timeline"))
 
 
 def schedules_of(report: dict[str, Any]) -> list[Table]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from host.columns import Column, Table
+from host.columns import Column, Table, columns_of
 from host.relay.experiment import Row
 from host.relay.timeline import Run
 from host.reports.style import COLOURS, FAINT, INK, picture
@@ -19,30 +19,15 @@ _KINDS = dict(zip(("fetch", "push", "forward", "backward"), (COLOURS[4], COLOURS
 #: Sets over which losses are averaged.
 _MEAN = 15
 
-_SIMULATED = (Column("name", title="case", help="Name of the case."), Column("sets", help="Sets."),
-              Column("accuracy", format=".2%", help="Test accuracy at the end."),
-              Column("bit_exact", format=lambda same: "the same" if same else "OTHERS", title="bits",
-                     help="Whether weights, losses, counts and edits are equal to golden nodes."))
-_CHOICES = (Column("case", help="Name of the case."), *(
-    Column(name, ",", "Cycles to fetch a layer, to push its gradients, of forward, and of backward.")
-    for name in ("fetch", "push", "forward", "backward")),
-    Column("microbatches", help="Microbatches of a set that were chosen."))
-_STALLS = (Column("layers", title="64 x 64 layers", help="Layers of 64 x 64."),
-           Column("stall", help="Fraction of time without work, by microbatches of a set from 1."),
-           Column("idle", help="The same of the link."), Column("cycles", help="Cycles of a set."),
-           Column("peak", ",", "Words on a worker's chip.", "words"))
+_SIMULATED = columns_of(Column("name", title="case"), "sets accuracy:.2%", Column(
+    "bit_exact", lambda same: "the same" if same else "OTHERS", "bits"))
+_CHOICES = columns_of("case fetch:, push:, forward:, backward:, microbatches")
+_STALLS = columns_of(Column("layers", title="64 x 64 layers"), "stall idle cycles", Column("peak", ",", "words"))
 
 #: Report of the study.
-SCHEMA = Schema("gradring.streaming_study", 1, "gradring relay: build/relay/relay.json", {"Results": (
-    Column("cases", help="A row for each case, on golden nodes:", columns=(
-        Column("name", help="Name."), Column("compared_with", help="Name of another case, or nothing."),
-        Column("bar", help="Points that it must gain, or per cent that it must have; 0 for none."),
-        Column("mean", help="Mean test accuracy."), Column("accuracies", help="Accuracy of each seed."),
-        Column("edits", help="Edits of the first seed."))),
-    Column("nodes", help="With `--nodes`, a row for the first seed of each case that has a bar, on simulated nodes:",
-           columns=_SIMULATED),
-    Column("stalls", help="Modelled, a row for each number of layers:", columns=_STALLS),
-    Column("choices", help="Modelled, a row for each case:", columns=_CHOICES))})
+SCHEMA = Schema("gradring.streaming_study", 1, (
+    Column("cases", columns=columns_of("name compared_with bar mean accuracies edits")),
+    Column("nodes", columns=_SIMULATED), Column("stalls", columns=_STALLS), Column("choices", columns=_CHOICES)))
 
 
 def record_of(row: Row) -> dict[str, Any]:

@@ -6,13 +6,14 @@ docs/report_fields.md lists the fields of the JSON.
 import dataclasses
 import operator
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from host import schema
 from host.columns import Column, columns_of, record
+from host.driver.results import total
 from host.reports.changes import CHANGES, hops
 from host.reports.measured import SCHEDULES
 from host.reports.summary import verdict
@@ -122,115 +123,44 @@ class _Run:
                 **dataclasses.asdict(optimizer), "moments": moments if optimizer.planes else None, "label": label}
 
 
-def _of(name: str, help: str, value: Callable[[_Run], Any], columns: Sequence[Column] = ()) -> Column:
-    return Column(name, ",", help, of=value, columns=columns)
-
-
-def _sum(name: str, figure: str, help: str) -> Column:
+def _sum(name: str, figure: str) -> Column:
     """Column with the sum of a figure over steps, or None where a step does not have it."""
-    def total(run: _Run) -> int | None:
-        values = [getattr(step, figure) for step in run.training.steps]
-        return None if None in values else sum(values)
-
-    return _of(name, help, total)
+    return Column(name, of=lambda run: total(getattr(step, figure) for step in run.training.steps))
 
 
-_DIGITS = (
-    _of("accuracy", "Accuracy on the test images after the last step; null if it was not measured.",
-        lambda run: run.last),
-    _of("loss_per_epoch", "Mean loss during each epoch.", lambda run: run.training.losses),
-    _of("accuracy_per_epoch", "Test accuracy after each epoch.", lambda run: run.training.measures),
-)
-_TEXT = (
-    _of("held_out_loss", "Nats per character on all held-out text, after the last step.", lambda run: run.last),
-    _of("bigram_loss", "Nats per character of the bigram model.", lambda run: run.bigram_loss),
-    _of("below_bigram", "Their difference.",
-        lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
-    _of("loss_per_interval", "Mean training loss during each interval.", lambda run: run.training.losses),
-    _of("held_out_loss_per_interval", "Held-out loss after each interval; except for the last one, on every fourth "
-        "sequence.", lambda run: run.training.measures),
-)
+_LAST, _LOSSES, _MEASURES = (operator.attrgetter(name) for name in ("last", "training.losses", "training.measures"))
+_DIGITS = (Column("accuracy", of=_LAST), Column("loss_per_epoch", of=_LOSSES),
+           Column("accuracy_per_epoch", of=_MEASURES))
+_TEXT = (Column("held_out_loss", of=_LAST), Column("bigram_loss"),
+         Column("below_bigram", of=lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
+         Column("loss_per_interval", of=_LOSSES), Column("held_out_loss_per_interval", of=_MEASURES))
 #: Sums of figures of steps, and members of the outcome, by their names in the report.
 _SUMS = {
     "cycles_fused_update": "cycles", "bound_cycles": "bound", "cycles_scatter_reduce": "scatter_cycles",
-    "bound_scatter_reduce": "scatter_bound", "cycles_sparsify": "sparsify_cycles", "cycles_compute": "compute_cycles",
-    "cycles_gemm": "gemm_cycles", "cycles_vector": "vector_cycles", "cycles_communicate": "communicate_cycles",
-    "words_sent": "words_sent", "words_scatter_reduce": "scatter_words", "words_dense": "words_dense",
-    "link_restarts": "link_restarts", "words_repeated": "words_repeated", "checks_failed": "checks_failed",
-    "faults_injected": "faults_injected", "weight_elements": "weight_elements", "weight_words": "weight_words",
-    "codebook_words": "codebook_words"}
-_OUTCOME = {"measured_at": "measured", "bit_exact": "bit_exact", "retries": "repeats", "cycles_mask": "mask_cycles",
-            "elements_through": "elements_through", "elements_masked": "elements_masked",
-            "mask_words_fetched": "mask_words_fetched"}
-_MEMBERS = {column.name: column for column in columns_of(Training)}
+    "bound_scatter_reduce": "scatter_bound", "words_scatter_reduce": "scatter_words",
+    **{f"cycles_{part}": f"{part}_cycles" for part in ("sparsify", "compute", "gemm", "vector", "communicate")},
+    **{name: name for name in (
+        "words_sent", "words_dense", "link_restarts", "words_repeated", "checks_failed", "faults_injected",
+        "weight_elements", "weight_words", "codebook_words")}}
+_OUTCOME = {"measured_at": "measured", "retries": "repeats", "cycles_mask": "mask_cycles", **{
+    name: name for name in ("bit_exact", "elements_through", "elements_masked", "mask_words_fetched")}}
 _COUNTS = (
-    *(_of(name, _MEMBERS[member].help, operator.attrgetter(f"training.{member}"))
-      for name, member in _OUTCOME.items()),
-    *(_sum(name, figure, f"Sums over steps of {', '.join(f'`{sum}`' for sum in _SUMS.values())}, in this order.")
-      for name, figure in _SUMS.items()),
-    _of("codebooks", "Codebooks that were loaded.",
-        lambda run: sum(step.codebook_words > 0 for step in run.training.steps)),
-    _of("density_per_hop", "Non-zero elements sent at each hop of scatter-reduce, mean over the steps that have it. "
-        "In two dimensions hops of rows come before hops of columns.", lambda run: run.density_per_hop),
-    _of("density", "Mean over hops.", lambda run: run.density),
-    _of("changes", "A row for each change of the rings:", lambda run: run.training.changes, CHANGES),
-    _of("training", "Options of the training (`TrainingConfig` in host/training/record.py), the `optimizer` with its "
-        "parameters, `moments` (`fp32`, `bf16`, or null without state), and `label`, the name of the run.",
-        lambda run: run.settings),
-    _of("per_step", "A row for each step:", lambda run: run.training.steps, columns_of(Step, repeats="retries")),
-)
+    *(Column(name, of=operator.attrgetter(f"training.{member}")) for name, member in _OUTCOME.items()),
+    *(_sum(name, figure) for name, figure in _SUMS.items()),
+    Column("codebooks", of=lambda run: sum(step.codebook_words > 0 for step in run.training.steps)),
+    *columns_of("density_per_hop density"),
+    Column("changes", of=operator.attrgetter("training.changes"), columns=CHANGES),
+    Column("training", of=operator.attrgetter("settings")),
+    Column("per_step", of=operator.attrgetter("training.steps"), columns=columns_of(Step, repeats="retries")))
+#: Figures of the simulation that the report has.
+_SIMULATION = columns_of("transport threads arithmetic link_latency configuration configuration_hash modelled")
 
 #: Report of a training run.
-SCHEMA = schema.Schema("gradring.training", 2, "gradring train: build/sim/report.json", {
-    "The run": (
-        *schema.RUN,
-        Column("workload", help="`digits` or `text`."),
-        Column("nodes", help="Nodes at the first step."), Column("steps", help="Steps."),
-        Column("parameters", help="Parameters of the model."),
-        Column("interrupted", help="Whether a signal has ended the run early."),
-        Column("topology", help="Null, or of `--topology` its `rows` and `columns`, `shape` (null: as the nodes "
-                                "allow), `requests`, and `stages`: for each, the number of steps before it (`step`), "
-                                "its `rings` in words, and its `nodes` in the order of their shares."),
-        Column("partitioning", help="Null, or of `--slow-link` `root` (null: a block for each rank), `order` of a "
-                                    "sum, `rates` of the links, measured, the `slowest`, and `cycles` of a dense "
-                                    "update with `block_offset` and with `root_reduce`, as `modelled` too."),
-        Column("compute", help="`host`, `engine` with `--compute node`, or `modelled` with `--overlap` only."),
-        Column("schedules", help="With `--overlap` a row for each run that has begun:", columns=SCHEDULES),
-        Column("notes", help="Without `--overlap`, lines about a run on nodes that compute: the plan of their "
-                             "activation memory."),
-        Column("faults", help="Null, or `rate` and `seed` of `--faults`."),
-        Column("wires_per_link", help="Wires of each link, forward and back."),
-        Column("links", help="`credits`, `replay`, `slots` or `job_slots`."),
-        Column("comparison", help="Null, or all fields from `accuracy` to `per_step` of the other run: plain SGD, or "
-                                  "without density."),
-        *(column for column in columns_of(Simulation) if column.name in (
-            "transport", "threads", "arithmetic", "link_latency", "configuration", "configuration_hash")),
-    ),
-    "Results on digits": (
-        *_DIGITS,
-        Column("target_accuracy", help="Accuracy for which epochs are counted."),
-        Column("epochs_to_target", help="By the label of each run, the first epoch that reached it, or null."),
-    ),
-    "Results on text": (
-        *_TEXT,
-        Column("sample", help="A held-out sequence, attention weights of its characters in the first layer, and 80 "
-                              "characters that the model wrote."),
-    ),
-    "Comparisons, cycles and words": (
-        *_COUNTS,
-        Column("modelled", help="Whether cycles come from a model, since nodes are golden models; null where the "
-                                "model does not have them."),
-        Column("cycles", help="All cycles, host traffic included, without the comparison; of a run that "
-                                        "was resumed, the sum of its parts up to their last checkpoints."),
-        Column("cycles_simulated", help="Cycles that were simulated."),
-        Column("host_port", help="`simulated`: whether transfers from and to memories went through the host ports; "
-                                 "if not, their `cycles_modelled` and `words_modelled`, which `cycles` includes."),
-        Column("simulated_cycles_per_second", help="Simulated cycles of the whole ring per second."),
-        Column("stage_seconds", help="Wall time of `Verilog`, and where needed `Verilate` and `compile`; of "
-                                          "`run`, which is all runs with `--overlap all`; of `comparison` if there "
-                                          "was one."),
-    ),
-})
+SCHEMA = schema.Schema("gradring.training", 2, columns_of(
+    *schema.RUN, "workload nodes steps parameters interrupted topology partitioning compute",
+    Column("schedules", columns=SCHEDULES), "notes faults wires_per_link links comparison", *_SIMULATION, *_DIGITS,
+    "target_accuracy epochs_to_target", *_TEXT, "sample", *_COUNTS,
+    "cycles cycles_simulated host_port simulated_cycles_per_second stage_seconds"))
 
 
 def compute_of(config: TrainingConfig) -> str:
@@ -288,13 +218,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "schedules": [record(SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
         "sample": training.sample,
-        "transport": simulation.transport,
-        "threads": simulation.threads,
-        "arithmetic": simulation.arithmetic,
-        "link_latency": simulation.link_latency,
         **_ring(simulation),
-        "configuration": simulation.configuration,
-        "configuration_hash": simulation.configuration_hash,
+        **record(_SIMULATION, simulation),
     })
 
 
@@ -305,7 +230,7 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
                "host_port": {"simulated": simulation.host_port, "cycles_modelled": elapsed.port_cycles,
                              "words_modelled": elapsed.port_words},
                "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0}
-    return {"modelled": simulation.modelled, **(dict.fromkeys(figures) if simulation.modelled else figures)}
+    return dict.fromkeys(figures) if simulation.modelled else figures
 
 
 def _ring(simulation: Simulation) -> dict[str, Any]:

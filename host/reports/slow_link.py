@@ -193,9 +193,8 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 #: Report of the rows.
-SCHEMA = Schema("gradring.slow_link", 1, "make slow-link: build/slow_link/slow_link.json", {"Rows": (
-    Column("node", help="Sections of every node's configuration that are there."),
-    Column("rows", help="A row for each case:", columns=(*columns_of(Row)[1:], *columns_of(Case))))})
+SCHEMA = Schema("gradring.slow_link", 1, columns_of(
+    "node", Column("rows", columns=columns_of(Row, Case)[1:])))
 
 
 def main() -> None:

@@ -156,12 +156,10 @@ class Bench:
 
 
 #: Columns of rows in JSON.
-_COLUMNS = (*columns_of(Row), Column("bound", help="Cycles of the longer queue.", of=lambda row: row.bound))
+_COLUMNS = columns_of(Row, "bound")
 
 #: Report of the rows.
-SCHEMA = Schema("gradring.delayed_updates", 1, "host.reports.stale_speed: build/stale/stale.json", {"Rows": (
-    Column("compute", help="`modelled`, or `node` for the engines of nodes."),
-    Column("rows", help="A row for each schedule:", columns=_COLUMNS))})
+SCHEMA = Schema("gradring.delayed_updates", 1, columns_of("compute", Column("rows", columns=_COLUMNS)))
 
 
 def table(rows: Sequence[Row], *, compute: str) -> Table:

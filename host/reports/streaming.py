@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from host.columns import Column, Table
+from host.columns import Column, Table, columns_of
 from host.schema import RUN, Schema
 
 __all__ = ["SCHEMA", "link_line", "table"]
@@ -13,35 +13,17 @@ def _share(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-_STEPS = (
-    Column("set", title="step", help="From 0."), Column("microbatches", title="u", help="Microbatches."),
-    Column("loss", format=".4f", help="Mean loss."), Column("cycles", ",", "Cycles of the step."),
-    Column("stall", format=_share, title="stall, %", help="Fraction of time in which workers have no work."),
-    Column("modelled_stall", format=_share, title="modelled, %", help="The same, modelled."),
-    Column("idle", format=_share, title="idle, %", help="Fraction of time in which the link is idle."),
-    Column("modelled_idle", format=_share, title="modelled, %", help="The same, modelled."))
+_STEPS = columns_of(
+    Column("set", title="step"), Column("microbatches", title="u"), "loss:.4f cycles:,",
+    *(Column(f"{modelled}{name}", _share, f"{modelled.strip('_') or name}, %")
+      for name in ("stall", "idle") for modelled in ("", "modelled_")))
 
 #: Report of a run.
-SCHEMA = Schema("gradring.streaming", 2, "gradring train --schedule streaming: build/sim/report.json", {"The run": (
-    *RUN, Column("start", help="Structure at the first step, with its `digest`."),
-    Column("workers", help="Workers."), Column("seed", help="Seed."), Column("sets", help="Steps that have ended."),
-    Column("edits", help="Edits of the model, in order."),
-    Column("losses", help="Sum of losses of each step, as the bits of an FP32 number."),
-    Column("digest", help="Digest of weights and state."), Column("widths", help="Widths of the model."),
-    Column("microbatch", help="Examples of a microbatch."), Column("peak", help="Words on a worker's chip."),
-    Column("interrupted", help="Whether a signal has ended the run early.")), "Results": (
-        Column("bit_exact", help="Whether weights, losses and counts are equal to golden nodes."),
-        Column("accuracy", help="Accuracy on the test images at the end."),
-        Column("per_step", help="A row for each step:", columns=(
-            *_STEPS, Column("with_host", help="Cycles until the host has done its part."),
-            Column("words", help="Words of the longest unit, for the figures that follow."),
-            *(Column(name, help="Cycles of a microbatch: forward, backward; to fetch its weights, to push its "
-                                "gradients, modelled, and by packets.")
-              for name in ("forward", "backward", "fetch", "push", "packets_fetch", "packets_push")),
-            *(Column(name, help="Cycles of each FETCH, of each PUSH, measured.")
-              for name in ("measured_fetch", "measured_push")),
-            Column("chosen", help="Microbatches that the figures lead to.")))),
-})
+SCHEMA = Schema("gradring.streaming", 2, columns_of(
+    *RUN, "start workers seed sets edits losses digest widths microbatch peak interrupted bit_exact accuracy",
+    Column("per_step", columns=columns_of(
+        *_STEPS, "with_host words forward backward fetch push packets_fetch packets_push measured_fetch "
+        "measured_push chosen"))))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

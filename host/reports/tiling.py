@@ -19,10 +19,8 @@ _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
 _CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
 
 #: Report of the comparison.
-SCHEMA = Schema("gradring.tiling", 1, "gradring tiling: build/tiling/tiling.json", {"Results": (
-    Column("optimum", help="Least cycles of all states, by product; of 1024 x 1024 x 1024 modelled."),
-    Column("checks", help="A row for states that were carried out on a node:", columns=_CHECKS),
-    Column("results", help="A row for each search of a product:", columns=_RESULTS))})
+SCHEMA = Schema("gradring.tiling", 1, columns_of(
+    "optimum", Column("checks", columns=_CHECKS), Column("results", columns=_RESULTS)))
 
 
 def describe(results: Sequence[Result], optimum: Mapping[str, int], checks: Sequence[Check]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from host.columns import Column, Table
+from host.columns import Column, Table, columns_of
 from host.reports.page import Note, Picture, simulation_notes, write_page
 from host.reports.style import COLOURS, FAINT, INK, picture
 from host.schema import Schema
@@ -28,59 +28,25 @@ _DPI = 130
 #: How much more loss than that of raw weights still counts as none.
 _TOLERANCE = 0.05
 
-_RUN = (
-    Column("workload", help="`digits` or `text`."), Column("nodes", title="N", help="Nodes of the ring."),
-    Column("steps", help="Steps of the run."),
-    Column("loss", format=".4f", help="Mean training loss of the last epoch, or of the last 20 steps of text."),
-    Column("accuracy", format=".2%", title="test", help="Test accuracy on digits; null on text."),
-    Column("bit_exact", help="True: a run with any difference from the golden model is an error."),
-    Column("words", ",.0f", "Words on all links per step, headers and CRCs included."),
-    Column("cycles_per_step", ",.0f", "Cycles of the fused update or, of nodes that compute, of the whole "
-                                                "step, on the slowest node, mean over steps.", "cycles"),
-    Column("simulated_cycles", help="Cycles of the whole run."),
-    Column("simulation_seconds", help="Time of its simulation."),
-    Column("configuration_hash", help="Hash of a node's configuration."))
-_AREA = (
-    *(Column(name, help="Cells, as synthesis counts them; null where a unit was not placed.")
-      for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")),
-    Column("fmax_mhz", ".0f", "Speed of the slowest unit, with seed 1.", "MHz"))
-_FORMATS = (Column("weights", help="Format of weights."), Column("gradients", help="Format of gradients."))
-_ROW = (
-    *_RUN, *_FORMATS, *_AREA,
-    Column("held_out_loss", ".4f", "Held-out loss on text; null on digits."),
-    Column("bigram_loss", help="Loss of a bigram model; null on digits."),
-    Column("words_gradients", help="Words of scatter-reduce."),
-    Column("words_weights", help="Words of all-gather."),
-    Column("words_ratio", format=".3f", title="ratio", help="`words` divided by those with raw weights and "
-                                                            "zero-value gradients on the same number of nodes."),
-    Column("bound_ratio", format=".3f", title="of bound", help="Cycles of the fused updates divided by the cycles of "
-           "the links if no gradient were zero; with zeros it can be below 1."),
-    Column("effective_bandwidth", format=".3f", title="bandwidth", help="Words that each link would move with raw "
-           "gradients and weights, 2 (N - 1) / N per parameter, divided by `cycles_per_step`."),
-    Column("host_port_cycles_modelled", help="Cycles of reading and writing of memories through the host "
-                                                       "ports, modelled."),
-    Column("parameters", help="Parameters of the model."))
-_PRODUCT = (
-    *_RUN, *_AREA, Column("compute_format", title="format", help="Format of the factors of products."),
-    Column("macs", help="Multiply-adds per cycle of a node."),
-    Column("cycles_products", ",.0f", "Cycles of matrix products.", "of products"),
-    Column("cycles_functions", help="Cycles of functions of rows."),
-    Column("multiply_adds", help="Multiply-adds of a step on the node with most examples, forward and backward, "
-                                 "without sums of gradients of biases and rows that fill up the array."),
-    Column("macs_reached", format=".2f", title="MACs/cycle", help="`multiply_adds` divided by `cycles_products`."),
-    Column("luts", format=",", title="LUTs", help="All LUTs of the array, carry cells and LUT memories included."),
-    Column("luts_per_mac", format=",.0f", title="LUTs/MAC", help="`luts` divided by `macs`."),
-    Column("gflops_peak", format=".2f", title="GFLOP/s", help="Two operations for each multiply-add of an array that "
-                                                              "is never idle: 2 · `macs` · Fmax."),
-    Column("gflops", help="The same with `macs_reached` for `macs`."),
-    *(Column(f"{name}_per_lut", format=lambda value: f"{1000 * value:.3f}", title=f"{title}/LUT",
-             help=f"`{name}` divided by `luts`.")
+_RUN = columns_of(
+    "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
+    "bit_exact words:,.0f", Column("cycles_per_step", ",.0f", "cycles"),
+    "simulated_cycles simulation_seconds configuration_hash")
+_AREA = columns_of("lut4 ccu2c lut_ram ff dsp bram", Column("fmax_mhz", ".0f", "MHz"))
+_FORMATS = columns_of("weights gradients")
+_ROW = columns_of(
+    *_RUN, *_FORMATS, *_AREA, "held_out_loss:.4f bigram_loss words_gradients words_weights",
+    Column("words_ratio", ".3f", "ratio"), Column("bound_ratio", ".3f", "of bound"),
+    Column("effective_bandwidth", ".3f", "bandwidth"), "host_port_cycles_modelled parameters")
+_PRODUCT = columns_of(
+    *_RUN, *_AREA, Column("compute_format", title="format"), "macs", Column("cycles_products", ",.0f", "of products"),
+    "cycles_functions multiply_adds", Column("macs_reached", ".2f", "MACs/cycle"), Column("luts", ",", "LUTs"),
+    Column("luts_per_mac", ",.0f", "LUTs/MAC"), Column("gflops_peak", ".2f", "GFLOP/s"), "gflops",
+    *(Column(f"{name}_per_lut", lambda value: f"{1000 * value:.3f}", f"{title}/LUT")
       for name, title in (("gflops_peak", "peak"), ("gflops", "reached"))))
 
 #: Report of a sweep.
-SCHEMA = Schema("gradring.sweep", 2, "gradring sweep: build/sweep/sweep.json", {"Results": (
-    Column("rows", help="A row for each format on the links:", columns=_ROW),
-    Column("compute", help="A row for each format of products on nodes that compute:", columns=_PRODUCT))})
+SCHEMA = Schema("gradring.sweep", 2, (Column("rows", columns=_ROW), Column("compute", columns=_PRODUCT)))
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:

@@ -151,12 +151,8 @@ class Outcome:
 
 
 #: Report of runs by several ways to treat late gradients.
-SCHEMA = Schema("gradring.late", 1, "host.training.late_learning: build/late/late.json", {"Runs": (
-    Column("compute", help="`modelled`."),
-    Column("runs", help="A row for each skew, way and seed:", columns=(
-        Column("skew", help="Fraction of the examples that are sorted by label."),
-        Column("late", help="`apply-late`, `wait` or `drop`."), Column("seed", help="Seed."), *columns_of(Outcome),
-        Column("masks", help="Of runs on nodes, the workers in time and the late ones of each update, as bits."))))})
+SCHEMA = Schema("gradring.late", 1, columns_of(
+    "compute", Column("runs", columns=columns_of("skew late seed", Outcome, "masks"))))
 
 
 class Model:

@@ -11,15 +11,7 @@ from host.plain_text import PlainConsole
 
 @dataclasses.dataclass
 class Figures:
-    """Some figures.
-
-    Members
-    -------
-    cycles, bound : int
-        Cycles of :class:`~some.Step`, and
-        their ``bound``.
-    name : str
-    """
+    """Some figures."""
 
     cycles: int
     bound: int
@@ -42,12 +34,11 @@ def test_modelled():
 
 
 def test_of_a_dataclass():
-    """Fields have the meanings of the docstring, and other names where these are given."""
-    cycles, bound, name = columns_of(Figures, bound="least")
-    assert cycles.name == "cycles"
-    assert cycles.help == "Cycles of `some.Step`, and their `bound`."
-    assert (bound.name, bound.help, name.help) == ("least", cycles.help, "")
-    assert record((cycles, bound, name), Figures(1, 2, "a")) == {"cycles": 1, "least": 2, "name": "a"}
+    """Columns are words with formats, columns, and fields of a dataclass, which may have other names."""
+    columns = columns_of("first words:,.0f", Column("second"), Figures, bound="least")
+    assert [column.name for column in columns] == ["first", "words", "second", "cycles", "least", "name"]
+    assert columns[1].text({"words": 1234.5}) == "1,234"
+    assert record(columns[3:], Figures(1, 2, "a")) == {"cycles": 1, "least": 2, "name": "a"}
 
 
 def test_nested():
