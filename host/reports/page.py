@@ -56,6 +56,9 @@ class Picture:
 #: Verdict of a run on golden nodes.
 NO_WITNESS = "Computed by the golden model: no second witness."
 
+#: Words of sections with short names.
+_WORDS = {"stub": "compute stub"}
+
 _CYCLES = {
     TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
                              "for boards; no board has taken part.",
@@ -99,7 +102,7 @@ def settings_table(title: str, values: Mapping[str, Any]) -> Table:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Settings of nested sections, their names joined by blanks; a section's ``kind`` has the section's name."""
     for name, value in values.items():
-        path = prefix if prefix and name == "kind" else f"{prefix} {name}".strip()
+        path = prefix if prefix and name == "kind" else f"{prefix} {_WORDS.get(name, name)}".strip()
         if isinstance(value, Mapping):
             yield from _flat(value, path)
         else:

@@ -1,9 +1,11 @@
 """The report of a training run as an HTML page: report.html."""
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from hdl.config import NodeConfig
 from host.columns import Column, Table
 from host.reports.changes import table_of_changes
 from host.reports.measured import schedules_of
@@ -16,6 +18,8 @@ __all__ = ["write"]
 
 #: Of report.json, in addition to the settings of training and of nodes.
 _SETTINGS = ("workload", "nodes", "compute", "transport", "threads", "arithmetic", "link_latency")
+#: Sections that nodes may have, which the page names where they are absent.
+_ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field.default is None}
 
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequence[pathlib.Path] = ()) -> pathlib.Path:
@@ -42,7 +46,7 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequenc
         directory / "report.html", title=f"gradring: {heading(report)}", verdict=verdict(report),
         tables=[figures(report), *schedules_of(report), *table_of_changes(report), _measures(report)],
         settings=[settings_table("Run", asked), settings_table("Training", training),
-                  settings_table("Every node", {**report["configuration"],
+                  settings_table("Every node", {**_ABSENT, **report["configuration"],
                                                 "configuration_hash": f"0x{report['configuration_hash']:08x}"})],
         pictures=pictures, notes=_notes(report), report=report)
 

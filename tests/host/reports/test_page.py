@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import itertools
 import json
 import re
 
@@ -42,6 +43,10 @@ onload = () => {{
       name: frame.name, width: page.documentElement.clientWidth, needed: page.documentElement.scrollWidth,
       decoded: [...page.images].map(decoded), title: page.title, language: page.documentElement.lang,
       scripts: page.scripts.length,
+      panels: [...page.images].map(image => {{
+        const box = image.getBoundingClientRect()
+        return [Math.round(box.left), Math.round(box.top), Math.round(box.bottom)]
+      }}),
       alternatives: [...page.images].map(one => one.alt),
       tables: Object.fromEntries([...page.querySelectorAll("section:has(table)")].map(section => [
         section.querySelector("h2").textContent,
@@ -125,6 +130,16 @@ def test_pages_fit_and_are_whole(shown):
             assert all(one["marks"])
 
 
+def test_panels_on_a_phone(shown):
+    """Panels are one under the other on a phone, and side by side on a computer."""
+    for name, (phone, computer) in shown.items():
+        assert len({left for left, _, _ in phone["panels"]}) == 1, name
+        for (_, _, bottom), (_, top, _) in itertools.pairwise(phone["panels"]):
+            assert top >= bottom, name
+        if PANELS[name] > 1:
+            assert len({left for left, _, _ in computer["panels"]}) > 1, name
+
+
 @pytest.mark.parametrize("name", ["plain", "comparison", "sparse", "text", "changing"])
 def test_figures_of_training(shown, folders, name):
     """The figures of the page are those of report.json."""
@@ -144,7 +159,8 @@ def test_figures_of_training(shown, folders, name):
         settings = dict(one["tables"]["Training"])
         assert settings["Learning rate"] == str(result["training"]["learning_rate"])
         assert settings["Hidden"] == "64"
-        assert dict(one["tables"]["Every node"])["Configuration hash"] == "0x00001234"
+        node = dict(one["tables"]["Every node"])
+        assert (node["Configuration hash"], node["Compute stub"]) == ("0x00001234", "none")
         assert any("Host ports are modelled" in note for note in one["notes"])
 
 
