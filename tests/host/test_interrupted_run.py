@@ -125,7 +125,7 @@ class TestOverlap:
         result = json.loads((whole / "report.json").read_text())
         assert (result["compute"], result["bit_exact"], result["interrupted"]) == ("modelled", True, False)
         assert [row["schedule"] for row in result["schedules"]] == [*self.SCHEDULES]
-        assert out.splitlines().index("compute: modelled, 4 multiply-adds per cycle")
+        assert "Cycles of a step, by schedule; compute: modelled, 4 multiply-adds per cycle" in out.splitlines()
         for row in result["schedules"]:
             name, serial = row["schedule"], result["schedules"][0]["cycles"]
             assert (row["overlap"], row["bit_exact"], row["search"], row["macs"]) == (name, True, [], 4)
