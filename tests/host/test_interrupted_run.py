@@ -130,9 +130,10 @@ class TestOverlap:
             name, serial = row["schedule"], result["schedules"][0]["cycles"]
             assert (row["overlap"], row["bit_exact"], row["search"], row["macs"]) == (name, True, [], 4)
             assert row["bound"] <= row["cycles"] <= 1.03 * row["modelled_cycles"]
-            assert (f"| {name} | {row['cycles']:,.0f} | {row['cycles'] / serial:.3f} | "
-                    f"{row['cycles'] / row['modelled_cycles']:.3f} | {row['compute_cycles']:,.0f} | "
-                    f"{row['communicate_cycles']:,.0f} | {row['bound']:,.0f} |") in out.splitlines()
+            cells = [name, f"{row['cycles']:,.0f}", f"{row['cycles'] / serial:.3f}",
+                     f"{row['cycles'] / row['modelled_cycles']:.3f}", f"{row['compute_cycles']:,.0f}",
+                     f"{row['communicate_cycles']:,.0f}", f"{row['bound']:,.0f}"]
+            assert cells in [line.split() for line in out.splitlines()]
             file = f"timeline-{name.replace(':', '-')}"
             assert spans_of(whole / f"{file}.json") == [(*span[:3], *span[3:5]) for span in row["timeline"]]
             assert (whole / f"{file}.png").stat().st_size > 10_000
