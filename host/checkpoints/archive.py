@@ -4,6 +4,11 @@ The archive is canonical: names and sizes fix every other byte of a header, and 
 of a header but the size of the manifest, and of everything behind it not even that. Regions follow each other in the
 order of their names. ``tar xf`` unpacks the file.
 
+The manifest is canonical JSON, and every field is checked before any of them is used. Canonical means that the same
+value has the same bytes: keys are sorted, there is no blank, and every character is of ASCII. A manifest that is not
+in this form is refused, so nothing can be hidden in it, such as a key that is there twice. The state of a process is
+regions: a text of canonical JSON, and arrays as npy files beside it.
+
 A reader reads no further than the sizes that it has checked: 512 bytes, the manifest of at most
 :data:`LARGEST_MANIFEST` bytes, and the regions that the manifest names.
 """
@@ -12,14 +17,283 @@ import dataclasses
 import hashlib
 import hmac
 import io
+import json
+import math
+import re
 import tarfile
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from host.checkpoints.manifest import FORMAT, SCHEMA, canonical, parse
-from host.checkpoints.rejections import BadMacError, BadRegionError, BadVersionError, MalformedError
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["LARGEST", "LARGEST_MANIFEST", "Archive", "listed", "open_archive", "pack"]
+from hdl.control.registers import REGISTERS
+from hdl.memory_map import BASE_ALIGNMENT, MOST_SPACES
+from host.archives import read_header
+from host.checkpoints.rejections import BadMacError, BadRegionError, BadVersionError, MalformedError
+from sim import json_files
+from sim.fields import integer, mapping, optional, pair, record, several, text
+
+__all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "STATE",
+           "Archive", "array_region", "canonical", "device_region", "idle_region", "listed", "open_archive", "pack",
+           "pack_state", "parse", "program_region", "unpack_state"]
+
+SCHEMA = "gradring.checkpoint"
+
+#: Name among windows of the far memory of a node that computes.
+FAR = "far"
+FORMAT = 1
+
+#: Regions of a checkpoint, and bytes of one of them.
+MOST_REGIONS, LARGEST_REGION = 4096, 1 << 28
+_WORD = (1 << 32) - 1
+_MOST_NODES, _MOST_QUEUES, _MOST_WINDOWS = 16, 3, 64
+_LARGEST_SPACE = 1 << 28
+
+
+def canonical(value: Any) -> bytes:
+    """The bytes of a value of numbers, texts, lists and dictionaries whose keys are texts.
+
+    Raises ``ValueError`` if a number is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def device_region(rank: int, space: str, base: int) -> str:
+    """Name of the region with the contents of a window."""
+    return f"device/{rank:02d}/{space}/{base}"
+
+
+def program_region(rank: int, queue: int) -> str:
+    """Name of the region with the commands of a queue's program."""
+    return f"device/{rank:02d}/program/{queue}"
+
+
+def idle_region(rank: int, queue: int) -> str:
+    """Name of the region with the commands of a queue's program in the bank that does not run."""
+    return f"device/{rank:02d}/idle/{queue}"
+
+
+_number, _digest, _name = integer(0, _WORD), text("[0-9a-f]{64}"), text("[a-z][a-z0-9_]{0,31}")
+_rank = integer(0, _MOST_NODES - 1)
+_windows = several(pair(integer(0, _LARGEST_SPACE), integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
+
+_programs = several(pair(integer(0, 1 << 16), _digest), 0, _MOST_QUEUES)
+
+_NODE = record(
+    {"idle": _programs}, rank=_rank, version=_number, flags=integer(0, 0xFFFF),
+    registers=mapping(text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
+    slots=several(integer(0, (1 << 19) - 1), 2, 2), model=integer(0, 255),
+    contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
+    programs=_programs, windows=mapping(_name, _windows, MOST_SPACES))
+
+#: Banks of programs: the next set, the number of the latest edit, and number and set of the program that waits.
+_BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
+                due=optional(integer(0, 0xFFFF)))
+
+_DEVICE = record(
+    {"banks": _BANKS},
+    ring=record(size=integer(1, _MOST_NODES), topology=_name, epoch=integer(0, 255),
+                collective=integer(0, 0xFFFF), peers=several(pair(_rank, _rank), 1, _MOST_NODES)),
+    nodes=several(_NODE, 1, _MOST_NODES))
+
+_PROCESS = record(
+    step=integer(0, 1 << 62), epoch=integer(0, 1 << 62), arrays=integer(0, MOST_REGIONS),
+    order=optional(_digest),
+    resources=record(nodes=integer(1, _MOST_NODES),
+                     words=mapping(_name, integer(0, _LARGEST_SPACE), MOST_SPACES)))
+
+_FIELDS = {
+    "schema": text(re.escape(SCHEMA)), "format": integer(FORMAT, FORMAT), "sequence": integer(0, 1 << 62),
+    "nonce": text("[0-9a-f]{32}"), "time": integer(0, 1 << 62), "tenant": integer(0, 0xFFFF),
+    "watermark": optional(_digest), "process": optional(_PROCESS), "device": optional(_DEVICE),
+    "regions": several(record(name=text("[a-z0-9_/.]{1,90}"), size=integer(0, LARGEST_REGION), sha256=_digest), 0,
+                        MOST_REGIONS),
+}
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The manifest of its bytes.
+
+    Raises ``MalformedError`` if the bytes are no canonical JSON, or a field is missing, unknown or of another form,
+    and ``BadVersionError`` if the manifest is of another schema or format.
+    """
+    try:
+        value = json_files.parse(data)
+        same = canonical(value) == data
+    except ValueError:
+        raise MalformedError("manifest must be canonical JSON") from None
+    if not same or not isinstance(value, dict):
+        raise MalformedError("manifest must be canonical JSON, an object with sorted keys and no blanks")
+    schema, number = value.get("schema"), value.get("format")
+    if not isinstance(schema, str) or not integer(0, 1 << 62)(number):
+        raise MalformedError("manifest must have a schema and the number of its format")
+    if (schema, number) != (SCHEMA, FORMAT):
+        raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
+    device = value.get("device")
+    if isinstance(device, dict) and "contract" in device:
+        raise BadVersionError("file must have a contract for each node, not one for all, as files had before")
+    for name, check in _FIELDS.items():
+        if name not in value or not check(value[name]):
+            raise MalformedError(f"manifest must have a {name} as docs/checkpoints.md says")
+    if value.keys() != _FIELDS.keys():
+        raise MalformedError("manifest must have no other fields than those of docs/checkpoints.md")
+    _check_regions(value)
+    return value
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 40 else name[:40] + "…")
+
+
+def _check_regions(manifest: dict[str, Any]) -> None:
+    """Raise ``MalformedError`` unless the regions are those that the frames name, in the order of their names."""
+    regions = {region["name"]: region for region in manifest["regions"]}
+    if list(regions) != sorted(regions) or len(regions) != len(manifest["regions"]):
+        raise MalformedError("regions must be in the order of their names, each of them once")
+    process, device = manifest["process"], manifest["device"]
+    expected: dict[str, dict[str, Any]] = {}
+    if process is not None:
+        expected = {name: {} for name in (STATE, *map(array_region, range(process["arrays"])))}
+    if device is not None:
+        _check_nodes(device)
+        for rank, node in enumerate(device["nodes"]):
+            expected |= _windows_of(rank, node) | _programs_of(rank, node)
+    for name, known in expected.items():
+        if name in regions and regions[name]["sha256"] != known.get("sha256", regions[name]["sha256"]):
+            raise MalformedError(f"digest of region {name} must be that of the program")
+    if regions.keys() != expected.keys():
+        raise MalformedError("regions must be those that the frames name, and no others")
+    for name, known in expected.items():
+        if regions[name]["size"] != known.get("size", regions[name]["size"]):
+            raise MalformedError(f"region {name} must have {known['size']} bytes, not {regions[name]['size']}")
+
+
+def _check_nodes(device: dict[str, Any]) -> None:
+    """Raise ``MalformedError`` unless the nodes of a frame are those of its ring, each with its banks."""
+    if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
+        raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
+    size = device["ring"]["size"]
+    if len(device["ring"]["peers"]) != size or [node["rank"] for node in device["nodes"]] != list(range(size)):
+        raise MalformedError(f"nodes and peers must be those of a ring of {size}, in the order of ranks")
+
+
+def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Size of each region with the contents of a window of a node; ``MalformedError`` for windows that overlap."""
+    expected = {}
+    for space, windows in node["windows"].items():
+        end = 0
+        if space == FAR and any(base % BASE_ALIGNMENT for base, _ in windows):
+            raise MalformedError(f"windows of node {rank} in {FAR} must begin at multiples of {BASE_ALIGNMENT}")
+        for base, count in windows:
+            if base < end or base + count > _LARGEST_SPACE:
+                raise MalformedError(f"windows of node {rank} in {space} must lie one behind the other")
+            end = base + count
+            expected[device_region(rank, space, base)] = {"size": 4 * count}
+    return expected
+
+
+def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Size and digest of each region with a program of a node."""
+    return {region(rank, queue): {"size": 64 * commands, "sha256": digest}
+            for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", [])))
+            for queue, (commands, digest) in enumerate(programs)}
+
+
+# State of a process.
+
+STATE = "process/state.json"
+
+#: Types of arrays, by the text that an npy file has for them.
+_TYPES = {np.dtype(name) for name in ("u1", "i1", "b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8")}
+_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def array_region(number: int) -> str:
+    """Name of the region of an array."""
+    return f"process/array/{number:04d}"
+
+
+def pack_state(value: Any) -> dict[str, bytes]:
+    """Regions of a state.
+
+    Parameters
+    ----------
+    value : object
+        None, numbers, texts and arrays, in lists and in dictionaries whose keys are texts.
+    """
+    arrays: list[npt.NDArray[Any]] = []
+    text = canonical(_pack(value, arrays))
+    return {STATE: text, **{array_region(number): _npy(array) for number, array in enumerate(arrays)}}
+
+
+def unpack_state(regions: dict[str, bytes]) -> Any:
+    """The state of its regions, whose digests have been checked.
+
+    Raises ``MalformedError`` if a region is not in the form that :func:`pack_state` gives it.
+    """
+    try:
+        found = _unpack(json_files.parse(regions[STATE], largest=LARGEST_REGION), regions)
+        same = canonical(_pack(found, [])) == regions[STATE]
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise MalformedError("state of the process must be canonical JSON that names its arrays") from None
+    if not same:
+        raise MalformedError("state of the process must be canonical JSON that names its arrays in order")
+    return found
+
+
+def _pack(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+    """A value without its arrays, which are added to ``arrays``."""
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {"$array": len(arrays) - 1}
+    if isinstance(value, dict):
+        if any(not isinstance(key, str) or key.startswith("$") for key in value):
+            raise ValueError(f"Keys of a state must be texts that do not begin with $, not {list(value)}")
+        return {key: _pack(value[key], arrays) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_pack(one, arrays) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$number": str(float(value))}
+    return value
+
+
+def _unpack(value: Any, regions: dict[str, bytes]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"$array"}:
+            return _array(regions[array_region(value["$array"])])
+        if value.keys() == {"$number"}:
+            return _NUMBERS[value["$number"]]
+        return {key: _unpack(one, regions) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_unpack(one, regions) for one in value]
+    return value
+
+
+def _npy(array: npt.NDArray[Any]) -> bytes:
+    """An array as a npy file, in little-endian order and rows."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<")) if array.ndim else array
+    if array.dtype not in _TYPES:
+        raise ValueError(f"Arrays of a state must be of integers or floats, not {array.dtype}")
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _array(data: bytes) -> npt.NDArray[Any]:
+    """The array of a npy file; no memory is taken before its size is known to be that of the data."""
+    file = io.BytesIO(data)
+    dtype, shape, fortran, length = read_header(file, "of a state")
+    rest = data[length:]
+    if fortran or dtype not in _TYPES or math.prod(shape) * dtype.itemsize != len(rest):
+        raise ValueError("npy file must be one of numbers in rows, and of the size of its shape")
+    array = np.frombuffer(rest, dtype).reshape(shape).copy()
+    if _npy(array) != data:
+        raise ValueError("npy file must be as it is written here")
+    return array
+
+
+# The container.
 
 #: Bytes of a manifest, and of the regions of a checkpoint together.
 LARGEST_MANIFEST, LARGEST = 1 << 22, 1 << 31
@@ -88,12 +362,8 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
 def open_archive(source: bytes | BinaryIO) -> Archive:
     """Read the structure of a checkpoint.
 
-    Raises
-    ------
-    MalformedError
-        The bytes are no checkpoint, not a whole one, or not in the canonical form.
-    BadVersionError
-        The file is of another format.
+    Raises ``MalformedError`` if the bytes are no checkpoint, not a whole one, or not in the canonical form, and
+    ``BadVersionError`` if the file is of another format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     header = file.read(_BLOCK)

@@ -7,23 +7,24 @@ order of :class:`~host.checkpoints.rejections.Cause`. Until the last of them has
 import contextlib
 import dataclasses
 import hashlib
+import hmac
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from hdl.ring.topology import RingTopology
-from host.checkpoints.archive import Archive, listed, open_archive, pack
-from host.checkpoints.contents import pack_state, unpack_state
+from host.checkpoints.archive import FAR, Archive, canonical, listed, open_archive, pack, pack_state, unpack_state
 from host.checkpoints.device_frame import (
     CARRIED,
     DeviceFrame,
+    commands,
     contracts_of,
+    forget_programs,
     load,
+    missing,
     read,
     verify,
     windows_of,
 )
-from host.checkpoints.frame_programs import commands, forget_programs
-from host.checkpoints.manifest import FAR, canonical
 from host.checkpoints.rejections import (
     ForeignTenantError,
     MalformedError,
@@ -32,14 +33,45 @@ from host.checkpoints.rejections import (
     TooSmallError,
     WrongContractError,
     WrongPeersError,
+    WrongWatermarkError,
 )
-from host.checkpoints.update_counts import missing
-from host.checkpoints.watermark import check_watermark, watermark
 from host.driver.errors import DeviceError
 from host.driver.far_contents import far_words_of
 from host.driver.ring import Ring
 
-__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "examine", "given_back", "make", "restore"]
+__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "check_watermark", "examine", "given_back",
+           "make", "restore", "watermark"]
+
+#: Memory spaces that have weights.
+_SPACES = ("weights", "masters", "codebook")
+
+
+def watermark(manifest: dict[str, Any], key: bytes) -> str:
+    """The watermark of the model that a manifest describes, in hexadecimal digits.
+
+    It is an HMAC with the key of the model's owner. Whoever runs the fabric has the key of the checkpoint's HMAC, and
+    not this one: so a model with other weights, or of another structure, cannot be passed off as the owner's.
+
+    The structure is the contracts and the windows of the nodes; the weights are the digests of the regions that have
+    them. A checkpoint without device frame is marked as a whole.
+    """
+    device, regions = manifest["device"], manifest["regions"]
+    if device is None:
+        structure, marked = None, regions
+    else:
+        structure = [[node["contract"], node["windows"]] for node in device["nodes"]]
+        marked = [one for one in regions if one["name"].startswith("device/")
+                  and one["name"].split("/")[2] in _SPACES]
+    return hmac.new(key, canonical([structure, marked]), hashlib.sha256).hexdigest()
+
+
+def check_watermark(manifest: dict[str, Any], key: bytes) -> None:
+    """Raise ``WrongWatermarkError`` unless the manifest has the watermark of this owner."""
+    found = manifest["watermark"]
+    if found is None or not hmac.compare_digest(found, watermark(manifest, key)):
+        raise WrongWatermarkError("model must have the watermark of this owner: its structure or its weights are "
+                                  "others, or another key has marked it")
+
 
 #: Nonce of a checkpoint that was made for no restore in particular.
 NO_NONCE = "0" * 32
@@ -50,68 +82,37 @@ _SKEW = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """Origin of a checkpoint.
+    """Origin of a checkpoint."""
 
-    Members
-    -------
-    sequence : int
-        Number of the checkpoint, larger than those of all before it.
-    time : int
-        Seconds since 1970.
-    nonce : str
-        Number that the target has drawn, in 32 hexadecimal digits.
-    """
-
-    sequence: int = 0
-    time: int = 0
-    nonce: str = NO_NONCE
+    sequence: int = 0  # number of the checkpoint, larger than those of all before it
+    time: int = 0  # seconds since 1970
+    nonce: str = NO_NONCE  # number that the target has drawn, in 32 hexadecimal digits
     tenant: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """Checkpoints that a restore takes.
-
-    Parameters
-    ----------
-    now : int
-        Seconds since 1970.
-    oldest : int, optional
-        Seconds that a checkpoint may be old; by default any age.
-    seen : int
-        Largest sequence number that the target has seen; -1 for none.
-    nonce : str, optional
-        Number that the target has drawn for this restore.
-    """
+    """Checkpoints that a restore takes."""
 
     tenant: int = 0
-    now: int = 0
-    oldest: int | None = None
-    seen: int = -1
-    nonce: str | None = None
+    now: int = 0  # seconds since 1970
+    oldest: int | None = None  # seconds that a checkpoint may be old; by default any age
+    seen: int = -1  # largest sequence number that the target has seen; -1 for none
+    nonce: str | None = None  # number that the target has drawn for this restore
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessFrame:
-    """Frame of the process that gives nodes their commands.
+    """Frame of the process that gives nodes their commands."""
 
-    Members
-    -------
-    state : object
-        See :func:`host.checkpoints.contents.pack_state`.
-    step, epoch : int
-        Steps so far, and the pass over the examples.
-    order : object
-        State of the order of the examples, of which the manifest has the digest; None where there is none.
-    words : dict of str to int
-        Words of each memory space that the process uses on a node.
-    """
-
-    state: Any
+    state: Any  # see :func:`host.checkpoints.archive.pack_state`
+    # steps so far, and the pass over the examples
     step: int = 0
     epoch: int = 0
+    # state of the order of the examples, of which the manifest has the digest; None where there is none
     order: Any = None
     nodes: int = 1
+    # words of each memory space that the process uses on a node
     words: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -147,12 +148,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
 
 
 def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
-    """Make the checks that need no target, up to STALE.
-
-    Raises
-    ------
-    RejectionError
-    """
+    """Make the checks that need no target, up to STALE; a ``RejectionError`` if one fails."""
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
@@ -241,12 +237,7 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
     """Give nodes back the frame that they had ``before`` if they are found not to hold what was loaded, which has no
-    other windows.
-
-    Raises
-    ------
-    ReadBackError
-    """
+    other windows; the ``ReadBackError`` is raised again."""
     try:
         yield
     except ReadBackError:

@@ -4,10 +4,11 @@ A frame has what later commands depend on, and nothing of the fabric: a ring of 
 intervals of the optimizer goes on from it with the same bits. docs/checkpoints.md lists what is left out, and why.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,26 +16,21 @@ import numpy.typing as npt
 
 from hdl.config import Configuration, SettableVersion
 from hdl.config.forms import name_of
-from hdl.control.protocol import Operation
+from hdl.control.protocol import DESCRIPTOR_WORDS, Operation
 from hdl.control.registers import REGISTERS, Access, register
+from hdl.group import GROUP
 from hdl.ring.topology import RingTopology
-from host.checkpoints.frame_programs import (
-    forget_programs,
-    load_programs,
-    program_fields,
-    program_regions,
-    verify_programs,
-)
-from host.checkpoints.manifest import FAR, canonical, device_region
-from host.checkpoints.rejections import ReadBackError
-from host.checkpoints.update_counts import catch_up
+from host.checkpoints.archive import FAR, canonical, device_region, idle_region, program_region
+from host.checkpoints.rejections import ReadBackError, TooSmallError
 from host.driver.command import Command
 from host.driver.device import Device
+from host.driver.errors import WrongProgramError
 from host.driver.far_contents import clear_far, far_words_of, read_far, write_far
 from host.driver.ring import Ring
 
-__all__ = ["CARRIED", "DeviceFrame", "Live", "Windows", "contracts_of", "digest", "load", "read", "scrub", "verify",
-           "whole", "windows_of"]
+__all__ = ["CARRIED", "MOST", "DeviceFrame", "Live", "ProgramFields", "Windows", "catch_up", "commands",
+           "contracts_of", "digest", "forget_programs", "load", "load_programs", "missing", "program_fields",
+           "program_regions", "read", "scrub", "verify", "verify_programs", "whole", "windows_of"]
 
 #: Ranges of each memory space that are live: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
@@ -55,17 +51,10 @@ _PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFrame:
-    """Frame of all nodes of a ring.
+    """Frame of all nodes of a ring."""
 
-    Members
-    -------
-    fields : dict
-        Field ``device`` of the manifest.
-    regions : dict of str to bytes
-        Contents of windows, in little-endian words, and commands of programs, by the names of regions.
-    """
-
-    fields: dict[str, Any]
+    fields: dict[str, Any]  # field ``device`` of the manifest
+    # contents of windows, in little-endian words, and commands of programs, by the names of regions
     regions: dict[str, bytes]
 
     @property
@@ -172,12 +161,8 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
 def load(ring: Ring, frame: DeviceFrame) -> None:
     """Write a frame to the nodes of a ring that is in order and idle, whose links were reset since its last command.
 
-    Nothing is started. Elements around the windows, and settings of the fabric, stay as they are.
-
-    Raises
-    ------
-    ReadBackError
-        A node has received other words of a program than it was sent.
+    Nothing is started. Elements around the windows, and settings of the fabric, stay as they are. Raises
+    ``ReadBackError`` if a node has received other words of a program than it was sent.
     """
     devices = ring.devices
     catch_up(ring, frame.fields["nodes"])
@@ -213,12 +198,9 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
     """Read what :func:`load` has written, and compare; for programs see
-    :func:`host.checkpoints.frame_programs.verify_programs`.
+    :func:`host.checkpoints.device_frame.verify_programs`.
 
-    Raises
-    ------
-    ReadBackError
-        A node holds something else.
+    Raises ``ReadBackError`` if a node holds something else.
     """
     numbers = ring.commands.numbers
     found = read(ring, windows_of(frame))
@@ -301,3 +283,192 @@ def _difference(found: Any, expected: Any) -> str:
         return ", ".join(f"{name} 0x{value:08x}, not 0x{found[name]:08x}" for name, value in expected.items()
                          if found[name] != value)
     return f"{expected!r}, not {found!r}"
+
+
+# Counts of updates.
+
+#: Broadcasts of a restore.
+MOST = 1 << 16
+
+
+def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
+    """Broadcasts until all nodes have the counts of a frame; a ``TooSmallError`` if there is no such number."""
+    found: dict[int, int] = {}
+    most = 0 if devices[0].config.is_int16 else MOST  # nodes of integers have no broadcast
+    for device, node in zip(devices, nodes, strict=False):
+        if node["version"] and not device.config.has(SettableVersion):
+            found[node["rank"]] = (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
+    for rank, count in found.items():
+        if count > most or count != next(iter(found.values())):
+            raise TooSmallError(f"node {rank} must have a WEIGHT_VERSION that can be written, as nodes with "
+                                f"SettableVersion have, or one that is as far from that of the checkpoint as on "
+                                f"other nodes, and at most {most:,} below it")
+    return next(iter(found.values()), 0)
+
+
+def catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Make nodes count on to the updates of a frame, by broadcasts; memories are what they were, and links are reset.
+
+    Nodes with SettableVersion have WEIGHT_VERSION written instead. Others, as those of bitstreams, need a ring on
+    which all of them lack as many.
+    """
+    count = missing(ring.devices, nodes)
+    if not count:
+        return
+    spaces = [device.config.memory_map["weights"].number for device in ring.devices]
+    before = [device.read_memory(space, 0, GROUP) for device, space in zip(ring.devices, spaces, strict=True)]
+    try:
+        for _ in range(count):
+            ring.collectives.broadcast(GROUP, root=ring.nodes - 1)
+    finally:
+        ring.recover()
+        for device, space, words in zip(ring.devices, spaces, before, strict=True):
+            device.write_memory(space, 0, words)
+
+
+# Programs.
+
+#: Commands of each queue of each node.
+_Programs = list[list[list[Command]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramFields:
+    """Fields of a frame about programs: of each node, and of the ring."""
+
+    nodes: list[dict[str, Any]]
+    ring: dict[str, Any]
+
+
+def commands(data: bytes) -> list[Command]:
+    """Commands of the region of a program; a ``ValueError`` if they are none."""
+    words = np.frombuffer(data, "<u4").astype(np.uint32).reshape(-1, DESCRIPTOR_WORDS)
+    return [Command.from_words(one) for one in words]
+
+
+def program_regions(ring: Ring) -> dict[str, bytes]:
+    """Commands that nodes have confirmed, by the names of regions."""
+    staged = ring.programs.staged
+    kept = [(program_region, ring.programs.loaded[1]), (idle_region, [] if staged is None else staged[1])]
+    return {region(rank, queue): b"".join(command.words().astype("<u4").tobytes() for command in mine)
+            for region, programs in kept for rank, queues in enumerate(programs) for queue, mine in enumerate(queues)}
+
+
+def program_fields(ring: Ring) -> ProgramFields:
+    """Lengths and digests of programs, and the state of both banks."""
+    regions, staged = program_regions(ring), ring.programs.staged
+
+    def listed(programs: _Programs, rank: int, region: Any) -> list[list[Any]]:
+        return [[len(mine), hashlib.sha256(regions[region(rank, queue)]).hexdigest()]
+                for queue, mine in enumerate(programs[rank])] if programs else []
+
+    nodes = [{"model": ring.programs.loaded[0], "programs": listed(ring.programs.loaded[1], rank, program_region)}
+             for rank in range(ring.nodes)]
+    if not _banked(ring):
+        return ProgramFields(nodes, {})
+    for rank, node in enumerate(nodes):
+        node["idle"] = [] if staged is None else listed(staged[1], rank, idle_region)
+    return ProgramFields(nodes, {"banks": {
+        "set": ring.programs.next_set or 0, "latest": _latest(ring), "model": 0 if staged is None else staged[0],
+        "due": None if staged is None else staged[2]}})
+
+
+def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
+    """Load the programs of a frame; nodes with two banks compare both with their digests.
+
+    A node cannot be asked for the words of its programs. The process keeps what nodes have confirmed, and that is
+    what a frame has. Nodes with two banks count a CRC-32 of the words that they receive for the idle one: so there a
+    restore loads each program into the idle bank, makes the node compare the digest by an EDIT, and begins a set of
+    no passes, which makes the banks change. Raises ``ReadBackError`` if a node has received other words.
+    """
+    nodes = fields["nodes"]
+    model = nodes[0]["model"]
+    programs, idle = ([[commands(regions[region(node["rank"], queue)]) for queue in range(len(node.get(name, [])))]
+                       for node in nodes] for name, region in (("programs", program_region), ("idle", idle_region)))
+    if not any(programs) and not any(idle):
+        return
+    banks = fields.get("banks", {"set": 0, "latest": 0, "model": 0, "due": None})
+    runs = all(map(any, programs))
+    if not _banked(ring) or not (runs or any(idle)):
+        ring.programs.load(programs, model=model)
+        return
+    first, due = banks["set"], banks["due"]
+    # Later edits have numbers above those of the source, and of the target.
+    number = max(_latest(ring), banks["latest"] - 2) + 1
+    given = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
+    ring.programs.load(given, model=(model - 1) % 256)  # so that the two banks have different numbers
+    _stage(ring, given, model=model)  # which takes back an edit that waits
+    ring.programs.begin_set(first)
+    _edit(ring, number=number, first=first, region="program")
+    ring.programs.begin_set(first)
+    if not runs:
+        ring.programs.load(programs, model=model)
+    if any(idle):
+        _stage(ring, idle, model=banks["model"])
+        if due is None:
+            if all(map(any, idle)):  # an EDIT is for programs of all nodes
+                with _compared(ring, "idle"):
+                    ring.programs.compare_staged(number=number + 1)
+            return
+        if due != first:
+            ring.programs.begin_set(due)
+        _edit(ring, number=number + 1, first=due, region="idle")
+        if due != first:  # the set is over, and the edit waits until it is run again
+            ring.programs.begin_set(first)
+
+
+def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
+    """Compare the number of the program that nodes have with that of a frame, and whether they have one at all;
+    a ``ReadBackError`` if they differ."""
+    for node, device in zip(fields["nodes"], ring.devices, strict=True):
+        expected = bool(sum(length for length, _ in node["programs"]))
+        if device.config.queues < 2 or not expected:
+            continue
+        found = device.read_fields("PROGRAM_STATUS")
+        if (found["loaded"], found["model"]) != (1, node["model"]):
+            raise ReadBackError(node["rank"], "program", f"must have number {node['model']}, not {found['model']}")
+
+
+def forget_programs(ring: Ring) -> None:
+    """Overwrite what was loaded, and leave no program."""
+    idle = [] if ring.programs.staged is None else ring.programs.staged[1]
+    for programs, other in ((ring.programs.loaded[1], False), (idle, True)):
+        for rank, queues in enumerate(programs):
+            device = ring.devices[rank]
+            for queue, mine in enumerate(queues if device.config.queues > 1 else []):
+                device.load_program(queue, [device.named(Command(operation=Operation.QUIESCE))] * len(mine),
+                                    idle=other)
+    if idle:
+        ring.programs.drop_staged()
+    if ring.programs.loaded[1]:
+        ring.programs.load([[[] for _ in range(device.config.queues)] for device in ring.devices])
+
+
+def _banked(ring: Ring) -> bool:
+    """Whether all nodes have two banks."""
+    return all(device.config.has_banks for device in ring.devices)
+
+
+def _latest(ring: Ring) -> int:
+    """Largest number of an edit that a node has accepted."""
+    return max(device.read_fields("PROGRAM_SET")["latest"] for device in ring.devices)
+
+
+def _stage(ring: Ring, programs: _Programs, *, model: int) -> None:
+    for _ in ring.programs.stage(programs, model=model):
+        pass
+
+
+def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
+    with _compared(ring, region):
+        ring.programs.edit(number=number, set=first)
+
+
+@contextlib.contextmanager
+def _compared(ring: Ring, region: str) -> Iterator[None]:
+    """Digests that nodes compare; one that differs is told with its node and region."""
+    try:
+        yield
+    except WrongProgramError as error:
+        rank = next(rank for rank, device in enumerate(ring.devices) if str(error).startswith(f"{device.name}:"))
+        raise ReadBackError(rank, region, "must have the CRC-32 of what was sent to it") from None

@@ -20,12 +20,7 @@ BYTES, MOST = 32, 4096
 def read_key(path: Path) -> bytes:
     """The key in a file.
 
-    Raises
-    ------
-    ValueError
-        The file is too short or too long for a key.
-    OSError
-        It cannot be read.
+    Raises ``ValueError`` if the file is too short or too long for a key, and ``OSError`` if it cannot be read.
     """
     with path.open("rb") as file:
         key = file.read(MOST + 1)
@@ -54,12 +49,7 @@ def key_of(path: Path) -> bytes:
 def user_key() -> bytes:
     """The key of this user: of the file that GRADRING_KEY names, or of the user's settings, which is made if need be.
 
-    Raises
-    ------
-    OutputError
-        There is no key, and none can be made.
-    ValueError
-        The file has no key.
+    Raises ``OutputError`` if there is no key, and none can be made, and ``ValueError`` if the file has no key.
     """
     named, settings = os.environ.get(VARIABLE), os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     try:

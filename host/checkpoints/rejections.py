@@ -25,97 +25,67 @@ class Cause(enum.StrEnum):
 
 
 class RejectionError(ValueError):
-    """A checkpoint is refused; the message says why in one line.
-
-    Members
-    -------
-    reason : str
-        The message without the cause.
-    """
+    """A checkpoint is refused; the message says why in one line."""
 
     cause: ClassVar[Cause]
 
+    def __init_subclass__(cls, cause: Cause | None = None):
+        if cause is not None:
+            cls.cause = cause
+
     def __init__(self, reason: str):
         super().__init__(f"{self.cause}: {reason}")
-        self.reason = reason
+        self.reason = reason  # the message without the cause
 
 
-class MalformedError(RejectionError):
+class MalformedError(RejectionError, cause=Cause.MALFORMED):
     """The bytes are no checkpoint, or not a whole one."""
 
-    cause = Cause.MALFORMED
 
-
-class BadVersionError(RejectionError):
+class BadVersionError(RejectionError, cause=Cause.BAD_VERSION):
     """The file is of another format."""
 
-    cause = Cause.BAD_VERSION
 
-
-class BadMacError(RejectionError):
+class BadMacError(RejectionError, cause=Cause.BAD_MAC):
     """The manifest was not made with this key, or was changed."""
 
-    cause = Cause.BAD_MAC
 
-
-class ForeignTenantError(RejectionError):
+class ForeignTenantError(RejectionError, cause=Cause.FOREIGN_TENANT):
     """The checkpoint is another tenant's."""
 
-    cause = Cause.FOREIGN_TENANT
 
-
-class StaleError(RejectionError):
+class StaleError(RejectionError, cause=Cause.STALE):
     """The checkpoint is too old, was seen before, or was made for another restore."""
 
-    cause = Cause.STALE
 
-
-class TooSmallError(RejectionError):
+class TooSmallError(RejectionError, cause=Cause.TOO_SMALL):
     """The target lacks something that the checkpoint needs."""
 
-    cause = Cause.TOO_SMALL
 
-
-class WrongContractError(RejectionError):
+class WrongContractError(RejectionError, cause=Cause.WRONG_CONTRACT):
     """The target computes other bits."""
 
-    cause = Cause.WRONG_CONTRACT
 
-
-class WrongWatermarkError(RejectionError):
+class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
     """Structure or weights are not what the owner of the model has marked."""
 
-    cause = Cause.WRONG_WATERMARK
 
-
-class WrongPeersError(RejectionError):
+class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
     """The ring of the target is another one, or a node of it does not answer."""
-
-    cause = Cause.WRONG_PEERS
 
 
 class _RegionError(RejectionError):
-    """A region is not what it must be.
-
-    Members
-    -------
-    node : int, optional
-        Rank of its node; None for a region of the process.
-    """
+    """A region is not what it must be."""
 
     def __init__(self, node: int | None, region: str, reason: str):
         where = f"region {region}" if node is None else f"node {node}, region {region}"
         super().__init__(f"{where} {reason}")
-        self.node, self.region = node, region
+        self.node, self.region = node, region  # rank of its node, None for a region of the process
 
 
-class BadRegionError(_RegionError):
+class BadRegionError(_RegionError, cause=Cause.BAD_REGION):
     """The contents of a region are not those of the manifest."""
 
-    cause = Cause.BAD_REGION
 
-
-class ReadBackError(_RegionError):
+class ReadBackError(_RegionError, cause=Cause.READ_BACK):
     """The target does not hold what was written to it."""
-
-    cause = Cause.READ_BACK

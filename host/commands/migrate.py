@@ -18,8 +18,7 @@ from host.checkpoints.keys import key_of, read_key, user_key
 from host.console import Progress, make_console, shown, thread_count
 from host.driver.memory import fitted
 from host.migration import report
-from host.migration.ledger import Entry, Ledger
-from host.migration.migrate import Downtime, migrate
+from host.migration.migrate import Downtime, Entry, Ledger, migrate
 from host.migration.site import WORD_BITS, Fabric, Keys, Site
 from host.models.digits import digits
 from host.models.layers import widths

@@ -156,17 +156,10 @@ def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
 
 @dataclasses.dataclass(frozen=True)
 class Codebook:
-    """Weights as indices into a table of centroids.
-
-    Members
-    -------
-    centroids : array of float32
-    indices : array of int64
-        Index of the centroid of each weight, in the shape of the weights.
-    """
+    """Weights as indices into a table of centroids."""
 
     centroids: npt.NDArray[np.float32]
-    indices: Indices
+    indices: Indices  # index of the centroid of each weight, in the shape of the weights
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":

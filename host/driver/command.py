@@ -24,113 +24,67 @@ class Command:
 
     Parameters
     ----------
-    rank, size : int
-        Place of the node in the ring, and number of nodes.
-    port : int
-        Number of the ring; 0 is the only one of a node with one port.
-    gradient_base, weight_base, state_base : int
-        Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
-        words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
-    length : int
-        Elements, or samples of INFER.
     epoch, collective : int
         Numbers that packets carry, so that packets of another command are refused; the same on all nodes.
-    root : int
-        Rank that a BROADCAST starts from, or that all groups belong to.
-    one_owner : int
-        Whether all groups of a FUSED_UPDATE or an ALL_REDUCE belong to ``root``; docs/ring/one_owner.md.
-    wait, signal : int
-        Flags to take before the start, and flags to set after a good end; 16 bits each.
-    tag : int
-        Number that comes back in the event; 16 bits.
-    tenant : int
-        Owner of the command; 0 is the only one.
-    after_0, after_1 : int
-        Commands of the first and of the second other queue's program that end before this one starts; 16 bits each,
-        0 for none.
-    lag_0, lag_1 : int
-        Passes, 0 to 3, by which those commands are earlier.
     unit_queue, remote, unit : int
         With ``remote``, the second of these pairs is about that queue of the node of rank ``unit``.
-    round : int
-        Whether the command takes part in a round of gradients.
-    alternate : int
-        Whether ``weight_base`` alternates between two copies of the weights from pass to pass.
-    region : int
-        Region of weights, 1 to 63, that a command of a program computes with or updates; 0 for none.
-    apart : int
-        Whether that region has two copies.
-    model : int
-        Number of the model that a program belongs to.
-    turn, stride : int
-        How groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
-        ``stride`` groups behind the one before it.
-    number : int
-        Number of the round of a command with ``round`` that is pushed; in a program the node gives it that of the
-        pass.
-    duration : int
-        Cycles of a command that stands for others.
-    format : int
-        Format of a BROADCAST's weights, a place in :data:`hdl.compression.registry.FETCH_FORMATS`, in nodes with
-        several.
-    entry : int
-        Entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none.
     """
 
     operation: Operation
+    # place of the node in the ring, and number of nodes
     rank: int = 0
     size: int = 1
-    port: int = 0
+    port: int = 0  # number of the ring; 0 is the only one of a node with one port
+    # addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the words
+    # of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
     gradient_base: int = 0
     weight_base: int = 0
     state_base: int = 0
-    length: int = 0
+    length: int = 0  # elements, or samples of INFER
     epoch: int = 0
-    root: int = 0
+    root: int = 0  # rank that a BROADCAST starts from, or that all groups belong to
     collective: int = 0
+    # flags to take before the start, and flags to set after a good end; 16 bits each
     wait: int = 0
     signal: int = 0
-    tag: int = 0
-    tenant: int = 0
+    tag: int = 0  # number that comes back in the event; 16 bits
+    tenant: int = 0  # owner of the command; 0 is the only one
+    # commands of the first and of the second other queue's program that end before this one starts; 16 bits each, 0
+    # for none
     after_0: int = 0
     after_1: int = 0
+    # passes, 0 to 3, by which those commands are earlier
     lag_0: int = 0
     lag_1: int = 0
     unit_queue: int = 0
     remote: int = 0
-    round: int = 0
-    alternate: int = 0
-    region: int = 0
-    apart: int = 0
-    model: int = 0
+    round: int = 0  # whether the command takes part in a round of gradients
+    alternate: int = 0  # whether ``weight_base`` alternates between two copies of the weights from pass to pass
+    region: int = 0  # region of weights, 1 to 63, that a command of a program computes with or updates; 0 for none
+    apart: int = 0  # whether that region has two copies
+    model: int = 0  # number of the model that a program belongs to
     unit: int = 0
+    # how groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
+    # ``stride`` groups behind the one before it
     turn: int = 0
     stride: int = 1
+    # number of the round of a command with ``round`` that is pushed; in a program the node gives it that of the pass
     number: int = 0
-    duration: int = 0
+    duration: int = 0  # cycles of a command that stands for others
+    # format of a BROADCAST's weights, a place in :data:`hdl.compression.registry.FETCH_FORMATS`, in nodes with
+    # several
     format: int = 0
-    entry: int = 0
+    entry: int = 0  # entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
+    # whether all groups of a FUSED_UPDATE or an ALL_REDUCE belong to ``root``; docs/ring/one_owner.md
     one_owner: int = 0
 
     def words(self) -> Words:
-        """The sixteen words of the descriptor.
-
-        Raises
-        ------
-        ValueError
-            A field does not fit into its bits.
-        """
+        """The sixteen words of the descriptor; a ``ValueError`` if a field does not fit into its bits."""
         return pack(_COMMAND, vars(self), "Command's")
 
     @classmethod
     def from_words(cls, words: Words) -> "Command":
-        """The command of a descriptor.
-
-        Raises
-        ------
-        ValueError
-            The operation is unknown, or a reserved bit is set.
-        """
+        """The command of a descriptor; a ``ValueError`` if the operation is unknown, or a reserved bit is set."""
         bits = int.from_bytes(words.astype("<u4").tobytes(), "little")
         values = fields(_COMMAND, bits)
         names = {field.name for field in dataclasses.fields(cls)}
@@ -143,34 +97,22 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramRun:
-    """A run of the programs of all queues of a node.
-
-    Parameters
-    ----------
-    model : int
-        Number of the program that is loaded.
-    parity : int
-        Copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``.
-    collective, collectives : int
-        Number that is added to those of collectives in the first pass, and its increase from pass to pass.
-    number : int
-        Number of the run, 1 to 63: the same on all nodes of a ring, and another one than that of the 62 runs before.
-        With 0, nodes do not show each other what they have done, so no command can wait for another node.
-    rank, size : int
-        Position of the node in the ring of its control words.
-    first : int
-        Passes since weights were written, modulo 2^16, by which versions of weights are judged. With 0 a node counts
-        updates from the beginning.
-    """
+    """A run of the programs of all queues of a node."""
 
     passes: int
-    model: int = 0
-    parity: int = 0
+    model: int = 0  # number of the program that is loaded
+    parity: int = 0  # copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``
+    # number that is added to those of collectives in the first pass, and its increase from pass to pass
     collective: int = 0
     collectives: int = 0
+    # number of the run, 1 to 63: the same on all nodes of a ring, and another one than that of the 62 runs before.
+    # With 0, nodes do not show each other what they have done, so no command can wait for another node.
     number: int = 0
+    # position of the node in the ring of its control words
     rank: int = 0
     size: int = 0
+    # passes since weights were written, modulo 2^16, by which versions of weights are judged. With 0 a node counts
+    # updates from the beginning.
     first: int = 0
 
     def __post_init__(self) -> None:
@@ -183,29 +125,15 @@ class ProgramRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
-    """End of a command.
+    """End of a command."""
 
-    Members
-    -------
-    tag : int
-        Tag of the command.
-    detail : int
-        Details of the status, see docs/protocol.md.
-    cycles : int, optional
-        Cycles that the command took; None where they are not modelled (docs/golden.md).
-    weight_version : int
-        Updates that the node's weights have seen.
-    queue : int
-        Queue of the node that the command was in.
-    """
-
-    tag: int
+    tag: int  # tag of the command
     status: EventStatus
     flags: EventFlag
-    detail: int
-    cycles: int | None
-    weight_version: int
-    queue: int = 0
+    detail: int  # details of the status, see docs/protocol.md
+    cycles: int | None  # cycles that the command took; None where they are not modelled (docs/golden.md)
+    weight_version: int  # updates that the node's weights have seen
+    queue: int = 0  # queue of the node that the command was in
 
     @property
     def high(self) -> int:
@@ -249,31 +177,14 @@ class Event:
         return cls(**{**values, "status": EventStatus(values["status"]), "flags": EventFlag(values["flags"])})
 
     def check(self, name: str = "node") -> "Event":
-        """Return this event if the command ended well.
-
-        Parameters
-        ----------
-        name : str
-            Name of the node in the message.
-
-        Raises
-        ------
-        CollectiveError
-            The command failed.
-        """
+        """Return this event if the command ended well; a ``CollectiveError`` if it failed."""
         if self.status is not EventStatus.OK:
             raise CollectiveError(self, name)
         return self
 
 
 class CollectiveError(DeviceError):
-    """A command ended with a status other than OK.
-
-    Members
-    -------
-    name : str
-        Name of the node.
-    """
+    """A command ended with a status other than OK."""
 
     def __init__(self, event: "Event", name: str = "node") -> None:
         self.event, self.name = event, name

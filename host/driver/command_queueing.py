@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
 from hdl.engines import operations
@@ -11,11 +11,9 @@ from host.driver.devices import Devices
 from host.driver.diagnosis import RingError, report
 from host.driver.diagnosis import explain as explain_failure
 from host.driver.errors import DeviceError
-from host.driver.pending_command import PendingCommand
-from host.driver.protocols import Commands
-from host.driver.ring_counters import RingCounters
+from host.driver.ring_registers import RingCounters
 
-__all__ = ["CommandQueueing"]
+__all__ = ["CommandQueueing", "PendingCommand"]
 
 T = TypeVar("T")
 
@@ -23,7 +21,67 @@ _SETTLING = 8
 """Times that links are waited for to come to rest."""
 
 
-class CommandQueueing(Commands):
+class PendingCommand(Generic[T]):
+    """A command with a pending result."""
+
+    def __init__(self, operation: Operation, commands: dict[int, Command], *, nodes: int, patience: int,
+                 on_ring: bool, wait: Callable[["PendingCommand[T]"], object],
+                 conclude: Callable[["PendingCommand[T]"], T]) -> None:
+        self.operation = operation
+        self.commands = commands  # the command of each node that has one, by rank
+        self.events: dict[int, Event] = {}  # events that have come, by rank
+        self.patience = patience  # cycles that each look for an event takes at most
+        # whether nodes carry the command out together, so that words move on the ring while it is under way
+        self.on_ring = on_ring
+        self.collected = False  # whether all events that will come have come
+        self._nodes = nodes
+        self._wait = wait
+        self._conclude = conclude
+        self._outcome: T | None = None
+        self._error: RingError | None = None
+        self._concluded = False
+
+    @property
+    def every(self) -> list[Event | None]:
+        """Event of each node of the ring; None for a node that gave none."""
+        return [self.events.get(rank) for rank in range(self._nodes)]
+
+    @property
+    def well(self) -> bool:
+        """Whether every node that has the command has ended it well."""
+        return all(rank in self.events and self.events[rank].status == EventStatus.OK for rank in self.commands)
+
+    def result(self) -> T:
+        """Wait for the command and all that were queued before it. A second call returns the same result.
+
+        Raises ``RingError`` if the command failed on at least one node.
+        """
+        self._wait(self)
+        return self.conclude()
+
+    def abandon(self, error: RingError) -> None:
+        """Make this error the result, in place of events that will not come."""
+        self.collected = self._concluded = True
+        self._error = error
+
+    def explain(self) -> None:
+        """Find out the result of the command, once its events have been collected."""
+        if not self._concluded:
+            self._concluded = True
+            try:
+                self._outcome = self._conclude(self)
+            except RingError as error:
+                self._error = error
+
+    def conclude(self) -> T:
+        """Return the result of the collected command, or raise its error; see :meth:`result`."""
+        self.explain()
+        if self._error is not None:
+            raise self._error
+        return self._outcome  # type: ignore[return-value]
+
+
+class CommandQueueing:
     """Queue of the commands on all nodes."""
 
     def __init__(self, devices: Devices, counters: RingCounters):
@@ -84,6 +142,11 @@ class CommandQueueing(Commands):
             waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
 
     def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
+        """Wait for commands, by default all that are pending, and for all that were queued before them.
+
+        Returns the result of each, in order. Raises ``RingError`` if a command failed. The error is that of the first
+        failure, raised after all have been waited for.
+        """
         wanted = pending or tuple(self._queued)
         while self._queued and not all(one.collected for one in wanted):
             self._collect()
@@ -225,4 +288,3 @@ class CommandQueueing(Commands):
     def run_apart(self, commands: dict[int, Command], *, patience: int = 0) -> dict[int, Event]:
         """Run a command of its own on each node that has one, and wait for all."""
         return self.submit_apart(commands, patience=patience).result()
-

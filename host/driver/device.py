@@ -19,40 +19,86 @@ Example
     event = device.pop_event(timeout=1_000_000)
 """
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hdl.config import Configuration, Tenants
 from hdl.control.program_banks import edit_layout
 from hdl.control.program_memory import program_header_layout
-from hdl.control.protocol import DESCRIPTOR_WORDS, EDIT_WORDS, EVENT_WORDS, PING_WORDS, RUN_WORDS, Opcode, Space
+from hdl.control.protocol import (
+    DESCRIPTOR_WORDS,
+    EDIT_WORDS,
+    EVENT_WORDS,
+    PING_WORDS,
+    RESPONSE,
+    RUN_WORDS,
+    Opcode,
+    Space,
+    Status,
+    header_layout,
+)
 from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Register, register
+from hdl.control.windows import PRIVILEGED
 from host.driver.command import Command, Event, ProgramRun
-from host.driver.errors import ConfigurationError, ProtocolError
-from host.driver.register_values import from_bits, to_bits
-from host.driver.requests import Requests
+from host.driver.errors import (
+    REFUSALS,
+    ConfigurationError,
+    DeviceError,
+    DeviceTimeoutError,
+    ProtocolError,
+    TransportStatus,
+)
 from host.driver.trace import TraceRecord, records
-from host.driver.transport import Pending
-from host.driver.words import Words, pack, places
+from host.driver.transport import Pending, Request, Transport
+from host.driver.words import Words, fields, from_bits, pack, places, to_bits
 
 __all__ = ["Device"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(banks=2))
 _EDIT = places(edit_layout())
+_HEADER = places(header_layout())
+
+TIMEOUT = 1_000_000
+"""Cycles that an answer may take beyond what was asked for."""
 
 PACKET_WORDS = 16_384
 """Payload words of the largest packet: longer transfers take several."""
 
 
-class Device(Requests):
-    """The driver of one node.
+def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concatenate["Device", P], T]:
+    """The call that waits for the answer, of the call that only sends the request."""
+    def call(self: "Device", *arguments: P.args, **options: P.kwargs) -> T:
+        pending: Pending[T] = getattr(self, submit.__name__)(*arguments, **options)
+        return pending.result()
+
+    call.__name__, call.__doc__ = submit.__name__.removeprefix("submit_"), submit.__doc__
+    return call
+
+
+class Device:
+    """The driver of one node, which serves requests in their order.
 
     Parameters
     ----------
-    transport, config, name, timeout
-        Parameters of :class:`~host.driver.requests.Requests`.
+    transport : Transport
+        The way to the node.
+    config : Configuration
+        Configuration that the node was built with.
+    name : str
+        Name of the node in messages.
+    timeout : int
+        Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
+    tenant : int or None
+        Who asks, in a node with tenants: the privileged host, 0, or one of them. None where the transport says so,
+        as it does for a tenant's own driver.
 
     Members
     -------
@@ -62,53 +108,130 @@ class Device(Requests):
 
     latest_run: int = 0
 
+    def __init__(self, transport: Transport, config: Configuration, *, name: str = "node",
+                 timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
+        if timeout < 1:
+            raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
+        self.transport = transport
+        self.config = config
+        self.name = name
+        self._timeout = timeout
+        asks = config.has(Tenants) and tenant is not None
+        self._asks = [np.array([tenant], np.uint32)] if asks else []
+        self._privileged = not config.has(Tenants) or tenant == int(PRIVILEGED)
+        self._tenant = tenant if asks and tenant else int(PRIVILEGED)
+        self._outstanding: deque[Request] = deque()
+        self._tag = 0
+
+    def room(self, name: str) -> int:
+        """Words of a memory space that are there for who asks; 0 if there is no such space."""
+        return int(self.config.memory_map[name].words) if name in self.config.memory_map else 0
+
+    @property
+    def privileged(self) -> bool:
+        """Whether it may write privileged registers."""
+        return self._privileged
+
+    def named(self, command: Command) -> Command:
+        """The command in the name of the tenant that asks, unless it names one itself."""
+        return dataclasses.replace(command, tenant=self._tenant) if self._tenant and not command.tenant else command
+
+    def close(self) -> None:
+        """Close the transport."""
+        self.transport.close()
+
     def connect(self) -> None:
         """Check that a node answers and that it has this configuration.
 
-        Raises
-        ------
-        ConfigurationError
-            Another design answers, or a node of another configuration.
+        Raises ``ConfigurationError`` if another design answers, or a node of another configuration.
         """
-        identifier, configuration = self._read_registers(register("ID"), 2).result().tolist()
+        identifier, configuration = self._read_registers(register("ID"), 2, lambda words: words.tolist()).result()
         if identifier != IDENTIFIER:
-            raise ConfigurationError(f"{self._name}: register ID must be 0x{IDENTIFIER:08x}, not 0x{identifier:08x}: "
+            raise ConfigurationError(f"{self.name}: register ID must be 0x{IDENTIFIER:08x}, not 0x{identifier:08x}: "
                                      f"this is no gradring node")
-        if configuration != self._config.hash:
+        if configuration != self.config.hash:
             raise ConfigurationError(
-                f"{self._name}: configuration hash must be 0x{self._config.hash:08x}, that of {self._config}, not "
+                f"{self.name}: configuration hash must be 0x{self.config.hash:08x}, that of {self.config}, not "
                 f"0x{configuration:08x}: rebuild the node, or set the driver up with the node's configuration")
+
+    # Requests and responses.
+
+    def _submit(self, opcode: Opcode, asked: str, *, count: int, words: Sequence[Words], answer: int,
+                patience: int = 0) -> Request:
+        header = opcode << _HEADER["opcode"][0] | self._tag << _HEADER["tag"][0] | count << _HEADER["count"][0]
+        request = Request(opcode, self._tag, asked, answer, self._timeout + patience)
+        self._tag = (self._tag + 1) % 256
+        self.transport.send(np.concatenate([*self._asks, np.array([header], np.uint32), *words]))
+        self._outstanding.append(request)
+        return request
+
+    def complete(self, request: Request) -> None:
+        """Take responses in their order, up to the response to this request."""
+        while not request.done:
+            first = self._outstanding[0]
+            try:
+                response = self.transport.receive(first.patience)
+            except TimeoutError as error:
+                raise DeviceTimeoutError(
+                    f"{self.name}: no response to {first.asked} in {first.patience} cycles\n{error}") from error
+            self._outstanding.popleft()
+            self._settle(first, response)
+
+    def _settle(self, request: Request, response: Words) -> None:
+        """Check a response against its request, and settle the request."""
+        def mismatch(what: str) -> ProtocolError:
+            return ProtocolError(f"{self.name}: response to {request.asked} {what}; the transport has lost or "
+                                 f"changed words, open it again")
+
+        if response.size < 2:
+            request.error = mismatch(f"must have at least 2 words, not {response.size}")
+            return
+        header = fields(_HEADER, int(response[0]))
+        opcode, tag, count = header["opcode"], header["tag"], header["count"]
+        payload = response[2:]
+        if opcode != request.opcode | RESPONSE:
+            request.error = mismatch(f"must have opcode 0x{request.opcode | RESPONSE:02x}, not 0x{opcode:02x}")
+        elif tag != request.tag:
+            request.error = mismatch(f"must have tag {request.tag}, not {tag}")
+        elif count != payload.size:
+            request.error = mismatch(f"must have the {count} payload words of its header, not {payload.size}")
+        elif response[1] in REFUSALS:
+            request.error = self._refusal(request, next(one for one in REFUSALS if one == response[1]), payload)
+        elif response[1] == Status.EMPTY and opcode == Opcode.POP_EVENT | RESPONSE:
+            request.payload = payload
+        elif response[1] != Status.OK:
+            request.error = mismatch(f"must have another status than {response[1]}")
+        elif count != request.answer:
+            request.error = mismatch(f"must have {request.answer} payload words, not {count}")
+        else:
+            request.payload = payload
+
+    def _refusal(self, request: Request, status: Status | TransportStatus, payload: Words) -> DeviceError:
+        kind, advice = REFUSALS[status]
+        written = f" after {payload[0]} words were written" if payload.size else ""
+        return kind(f"{self.name}: {request.asked} was refused with {status.name}{written}; {advice}")
 
     # Ping.
 
     def submit_ping(self, words: Words) -> Pending[Words]:
-        """See :meth:`ping`."""
+        """Have the node echo up to 64 words."""
         if words.size > PING_WORDS:
             raise ValueError(f"Ping must be of at most {PING_WORDS} words, not {words.size!r}")
         request = self._submit(Opcode.PING, f"a ping of {words.size} words", count=words.size,
                                words=[words.astype(np.uint32)], answer=words.size)
-        return Pending(self, [request], lambda payloads: payloads[0])
+        return Pending(self.complete, [request], lambda payloads: payloads[0])
 
-    def ping(self, words: Words) -> Words:
-        """Have the node echo up to 64 words."""
-        return self.submit_ping(words).result()
+    ping = _waits(submit_ping)
 
     # Registers.
 
-    def _read_registers(self, first: Register, count: int) -> Pending[Words]:
+    def _read_registers(self, first: Register, count: int, combine: Callable[[Words], T]) -> Pending[T]:
         what = f"register {first.name}" if count == 1 else f"{count} registers from {first.name} on"
         request = self._submit(Opcode.READ_REGISTER, f"a read of {what}", count=count,
                                words=[np.array([first.address], np.uint32)], answer=count)
-        return Pending(self, [request], lambda payloads: payloads[0])
+        return Pending(self.complete, [request], lambda payloads: combine(payloads[0]))
 
     def submit_read_register(self, name: str) -> "Pending[int | float]":
-        """See :meth:`read_register`."""
-        entry = register(name)
-        pending = self._read_registers(entry, 1)
-        integers = bool(self._config.is_int16)
-        return Pending(self, pending._requests, lambda payloads: from_bits(entry, payloads[0], integers=integers))
-
-    def read_register(self, name: str) -> int | float:
         """Read a register: a float if its kind is float32, else a number of 32 bits. A node of 16-bit integers
         has signed numbers of 32 bits in place of floats.
 
@@ -117,17 +240,13 @@ class Device(Requests):
         name : str
             One of :data:`hdl.control.registers.REGISTERS`; a ``KeyError`` lists them.
         """
-        return self.submit_read_register(name).result()
+        entry = register(name)
+        integers = bool(self.config.is_int16)
+        return self._read_registers(entry, 1, lambda words: from_bits(entry, words, integers=integers))
+
+    read_register = _waits(submit_read_register)
 
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
-        """See :meth:`write_register`."""
-        entry = register(name)
-        bits = to_bits(entry, value, integers=bool(self._config.is_int16))
-        request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
-                               words=[np.array([entry.address, bits], np.uint32)], answer=1)
-        return Pending(self, [request], _nothing)
-
-    def write_register(self, name: str, value: float) -> None:
         """Set a register.
 
         Parameters
@@ -145,7 +264,13 @@ class Device(Requests):
         TypeError, ValueError
             The register cannot hold the value.
         """
-        self.submit_write_register(name, value).result()
+        entry = register(name)
+        bits = to_bits(entry, value, integers=bool(self.config.is_int16))
+        request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
+                               words=[np.array([entry.address, bits], np.uint32)], answer=1)
+        return Pending(self.complete, [request], _nothing)
+
+    write_register = _waits(submit_write_register)
 
     def read_fields(self, name: str) -> dict[str, int]:
         """Read the fields of a register of kind bitfield."""
@@ -156,50 +281,33 @@ class Device(Requests):
         return {field.name: value >> field.bit & (1 << field.width) - 1 for field in entry.fields}
 
     def submit_counters(self) -> Pending[dict[str, int]]:
-        """See :meth:`counters`."""
-        pending = self._read_registers(COUNTERS[0], len(COUNTERS))
-        names = [entry.name for entry in COUNTERS]
-        return Pending(self, pending._requests,
-                       lambda payloads: dict(zip(names, payloads[0].tolist(), strict=True)))
-
-    def counters(self) -> dict[str, int]:
         """Read all counters by name; each has 32 bits and wraps."""
-        return self.submit_counters().result()
+        return self.submit_read_bits(COUNTERS[0].name, COUNTERS[-1].name)
+
+    counters = _waits(submit_counters)
 
     def submit_read_bits(self, first: str, last: str) -> Pending[dict[str, int]]:
         """Read consecutive registers as bits, by name, in one request."""
         entries = REGISTERS[register(first).address:register(last).address + 1]
-        pending = self._read_registers(entries[0], len(entries))
-        return Pending(self, pending._requests, lambda payloads: {
-            entry.name: bits for entry, bits in zip(entries, payloads[0].tolist(), strict=True)})
+        return self._read_registers(entries[0], len(entries), lambda words: {
+            entry.name: bits for entry, bits in zip(entries, words.tolist(), strict=True)})
 
     def submit_write_bits(self, first: str, bits: Sequence[int]) -> Pending[None]:
         """Write bits to consecutive registers, in one request."""
         request = self._submit(Opcode.WRITE_REGISTER, f"a write of {len(bits)} registers from {first} on",
                                count=len(bits), answer=1,
                                words=[np.array([register(first).address, *bits], np.uint32)])
-        return Pending(self, [request], _nothing)
+        return Pending(self.complete, [request], _nothing)
 
     # Memories.
 
     def _memory_name(self, space: int) -> str:
         """Name of a memory space in messages, whether the node has it or not."""
-        titles = {memory.number: memory.title for memory in self._config.memory_map}
+        titles = {memory.number: memory.title for memory in self.config.memory_map}
         title: str = titles.get(space, f"state plane {space - Space.STATE}")
         return title.removesuffix(" memory")
 
     def submit_read_memory(self, space: int, address: int, count: int) -> Pending[Words]:
-        """See :meth:`read_memory`."""
-        _check_range(space, address, count)
-        name = self._memory_name(space)
-        requests = [
-            self._submit(Opcode.READ_MEMORY, f"a read of {_range(name, start, size)}", count=size,
-                         words=[_access(space, start)], answer=size, patience=size)
-            for start, size in _packets(address, count)
-        ]
-        return Pending(self, requests, lambda payloads: np.concatenate([np.empty(0, np.uint32), *payloads]))
-
-    def read_memory(self, space: int, address: int, count: int) -> Words:
         """Read elements of a memory, as bits.
 
         Parameters
@@ -214,26 +322,18 @@ class Device(Requests):
         BadAddressError
             The memory does not exist, or is smaller.
         """
-        return self.submit_read_memory(space, address, count).result()
-
-    def submit_write_memory(self, space: int, address: int, elements: NDArray[Any]) -> Pending[None]:
-        """See :meth:`write_memory`."""
-        elements = np.asarray(elements)
-        if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
-            raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
-                            f"{elements.shape!r}")
-        _check_range(space, address, elements.size)
-        words = np.ascontiguousarray(elements).view(np.uint32)
+        _check_range(space, address, count)
         name = self._memory_name(space)
         requests = [
-            self._submit(Opcode.WRITE_MEMORY, f"a write to {_range(name, start, size)}", count=size,
-                         words=[_access(space, start), words[start - address:start - address + size]], answer=1,
-                         patience=size)
-            for start, size in _packets(address, words.size)
+            self._submit(Opcode.READ_MEMORY, f"a read of {_range(name, start, size)}", count=size,
+                         words=[_access(space, start)], answer=size, patience=size)
+            for start, size in _packets(address, count)
         ]
-        return Pending(self, requests, _nothing)
+        return Pending(self.complete, requests, lambda payloads: np.concatenate([np.empty(0, np.uint32), *payloads]))
 
-    def write_memory(self, space: int, address: int, elements: NDArray[Any]) -> None:
+    read_memory = _waits(submit_read_memory)
+
+    def submit_write_memory(self, space: int, address: int, elements: NDArray[Any]) -> Pending[None]:
         """Set elements of a memory.
 
         Parameters
@@ -251,57 +351,55 @@ class Device(Requests):
             The memory does not exist, or is smaller. In a transfer of several packets, the packets that fit are
             written.
         """
-        self.submit_write_memory(space, address, elements).result()
+        elements = np.asarray(elements)
+        if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
+            raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
+                            f"{elements.shape!r}")
+        _check_range(space, address, elements.size)
+        words = np.ascontiguousarray(elements).view(np.uint32)
+        name = self._memory_name(space)
+        requests = [
+            self._submit(Opcode.WRITE_MEMORY, f"a write to {_range(name, start, size)}", count=size,
+                         words=[_access(space, start), words[start - address:start - address + size]], answer=1,
+                         patience=size)
+            for start, size in _packets(address, words.size)
+        ]
+        return Pending(self.complete, requests, _nothing)
+
+    write_memory = _waits(submit_write_memory)
 
     # Commands and events.
 
     def submit_push(self, command: Command) -> Pending[None]:
-        """See :meth:`push`."""
-        request = self._submit(Opcode.PUSH_COMMAND, f"a push of {command}", count=DESCRIPTOR_WORDS,
-                               words=[command.words()], answer=0)
-        return Pending(self, [request], _nothing)
-
-    def push(self, command: Command) -> None:
         """Queue a command. Its event tells of any error in it.
 
-        Raises
-        ------
-        QueueFullError
-            The queue is full; pop an event first.
+        Raises ``QueueFullError`` if the queue is full; pop an event first.
         """
-        self.submit_push(command).result()
+        request = self._submit(Opcode.PUSH_COMMAND, f"a push of {command}", count=DESCRIPTOR_WORDS,
+                               words=[command.words()], answer=0)
+        return Pending(self.complete, [request], _nothing)
+
+    push = _waits(submit_push)
 
     def submit_pop_event(self, timeout: int) -> "Pending[Event | None]":
-        """See :meth:`pop_event`."""
+        """Take the next event, after at most ``timeout`` cycles of waiting; ``None`` if none has come by then.
+
+        The node answers no other request meanwhile. See :meth:`Event.check`.
+        """
         if not 0 <= timeout < 1 << 32:
             raise ValueError(f"Timeout must be a number of 32 bits, not {timeout!r}")
         asked = f"a wait of {timeout} cycles for an event"
         request = self._submit(Opcode.POP_EVENT, asked, count=EVENT_WORDS, words=[np.array([timeout], np.uint32)],
                                answer=EVENT_WORDS, patience=timeout)
-        return Pending(self, [request], lambda payloads: self._event(payloads[0]) if payloads[0].size else None)
+        return Pending(self.complete, [request],
+                       lambda payloads: self._event(payloads[0]) if payloads[0].size else None)
 
-    def pop_event(self, timeout: int) -> Event | None:
-        """Take the next event, after at most ``timeout`` cycles of waiting; ``None`` if none has come by then.
-
-        The node answers no other request meanwhile. See :meth:`Event.check`.
-        """
-        return self.submit_pop_event(timeout).result()
+    pop_event = _waits(submit_pop_event)
 
     # Programs.
 
     def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
                             idle: bool = False) -> Pending[None]:
-        """See :meth:`load_program`."""
-        header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
-                      "Program's")
-        request = self._submit(
-            Opcode.LOAD_PROGRAM, f"a load of {len(commands)} commands from slot {slot} of queue {queue} on",
-            count=DESCRIPTOR_WORDS * len(commands), words=[header, *(command.words() for command in commands)],
-            answer=1, patience=DESCRIPTOR_WORDS * len(commands))
-        return Pending(self, [request], _nothing)
-
-    def load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
-                     idle: bool = False) -> None:
         """Load commands of a queue's program, which ends behind them.
 
         Parameters
@@ -324,7 +422,15 @@ class Device(Requests):
         ProgramRunningError
             A program runs.
         """
-        self.submit_load_program(queue, commands, slot=slot, model=model, idle=idle).result()
+        header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
+                      "Program's")
+        request = self._submit(
+            Opcode.LOAD_PROGRAM, f"a load of {len(commands)} commands from slot {slot} of queue {queue} on",
+            count=DESCRIPTOR_WORDS * len(commands), words=[header, *(command.words() for command in commands)],
+            answer=1, patience=DESCRIPTOR_WORDS * len(commands))
+        return Pending(self.complete, [request], _nothing)
+
+    load_program = _waits(submit_load_program)
 
     def submit_edit(self, *, number: int, set: int, digest: int) -> Pending[None]:
         """Make the idle bank the program from a set on, the next one; the answer is the acknowledgement. ``number``
@@ -332,28 +438,21 @@ class Device(Requests):
         words = pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
         request = self._submit(Opcode.EDIT, f"edit {number} from set {set} on", count=EDIT_WORDS, words=[words],
                                answer=0)
-        return Pending(self, [request], _nothing)
+        return Pending(self.complete, [request], _nothing)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:
-        """See :meth:`run`."""
+        """Start the programs of all queues; each of their commands gives an event in each pass.
+
+        A node keeps few events, and starts no command while it has no room for another. Raises
+        ``ProgramNotLoadedError`` if another program is loaded, or none, and ``ProgramRunningError`` if a program runs
+        already.
+        """
         self.latest_run = run.number
         request = self._submit(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", count=RUN_WORDS,
                                words=[run.words()], answer=0)
-        return Pending(self, [request], _nothing)
+        return Pending(self.complete, [request], _nothing)
 
-    def run(self, run: ProgramRun) -> None:
-        """Start the programs of all queues; each of their commands gives an event in each pass.
-
-        A node keeps few events, and starts no command while it has no room for another.
-
-        Raises
-        ------
-        ProgramNotLoadedError
-            Another program is loaded, or none.
-        ProgramRunningError
-            A program runs already.
-        """
-        self.submit_run(run).result()
+    run = _waits(submit_run)
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
         """Read starts and ends of the latest commands, in the order in which the node recorded them.
@@ -370,7 +469,7 @@ class Device(Requests):
         TraceError
             There were more records since then than a node keeps.
         """
-        space = self._config.memory_map["trace"]
+        space = self.config.memory_map["trace"]
         if since is None:
             words = self.read_memory(space.number, 0, space.words)
             return records(words, int(self.read_register("TRACE_POINTER")), since)
@@ -387,7 +486,7 @@ class Device(Requests):
         try:
             return Event.from_words(words)
         except ValueError as error:
-            raise ProtocolError(f"{self._name}: event {words.tolist()} is not one that this driver knows ({error}); "
+            raise ProtocolError(f"{self.name}: event {words.tolist()} is not one that this driver knows ({error}); "
                                 f"check that driver and node are of the same version") from None
 
 

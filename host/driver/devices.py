@@ -1,27 +1,68 @@
-"""Devices of the nodes of a ring, by rank, and requests to all of them.
+"""Devices of the nodes of a ring, by rank, the formats that they have alike, and requests to all of them.
 
 A request to all nodes is sent to each of them before the first answer is waited for, so that they work at the same
 time.
 
-Nodes may have different configurations, as long as they agree on :data:`host.driver.formats.ALIKE`. A buffer then has
-room where the smallest memory of its region ends.
+Nodes may have different configurations, as long as they agree on :data:`ALIKE`. A buffer then has room where the
+smallest memory of its region ends.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from hdl.config import Configuration
 from host.driver.device import Device
-from host.driver.formats import Formats
 from host.driver.transport import Pending
 from host.driver.words import Vector, Words
 
-__all__ = ["TIMEOUT", "Devices"]
+__all__ = ["ALIKE", "TIMEOUT", "Devices", "Formats", "alike"]
 
 T = TypeVar("T")
 
 TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it abandons a command, unless another number is asked for."""
+
+ALIKE = ("element", "segment", "weights", "gradients", "link", "has_quorum", "queues", "role.root_reduce",
+         "role.interleaved")
+"""Sections and properties of a configuration that all nodes of a ring must have alike: those of packets, links,
+master weights and programs."""
+
+
+def alike(configs: Sequence[Configuration], name: str) -> Any:
+    """Value of a parameter, which all nodes must have alike."""
+    values = list(dict.fromkeys(map(operator.attrgetter(name), configs)))
+    if len(values) > 1:
+        raise ValueError(f"Nodes of a ring must have the same {name}, not {' and '.join(map(repr, values))}")
+    return values[0]
+
+
+class Formats:
+    """Formats of elements, memory rows, segments and codecs.
+
+    Parameters
+    ----------
+    configs : sequence of Configuration
+        Each configuration of a node in the ring; they must agree on :data:`ALIKE`.
+    """
+
+    def __init__(self, configs: Sequence[Configuration]):
+        for name in ALIKE:
+            alike(configs, name)
+        config, self._configs = configs[0], configs
+        self.segment = int(config.segment)  # elements in a segment
+        self.int16 = bool(config.is_int16)  # whether elements are 16-bit integers
+        self.weight_codec = str(config.weights.codec)  # name of the codec of new weights in a fused update
+        self.has_codebook = bool(config.codebook_words)  # whether it has centroids, which the host loads
+        self.gradient_codec = str(config.gradients)  # name of the codec of gradients and their sums
+        # whether nodes keep master weights of their blocks, in addition to the weights that all compute with
+        self.has_master = bool(config.weights.has_master)
+        self.has_residual = bool(config.has_residual)  # whether nodes keep the residual of the gradient codec
+
+    @property
+    def lanes(self) -> int:
+        """Elements in a memory row; a ``ValueError`` if nodes differ."""
+        return int(alike(self._configs, "lanes"))
 
 
 class Devices(Sequence[Device]):
@@ -30,14 +71,9 @@ class Devices(Sequence[Device]):
     Parameters
     ----------
     devices : sequence of Device
-        The node at index r is of rank r. Their configurations must agree on :data:`host.driver.formats.ALIKE`.
+        The node at index r is of rank r. Their configurations must agree on :data:`host.driver.devices.ALIKE`.
     timeout : int
         Cycles without a word on a node's links after which it abandons a command.
-
-    Members
-    -------
-    configs : list of Configuration
-        Each configuration of a node.
     """
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
@@ -46,6 +82,7 @@ class Devices(Sequence[Device]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
+        # each configuration of a node
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self._devices))
         self.formats = Formats(self.configs)
         self.timeout = timeout

@@ -34,10 +34,7 @@ def far_words_of(config: Configuration) -> int:
 def read_far(devices: Sequence[Device], windows: _Windows) -> dict[tuple[int, int], Words]:
     """Contents of windows of the far memories, by rank and first element.
 
-    Raises
-    ------
-    DeviceError
-        A far memory is silent.
+    Raises ``DeviceError`` if a far memory is silent.
     """
     found: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, mine in windows.items()
                                                  for base, _ in mine}

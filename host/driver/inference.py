@@ -17,14 +17,13 @@ from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
 from hdl.quantization.layer_list import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
 from hdl.quantization.layer_reader import INPUT_ROWS
+from host.driver.words import Words, places
 
-__all__ = ["IntegerLayer", "Program", "pack_inputs", "program", "unpack_outputs"]
+__all__ = ["IntegerLayer", "Integers", "Program", "pack_inputs", "program", "unpack_outputs"]
 
 Integers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint32]
 
-_LAYER = {name: (field.offset, field.width) for name, field in layer_layout()}
-_OUTPUT = {name: (field.offset, field.width) for name, field in output_parameter_layout()}
+_LAYER, _OUTPUT = places(layer_layout()), places(output_parameter_layout())
 _MOST = (1 << 16) - 1  # outputs, or samples of a command
 
 
@@ -55,36 +54,22 @@ class IntegerLayer(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """Layers in the form of a node's memories.
+    """Layers in the form of a node's memories."""
 
-    Members
-    -------
-    weights : array of uint32
-        Words for the weight memory, from the base on: the list of layers, and their codes.
-    parameters : array of uint32
-        Words for the gradient memory, from the base on: the parameters of all outputs.
-    source, target : int
-        Addresses in the gradient memory: inputs of the first layer, and results of the last one.
-    samples : int
-        Most samples in a command.
-    inputs, outputs : int
-        Inputs and outputs of the network.
-    signed : bool
-        Inputs are int8.
-    beats : int
-        Cycles in which all lanes multiply, for each sample.
-    """
-
+    # words for the weight memory, from the base on: the list of layers, and their codes
     weights: Words
+    # words for the gradient memory, from the base on: the parameters of all outputs
     parameters: Words
+    # addresses in the gradient memory: inputs of the first layer, and results of the last one
     source: int
     target: int
-    samples: int
+    samples: int  # most samples in a command
+    # inputs and outputs of the network
     inputs: int
     outputs: int
-    signed: bool
+    signed: bool  # inputs are int8
     lanes: int
-    beats: int
+    beats: int  # cycles in which all lanes multiply, for each sample
 
 
 def _rows(count: int, per_row: int) -> int:
@@ -159,7 +144,7 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
     if samples < 1:
         raise ValueError(f"Parameters and vectors of a sample must take at most the {gradient_words:,} elements of a "
                          f"node's gradient memory, not {start + sum(regions):,}")
-    places = [gradient_base + start, gradient_base + start + samples * regions[0]]
+    bases = [gradient_base + start, gradient_base + start + samples * regions[0]]
 
     entries = []
     for number, (layer, (outputs, inputs)) in enumerate(zip(layers, shapes, strict=True)):
@@ -167,12 +152,12 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
             "wide": layer.bits == 8, "subtract": Variant(layer.variant) is Variant.MAX, "signed": layer.signed,
             "relu": layer.relu, "raw": layer.last, "final": number == len(layers) - 1, "outputs": outputs,
             "inputs": inputs, "codes": weight_base + code_bases[number],
-            "source": places[number % 2], "parameters": gradient_base + parameter_bases[number],
-            "target": places[(number + 1) % 2]}, 1))
+            "source": bases[number % 2], "parameters": gradient_base + parameter_bases[number],
+            "target": bases[(number + 1) % 2]}, 1))
     entries.append(np.zeros(listed - LAYER_WORDS * len(layers), np.uint32))
     return Program(
-        weights=np.concatenate([*entries, *codes]), parameters=np.concatenate(parameters), source=places[0],
-        target=places[len(layers) % 2], samples=samples, inputs=shapes[0][1], outputs=shapes[-1][0],
+        weights=np.concatenate([*entries, *codes]), parameters=np.concatenate(parameters), source=bases[0],
+        target=bases[len(layers) % 2], samples=samples, inputs=shapes[0][1], outputs=shapes[-1][0],
         signed=layers[0].signed, lanes=lanes,
         beats=peak_cycles(shapes, 1, lanes=lanes))
 

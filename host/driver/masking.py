@@ -18,15 +18,15 @@ from hdl.config import FP32, INT16
 from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS
 from hdl.memory_map import BASE_ALIGNMENT
+from host.driver.words import Words, pack, places
 from sim.golden import masking as golden
 
 __all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
 
 Matrices = npt.NDArray[np.float32] | npt.NDArray[np.int16]
-Words = npt.NDArray[np.uint32]
 
 _WORD = 32
-_LAYOUT = {name: (field.offset, field.width) for name, field in mask_job_layout()}
+_LAYOUT = places(mask_job_layout())
 _JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
 _TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
 _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
@@ -36,10 +36,7 @@ _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_c
 class Mask(golden.Mask):
     """Mask of a matrix whose parameters fit a node's: see :class:`sim.golden.masking.Mask` and docs/masking/mask.md.
 
-    Raises
-    ------
-    ValueError
-        A parameter has more bits than a list of jobs holds.
+    Raises ``ValueError`` if a parameter has more bits than a list of jobs holds.
     """
 
     def __post_init__(self) -> None:
@@ -53,19 +50,12 @@ class Mask(golden.Mask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MaskJob:
-    """Matrices of one shape under one mask.
+    """Matrices of one shape under one mask."""
 
-    Parameters
-    ----------
-    matrices : array of float32, or of int16
-        Matrices, in the shape (count, rows, columns).
-    external : array of bool, optional
-        True, in the same shape, for each element that an external mask keeps. Required for an external mask, and
-        not allowed for any other.
-    """
-
-    matrices: Matrices
+    matrices: Matrices  # matrices, in the shape (count, rows, columns)
     mask: Mask
+    # True, in the same shape, for each element that an external mask keeps. Required for an external
+    # mask, and not allowed for any other.
     external: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -107,24 +97,14 @@ class _Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """Region of the memories that one command masks.
+    """Region of the memories that one command masks."""
 
-    Members
-    -------
-    pieces : list of _Piece
-        Jobs and matrices that the region holds.
-    data : array of uint32
-        Words for the gradient memory.
-    words : array of uint32
-        Words for the weight memory: the list of jobs, and from ``externals`` on the words of external masks.
-    externals : int
-        Offset of the words of external masks, a multiple of 32.
-    """
-
-    pieces: list[_Piece]
-    data: Words
+    pieces: list[_Piece]  # jobs and matrices that the region holds
+    data: Words  # words for the gradient memory
+    # words for the weight memory: the list of jobs, and from ``externals`` on the words of external
+    # masks
     words: Words
-    externals: int
+    externals: int  # offset of the words of external masks, a multiple of 32
 
 
 def _up(value: int, multiple: int) -> int:
@@ -220,11 +200,9 @@ def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int, element: 
 def _job_words(job: MaskJob, piece: _Piece) -> Words:
     """Words of a job in memory."""
     values = {**vars(job.mask), "count": piece.count, "rows": job.rows, "columns": job.columns,
-              "elements": piece.elements, "kinds": sum(getattr(job.mask, kind) << n for n, kind in enumerate(KINDS))}
-    bits = 0
-    for name, (offset, width) in _LAYOUT.items():
-        bits |= (int(values.get(name, 0)) & (1 << width) - 1) << offset
-    return np.frombuffer(bits.to_bytes(4 * MASK_JOB_WORDS, "little"), "<u4").astype(np.uint32)
+              "elements": piece.elements, "kinds": sum(getattr(job.mask, kind) << n for n, kind in enumerate(KINDS)),
+              "diagonal": job.mask.diagonal & (1 << _LAYOUT["diagonal"][1]) - 1}  # in two's complement
+    return pack(_LAYOUT, values, "Job's")
 
 
 def _bits(mask: npt.NDArray[np.bool_]) -> Words:

@@ -1,55 +1,206 @@
-"""Allocation of a run's vectors in the memories of a ring's nodes, the check that they fit, and nodes that
-have room for them."""
+"""Memories of a ring's nodes: buffers, the allocator that keeps them apart, and room for a run's vectors.
+
+A buffer is at the same address on every node. It belongs to a region of the node's memory map
+(:mod:`hdl.memory_map`): ``gradients``, with the residuals that belong to them, ``weights``, or ``state``, with all
+state planes and masters. A command has one base in each region, so a buffer of ``state`` reserves the same words
+in every one of its memories.
+"""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from hdl.config import Configuration, NodeConfig
 from hdl.group import GROUP
-from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
+from hdl.memory_map import BASE_ALIGNMENT, REGION_BASES
 from sim.golden.ring import largest_block
 
-__all__ = ["WORDS", "Allocation", "distance_of", "fitted"]
+__all__ = ["WORDS", "Allocation", "Allocator", "Buffer", "Buffers", "Where", "aligned", "distance_of", "errors_base",
+           "fitted", "place"]
 
 #: Words of the largest memory that a node can have.
 WORDS = 1 << 24
 
 
+def aligned(words: int) -> int:
+    """Round up to the next multiple of 32, where a buffer can begin."""
+    return -(-words // int(BASE_ALIGNMENT)) * int(BASE_ALIGNMENT)
+
+
+def errors_base(length: int) -> int:
+    """Default base of the errors in the weight memory: the first group of 32 behind ``length`` weights."""
+    return aligned(length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """Consecutive words in one region of every node's memories."""
+
+    space: str  # region: ``gradients``, ``weights`` or ``state``
+    base: int  # address of the first word, a multiple of 32
+    length: int  # words; in gradients and weights a word is an element
+
+    def __post_init__(self) -> None:
+        if self.space not in REGION_BASES:
+            raise ValueError(f"Space of a buffer must be one of {', '.join(REGION_BASES)}, not {self.space!r}")
+        if self.base < 0 or self.base % BASE_ALIGNMENT:
+            raise ValueError(f"Base of a buffer must be a multiple of {BASE_ALIGNMENT}, not {self.base!r}: take "
+                             f"{aligned(max(self.base, 0))}")
+        if self.length < 0:
+            raise ValueError(f"Length of a buffer must not be negative, not {self.length!r}")
+
+    @property
+    def end(self) -> int:
+        """Address behind the last word."""
+        return self.base + self.length
+
+    def overlaps(self, other: "Buffer") -> bool:
+        """Whether the two buffers have a word in common."""
+        return self.space == other.space and max(self.base, other.base) < min(self.end, other.end)
+
+    def __str__(self) -> str:
+        return f"{self.length:,} words of {self.space} from {self.base:,} on"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """Vectors in the memories of a ring's nodes: gradients, weights, state and errors.
+class Buffers:
+    """The buffers of one vector of parameters."""
+
+    # one word per element of the vector
+    gradients: Buffer
+    weights: Buffer
+    state: Buffer | None = None  # words of the largest block that a node owns, in each state plane and in the masters
+    # errors in the weight memory: the values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not
+    # sent
+    errors: Buffer | None = None
+
+    def __post_init__(self) -> None:
+        for name, space in (("gradients", "gradients"), ("weights", "weights"), ("state", "state"),
+                            ("errors", "weights")):
+            given = getattr(self, name)
+            if given is not None and given.space != space:
+                raise ValueError(f"Buffer of {name} must be in {space}, not in {given.space}")
+        if self.gradients.length != self.weights.length:
+            raise ValueError(f"Buffers of gradients and weights must have one length, not {self.gradients.length:,} "
+                             f"and {self.weights.length:,}")
+
+    @property
+    def length(self) -> int:
+        """Elements of the vector."""
+        return self.weights.length
+
+
+#: A vector: its buffers, its buffer in the one region that is meant, or its length if it lies at the start of each.
+Where = int | Buffer | Buffers
+
+
+def place(where: Where, part: str) -> Buffer:
+    """Find the buffer of one part of a vector.
 
     Parameters
     ----------
-    length : int
-        Elements of the vectors.
-    planes : int
-        State planes of the optimizer; a node keeps its own block of each.
-    packed_state : bool
-        Whether state is stored as bfloat16.
-    errors : bool
-        Whether errors are kept behind the weights; see :meth:`host.driver.protocols.Operations.sparsify`.
-    one_owner : bool
-        Whether one node owns all groups, so that its block is the whole vector.
-    """
+    part : str
+        ``gradients``, ``weights``, ``state`` or ``errors``.
 
-    length: int
-    planes: int = 0
-    packed_state: bool = False
+    Raises
+    ------
+    ValueError
+        The vector has no such buffer, or the buffer is in another space.
+    """
+    space = "weights" if part == "errors" else part
+    if isinstance(where, Buffers):
+        found = getattr(where, part)
+        if found is None:
+            raise ValueError(f"Buffers must have one of {part}: allocate it with the others")
+        return found  # type: ignore[no-any-return]
+    if isinstance(where, Buffer):
+        if where.space != space:
+            raise ValueError(f"Buffer of {part} must be in {space}, not in {where.space}")
+        return where
+    return Buffer(space, errors_base(where) if part == "errors" else 0, where)
+
+
+class Allocator:
+    """Buffers that do not overlap, at the same addresses in the memories of all nodes."""
+
+    def __init__(self, *memories: Any) -> None:
+        self._memories = memories  # memory map of each kind of nodes
+        self._buffers: list[Buffer] = []
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Buffers that are reserved, in order of space and base."""
+        return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
+
+    def room(self, space: str) -> int:
+        """Words of a region, which are the words of its smallest memory.
+
+        Raises ``ValueError`` if a node has no such memory.
+        """
+        try:
+            return min(int(memory.words) for memories in self._memories for memory in memories.region(space))
+        except KeyError as error:
+            raise ValueError(error.args[0]) from None
+
+    def allocate(self, space: str, length: int) -> Buffer:
+        """Reserve the first gap that is long enough; a ``ValueError`` if no gap is long enough."""
+        room, base, largest = self.room(space), 0, 0
+        for other in [*(buffer for buffer in self.buffers if buffer.space == space), Buffer(space, aligned(room), 0)]:
+            gap = min(other.base, room) - base
+            if gap >= length:
+                return self.claim(Buffer(space, base, length))
+            largest, base = max(largest, gap), max(base, aligned(other.end))
+        raise ValueError(f"Buffer of {space} must have at most the {largest:,} words of the largest gap, not "
+                         f"{length:,}: free another buffer, or take nodes with larger memories")
+
+    def claim(self, buffer: Buffer) -> Buffer:
+        """Reserve a buffer at a given place.
+
+        Raises ``ValueError`` if the buffer ends beyond the memory, or overlaps one that is reserved.
+        """
+        room = self.room(buffer.space)
+        if buffer.end > room:
+            raise ValueError(f"Buffer of {buffer.space} must end within the {room:,} words of a node, not at "
+                             f"{buffer.end:,}")
+        for other in self._buffers:
+            if buffer.overlaps(other):
+                raise ValueError(f"Buffer must not overlap another, not {buffer} with {other}")
+        self._buffers.append(buffer)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Give a buffer back; a ``ValueError`` if the buffer is not reserved."""
+        if buffer not in self._buffers:
+            raise ValueError(f"Buffer to free must be one that is reserved, not {buffer}")
+        self._buffers.remove(buffer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Vectors in the memories of a ring's nodes: gradients, weights, state and errors."""
+
+    length: int  # elements of the vectors
+    planes: int = 0  # state planes of the optimizer; a node keeps its own block of each
+    packed_state: bool = False  # whether state is stored as bfloat16
+    # whether errors are kept behind the weights; see :meth:`host.driver.node_operations.NodeOperations.sparsify`
     errors: bool = False
-    one_owner: bool = False
+    one_owner: bool = False  # whether one node owns all groups, so that its block is the whole vector
 
     def block(self, nodes: int) -> int:
         """Elements of the largest block."""
         return largest_block(self.length, 1 if self.one_owner else nodes)
 
+    def state_words(self, config: Configuration, *, nodes: int) -> int:
+        """Words of state in a node, or of master weights, which are never packed."""
+        block = self.block(nodes)
+        if config.weights.has_master:
+            return block
+        return (-(-block // 2) if self.packed_state else block) if self.planes else 0
+
     def check(self, config: Configuration, *, nodes: int) -> None:
         """Check that a ring of ``nodes`` nodes of this configuration has room for the vectors.
 
-        Raises
-        ------
-        ValueError
-            The vectors do not fit, or there can be no such ring.
+        Raises ``ValueError`` if the vectors do not fit, or there can be no such ring.
         """
         config.check_ring(nodes)
         room = min(config.memories.gradient, config.memories.weight)
@@ -79,18 +230,11 @@ class Allocation:
     def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
         """Reserve buffers for the vectors beside the buffers that the allocator has given before.
 
-        Raises
-        ------
-        ValueError
-            There is no room between those buffers, or such a ring could never have it; nothing is reserved then.
+        Raises ``ValueError`` if there is no room between those buffers, or such a ring could never have it; nothing
+        is reserved then.
         """
         self.check(config, nodes=nodes)
-        block = self.block(nodes)
-        state = 0
-        if self.planes:
-            state = -(-block // 2) if self.packed_state else block
-        if config.weights.has_master:  # masters are never packed
-            state = block
+        state = self.state_words(config, nodes=nodes)
         wanted = {"gradients": ("gradients", self.length), "weights": ("weights", self.length)}
         if state:
             wanted["state"] = ("state", state)
@@ -118,27 +262,18 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     """A simulated node whose memories have room for a run: those that it has, or the next powers of two.
 
     It has as many state planes as the optimizers need, since a node without its second one is simulated half as fast
-    again; or ``planes``.
-
-    Raises
-    ------
-    ValueError
-        No node can have as much.
+    again; or ``planes``. Raises ``ValueError`` if no node can have as much.
     """
     memories = node.memories
     wanted = {"gradient": memories.gradient, "weight": memories.weight, "state": memories.state}
     for allocation in allocations:
         length = allocation.length
         end = errors_base(length) + length if allocation.errors else length
-        block = allocation.block(nodes)
-        state = [block] if node.weights.has_master else []
-        if allocation.planes:
-            state.append(-(-block // 2) if allocation.packed_state else block)
         if max(length, end) > WORDS:
             most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")
             raise ValueError(f"Vector must have at most {most:,} elements, which{what} the largest memory of a node "
                              f"holds, not {length:,}: take a smaller model")
-        needed = {"gradient": length, "weight": end, "state": max(state, default=0)}
+        needed = {"gradient": length, "weight": end, "state": allocation.state_words(node, nodes=nodes)}
         wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
     if planes is None:
         planes = max(allocation.planes for allocation in allocations)

@@ -1,29 +1,49 @@
-"""Operations that nodes carry out each by itself: masks, sparse gradients, and inference."""
+"""Operations that nodes carry out each by itself: masks, sparse gradients, inference, and lists of layers."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.layer_list import MULTIPLIED_BIT
 from hdl.config import Quantization
 from hdl.control.protocol import Operation
-from host.driver.buffers import Buffer, Where, aligned, place
 from host.driver.command import Command, Event
 from host.driver.command_queueing import CommandQueueing
 from host.driver.devices import Devices
 from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.driver.masking import MaskJob, Region, plan, unpack
-from host.driver.protocols import Operations
-from host.driver.results import Cycles, InferOutcome, MaskOutcome, SparsifyOutcome, slowest, total
+from host.driver.memory import Buffer, Where, aligned, place
+from host.driver.results import Cycles, InferOutcome, ListsOutcome, MaskOutcome, SparsifyOutcome, slowest, total
 from host.driver.ring_memory import RingMemory
-from host.driver.ring_settings import RingSettings
+from host.driver.ring_registers import RingSettings
+from host.memory.plan import ListProgram, Plan, PlanError
+from sim.golden.compute import Engine
 
-__all__ = ["NodeOperations"]
+__all__ = ["ListCompute", "NodeOperations", "PlannedLists"]
 
 
-class NodeOperations(Operations):
+class PlannedLists:
+    """Lists of a memory plan: once there is one, nodes run only these."""
+
+    def __init__(self) -> None:
+        self._starts: frozenset[int] | None = None
+
+    def set(self, starts: Iterable[int]) -> None:
+        """Allow only the lists that start at these elements."""
+        self._starts = frozenset(starts)
+
+    def check(self, lists: Iterable[int]) -> None:
+        """Raise a PlanError if a list is not of the plan."""
+        for base in lists:
+            if self._starts is not None and base not in self._starts:
+                raise PlanError(f"List must be one of the program of the memory plan, not the one at {base:,}: write "
+                                f"it with a plan of its own")
+
+
+class NodeOperations:
     """Operations of single nodes, in whatever rings they are."""
 
     def __init__(self, devices: Devices, memory: RingMemory, settings: RingSettings, commands: CommandQueueing):
@@ -42,6 +62,32 @@ class NodeOperations(Operations):
 
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0,
              data: Buffer | None = None, lists: Buffer | None = None) -> MaskOutcome:
+        """Mask matrices on the nodes, in a buffer of their gradient memories. Its contents are lost.
+
+        If the buffers have no room for all jobs of a node, several commands run one after the other; commands
+        of different nodes run at the same time. A node may have no job.
+
+        Parameters
+        ----------
+        jobs : sequence of sequence of MaskJob
+            Jobs of each node, in order of rank.
+        alternative : float
+            Value that replaces elements that a mask does not keep; an integer on int16 nodes.
+        behind : int
+            Number of elements at the start of the weight memory that stay; without ``lists``, job lists are written
+            after them.
+        data : Buffer, optional
+            Buffer in gradients for the matrices; by default the whole memory.
+        lists : Buffer, optional
+            Buffer in weights for lists of jobs and words of external masks.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node.
+        ValueError
+            There is no room for even one matrix.
+        """
         if len(jobs) != len(self._devices):
             raise ValueError(f"Jobs must be one sequence per node, {len(self._devices)}, not {len(jobs)}")
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
@@ -80,6 +126,16 @@ class NodeOperations(Operations):
             rank: len(region.data) for rank, region in present.items()})
 
     def sparsify(self, where: Where, *, threshold: float) -> SparsifyOutcome:
+        """Keep the large elements of each node's gradients, with its errors added; the other elements become its
+        errors, and are added the next time.
+
+        Parameters
+        ----------
+        where : Buffers or int
+            The vector; the errors of a vector that is named by its length are after its weights.
+        threshold : float
+            Smallest magnitude that is kept; an integer on int16 nodes.
+        """
         gradients, errors = place(where, "gradients"), place(where, "errors")
         self._settings.write_registers({"MASK_THRESHOLD": self._number_of("Threshold", threshold, 0, 1 << 16)})
         events = self._commands.run_apart({
@@ -90,6 +146,27 @@ class NodeOperations(Operations):
 
     def infer(self, layers: Sequence[IntegerLayer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
+        """Run integer layers on samples, in a run of equal length on each node.
+
+        Layers go to a buffer of each node's weight memory, and all else to a buffer of its gradient memory; the
+        contents of both are lost. If there is no room for all samples of a node, several commands run.
+
+        Parameters
+        ----------
+        layers : sequence of IntegerLayer
+            Layers like :class:`sim.golden.quantization.Layer`; the last one, and no other, is ``last``.
+        x : array of int
+            A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
+        data, lists : Buffer, optional
+            Buffers in gradients and in weights; by default the whole memories.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node.
+        ValueError
+            There is no room for the layers and one sample, or they do not follow each other.
+        """
         if not all(config.has(Quantization) for config in self._devices.configs):
             raise ValueError("Nodes must have quantization in their configuration, to infer")
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
@@ -130,3 +207,72 @@ class NodeOperations(Operations):
         sums = self._devices.read_space("gradients", layout.target, {
             rank: len(samples) * words for rank, samples in x.items()})
         return events, {rank: unpack_outputs(layout, own) for rank, own in sums.items()}
+
+
+class ListCompute:
+    """Lists of layers on nodes that compute.
+
+    Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be its program. From then
+    on nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.
+    """
+
+    def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing, planned: PlannedLists):
+        if not any(config.compute for config in devices.configs):
+            raise ValueError("Nodes must have compute in their configuration, to run lists of layers")
+        self._devices = devices
+        self._memory = memory
+        self._commands = commands
+        self._planned = planned
+
+    def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
+        """Write the lists of a pass, or of even and odd passes, to all nodes.
+
+        Raises ``PlanError`` if the lists are not the program of the plan, or nodes have no room for it; nothing is
+        written then.
+        """
+        room = self._memory.allocator.room("activations")
+        for config, listed in itertools.product(self._devices.configs, programs):
+            compute = config.compute
+            listed.check(plan, Engine(rows=compute.rows, lanes=config.lanes, scale_mask=compute.scale_mask,
+                                       operands=compute.operands, centroids=compute.codebook,
+                                       sequences=compute.sequences))
+            if listed.end > room:
+                raise PlanError(f"Memory plan and lists must end within the {room:,} words of a node's activation "
+                                f"memory, not at {listed.end:,}")
+        for listed in programs:
+            self._memory.write_activations([listed.words] * len(self._devices), listed.base)
+        self._planned.set(start for listed in programs for start in listed.starts)
+
+    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, offset: int = 0,
+                   patience: int = 0) -> list[ListsOutcome]:
+        """Run lists of layers, one after the other, and wait for them; see docs/compute/layers.md.
+
+        Parameters
+        ----------
+        lists : sequence of int
+            Address of each list in the activation memory, a multiple of 32.
+        lengths : sequence of int
+            Examples of each node; a node without any does nothing.
+        offset : int
+            Elements that are added to the addresses of relative operands, a multiple of 32.
+        patience : int
+            Cycles that a list may take.
+
+        Raises
+        ------
+        RingError
+            A node has refused a list.
+        PlanError
+            A list is not of the memory plan; nothing runs then.
+        """
+        self._planned.check(lists)
+        if len(lengths) != len(self._devices):
+            raise ValueError(f"Lengths must be one per node, {len(self._devices)}, not {len(lengths)}")
+        pending = [self._commands.submit_apart(
+            {rank: Command(operation=Operation.LAYERS, weight_base=base, state_base=offset, length=length)
+             for rank, length in enumerate(lengths) if length}, patience=patience) for base in lists if any(lengths)]
+        if not pending:
+            return []
+        return [ListsOutcome(cycles=slowest(event.cycles for event in events.values()),
+                             multiplied=sum(event.detail >> MULTIPLIED_BIT for event in events.values()))
+                for events in self._commands.wait(*pending)]

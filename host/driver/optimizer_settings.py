@@ -20,41 +20,23 @@ class Settings:
 
     docs/registers.md has the registers of the same names, and :mod:`host.training.optimizers` makes these from the
     parameters of well-known optimizers.
-
-    Parameters
-    ----------
-    gradient_scale : float
-        Factor of the summed gradient.
-    learning_rate : float
-        Factor of the step.
-    clip : float
-        Largest magnitude of a scaled gradient.
-    weight_factor : float
-        Factor of the weight with AdamW, else the share of the weight that is added to its gradient.
-    first_decay, first_gain : float
-        Factors of the first state plane and of the gradient that is added to it.
-    second_decay, second_gain : float
-        Factors of the second state plane and of the squared gradient that is added to it.
-    epsilon : float
-        Term that is added to the square root of the second state plane.
-    nesterov : bool
-        Whether momentum looks ahead.
-    packed_state : bool
-        Whether state is stored as bfloat16, two elements to a word.
     """
 
     rule: Rule
-    gradient_scale: float
-    learning_rate: float
-    clip: float = math.inf
+    gradient_scale: float  # factor of the summed gradient
+    learning_rate: float  # factor of the step
+    clip: float = math.inf  # largest magnitude of a scaled gradient
+    # factor of the weight with AdamW, else the share of the weight that is added to its gradient
     weight_factor: float = 0.0
+    # factors of the first state plane and of the gradient that is added to it
     first_decay: float = 0.0
     first_gain: float = 1.0
+    # factors of the second state plane and of the squared gradient that is added to it
     second_decay: float = 0.0
     second_gain: float = 0.0
-    epsilon: float = 0.0
-    nesterov: bool = False
-    packed_state: bool = False
+    epsilon: float = 0.0  # term that is added to the square root of the second state plane
+    nesterov: bool = False  # whether momentum looks ahead
+    packed_state: bool = False  # whether state is stored as bfloat16, two elements to a word
 
     def registers(self) -> dict[str, int | float]:
         """The value of each register."""
@@ -67,13 +49,9 @@ class FixedSettings:
     """Settings of an int16 node: scalars of plain SGD, signed, with 16 bits of fraction.
 
     A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/fixed_point.md.
-
-    Parameters
-    ----------
-    gradient_scale, learning_rate : int
-        Numbers of 18 bits, with 65536 for one; two is out of range.
     """
 
+    # numbers of 18 bits, with 65536 for one; two is out of range
     gradient_scale: int
     learning_rate: int
 

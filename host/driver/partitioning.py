@@ -12,7 +12,7 @@ Example
 import dataclasses
 from collections.abc import Sequence
 
-from host.driver.buffers import Buffer
+from host.driver.memory import Buffer
 from host.driver.results import known
 from host.driver.ring import Ring
 from sim.golden.ring import PACKET_OVERHEAD
@@ -32,20 +32,11 @@ _ALIKE = 1.03
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Partitioning:
-    """A partition of vectors, and the reason for its choice.
+    """A partition of vectors, and the reason for its choice."""
 
-    Members
-    -------
-    root : int, optional
-        Rank that owns all groups; None if each rank owns a block.
-    rates : tuple of float
-        Words per cycle of the link from each rank.
-    cycles : dict of int or None to float
-        Cycles of a fused update by the model, for each root and for a block of each rank (None).
-    """
-
-    root: int | None
-    rates: tuple[float, ...]
+    root: int | None  # rank that owns all groups; None if each rank owns a block
+    rates: tuple[float, ...]  # words per cycle of the link from each rank
+    # cycles of a fused update by the model, for each root and for a block of each rank (None)
     cycles: dict[int | None, float]
 
     @property

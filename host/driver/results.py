@@ -38,112 +38,58 @@ def slowest(cycles: Iterable[Cycles]) -> Cycles:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a collective that ended well.
+    """Result of a collective that ended well."""
 
-    Members
-    -------
-    cycles : int, optional
-        Cycles from the command's start to its end, on the slowest node.
-    local_nan, not_finite : tuple of int
-        Nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite.
-    """
-
-    cycles: Cycles
+    cycles: Cycles  # cycles from the command's start to its end, on the slowest node
+    # nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskOutcome:
-    """Result of masking.
+    """Result of masking."""
 
-    Members
-    -------
-    results : list of list of array
-        Masked matrices of each job, for each node.
-    replaced : list of int
-        Elements on each node that became the alternative.
-    cycles : int
-        Sum over commands that ran one after the other, each counted on its slowest node.
-    commands : int
-        Number of those commands.
-    """
-
-    results: list[list[Matrices]]
-    replaced: list[int]
-    cycles: Cycles
-    commands: int
+    results: list[list[Matrices]]  # masked matrices of each job, for each node
+    replaced: list[int]  # elements on each node that became the alternative
+    cycles: Cycles  # sum over commands that ran one after the other, each counted on its slowest node
+    commands: int  # number of those commands
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparsifyOutcome:
-    """Result of sparsifying.
+    """Result of sparsifying."""
 
-    Members
-    -------
-    dropped : list of int
-        Elements on each node that were moved to its errors.
-    cycles : int
-        Cycles on the slowest node.
-    """
-
-    dropped: list[int]
-    cycles: Cycles
+    dropped: list[int]  # elements on each node that were moved to its errors
+    cycles: Cycles  # cycles on the slowest node
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferOutcome:
-    """Result of inference.
+    """Result of inference."""
 
-    Members
-    -------
-    outputs : array of int
-        Sums of the last layer, a row for each sample.
-    cycles : int
-        Sum over commands, each counted on its slowest node.
-    multiplied : int
-        Cycles in which all lanes of a node have multiplied, summed over all nodes.
-    commands : int
-        Number of commands, which ran one after the other.
-    """
-
-    outputs: Integers
-    cycles: Cycles
-    multiplied: int
-    commands: int
+    outputs: Integers  # sums of the last layer, a row for each sample
+    cycles: Cycles  # sum over commands, each counted on its slowest node
+    multiplied: int  # cycles in which all lanes of a node have multiplied, summed over all nodes
+    commands: int  # number of commands, which ran one after the other
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListsOutcome:
-    """End of a list on all nodes that have run it.
+    """End of a list on all nodes that have run it."""
 
-    Members
-    -------
-    cycles : int
-        On the node where it took longest.
-    multiplied : int
-        Cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes.
-    """
-
-    cycles: Cycles
+    cycles: Cycles  # on the node where it took longest
+    # cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes
     multiplied: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes:
-    """Result of a run.
+    """Result of a run."""
 
-    Members
-    -------
-    events : list of list of Event
-        Events of each node, those of its first queue before those of the next.
-    traces : list of list of TraceRecord
-        Starts and ends of its commands; empty where they were not asked for, and on nodes with one queue.
-    outcome : Outcome
-        Cycles from the first start to the last end, of the node on which they were most. Without traces, the sum of
-        the cycles that its commands took.
-    """
-
-    events: list[list[Event]]
+    events: list[list[Event]]  # events of each node, those of its first queue before those of the next
+    # starts and ends of its commands; empty where they were not asked for, and on nodes with one queue
     traces: list[list[TraceRecord]]
+    # cycles from the first start to the last end, of the node on which they were most. Without traces, the sum of the
+    # cycles that its commands took.
     outcome: Outcome

@@ -1,6 +1,6 @@
 """Driver of a ring: vectors in and out, collectives, and errors that name their cause.
 
-Vectors are in buffers (:mod:`host.driver.buffers`); a vector that is named by its length is at the start of each
+Vectors are in buffers (:mod:`host.driver.memory`); a vector that is named by its length is at the start of each
 memory. Commands run one after the other on every node. Submitted commands are queued in order, and ``commands.wait``
 waits for them.
 
@@ -27,18 +27,107 @@ Two vectors at the same time::
 import functools
 from collections.abc import Iterable
 
-from host.driver.connected_nodes import ConnectedNodes
+from hdl.config import Configuration
+from hdl.ring.slots.job_table import JobFrame
+from hdl.ring.slots.link import PERIOD
+from host.driver.command_queueing import CommandQueueing
 from host.driver.device import Device
-from host.driver.devices import TIMEOUT
-from host.driver.list_compute import ListCompute, PlannedLists
-from host.driver.node_operations import NodeOperations
-from host.driver.quorum_updates import QuorumUpdates
-from host.driver.ring_collectives import RingCollectives
-from host.driver.ring_memory import RingMemory
-from host.driver.ring_partition import RingPartition
+from host.driver.devices import TIMEOUT, Devices, Formats
+from host.driver.diagnosis import RingError
+from host.driver.node_operations import ListCompute, NodeOperations, PlannedLists
+from host.driver.ring_collectives import QuorumUpdates, RingCollectives
+from host.driver.ring_memory import RingMemory, RingPartition
 from host.driver.ring_programs import RingPrograms
+from host.driver.ring_registers import RingCounters, RingSettings
 
-__all__ = ["Ring"]
+__all__ = ["ConnectedNodes", "Ring"]
+
+_SYNCS = 8
+"""Periods of SYNCs in which nodes should have a TIME."""
+
+
+class ConnectedNodes:
+    """Nodes with links between them.
+
+    Parameters
+    ----------
+    devices, timeout
+        See :class:`host.driver.devices.Devices`.
+    """
+
+    def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
+        self.devices = Devices(devices, timeout=timeout)
+        self.settings = RingSettings(self.devices)
+        self.counters = RingCounters(self.devices)
+        self.commands = CommandQueueing(self.devices, self.counters)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.devices)
+
+    @property
+    def config(self) -> Configuration:
+        """Configuration of the first node, for what all have alike."""
+        return self.devices.config
+
+    @property
+    def formats(self) -> Formats:
+        """Formats of elements, memory rows, segments and codecs."""
+        return self.devices.formats
+
+    def connect(self) -> None:
+        """Check that every device is a node of the expected configuration, and put the ring in order.
+
+        The ring of a tenant's own driver is in order when the privileged host has changed the tenant. Raises
+        ``ConfigurationError`` if a device is another design, or a node of another configuration.
+        """
+        for device in self.devices:
+            device.connect()
+        self.devices.write_register("TIMEOUT", self.devices.timeout)
+        if self.devices.privileged:
+            self.recover()
+
+    def recover(self) -> None:
+        """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
+
+        Memories and settings stay as they are. Pending commands have failed. In nodes with tenants this is for a ring
+        with devices of the privileged host, which may be for the job of a tenant. Raises ``RingError`` if these are
+        devices of a tenant.
+        """
+        if not self.devices.privileged:
+            raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
+                            ".recover()", cause=None, events=[])
+        self.commands.abandon()
+        self.settings.forget()
+        self.devices.write_register("CONTROL", 1)
+        # With the links held in reset, the running command ends at once, and a queued one when it starts.
+        self.commands.drain()
+        if self.config.link.jobs > 1:  # packets of this job still pass nodes of the other job
+            self.devices[0].submit_pop_event(JobFrame.of(self.config).cycles).result()
+        elif self.config.link.slots:
+            self.devices.ask(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | self.nodes << 4))
+        self.devices.write_register("CONTROL", 0)
+        self.commands.drain()
+        if self.config.link.slots and self.nodes > 1:
+            _wait_for_time(self.devices)
+        self.counters.mark()
+        self.commands.begin_epoch()
+
+
+def _wait_for_time(devices: Devices) -> None:
+    """Wait until all nodes have a valid TIME: slots need one, a ring of one node does not.
+
+    Raises ``RingError`` if a node has none after several SYNCs of rank 0.
+    """
+    for _ in range(_SYNCS):
+        lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
+        if not lacks:
+            return
+        devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes PERIOD cycles
+    raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
+                    f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
+                    cause=lacks[0], events=[None] * len(devices))
 
 
 class Ring(ConnectedNodes):
@@ -46,10 +135,8 @@ class Ring(ConnectedNodes):
 
     Parameters
     ----------
-    devices : iterable of Device
-        The node at index r is of rank r; :class:`~hdl.ring.topology.RingTopology` gives its neighbours.
-    timeout : int
-        Cycles without a word on a node's links after which it abandons a command.
+    devices, timeout
+        See :class:`ConnectedNodes`; :class:`~hdl.ring.topology.RingTopology` gives the neighbours of a rank.
     """
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):

@@ -1,23 +1,67 @@
-"""Collectives of a ring: sums of gradients, updates, and transfers of weights."""
+"""Collectives: sums of gradients, updates of weights, at once or by a quorum, and transfers of weights."""
 
+from typing import Any
 
-from hdl.control.protocol import Operation
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import RAW
+from hdl.control.protocol import EventFlag, Operation
 from hdl.group import GROUP
 from hdl.memory_map import REGION_BASES
-from host.driver.buffers import Buffer, Buffers, Where, place
-from host.driver.command_queueing import CommandQueueing
-from host.driver.formats import Formats
-from host.driver.optimizer_settings import Rule
-from host.driver.pending_command import PendingCommand
-from host.driver.protocols import Collectives
-from host.driver.results import Outcome
-from host.driver.ring_memory import RingMemory
-from host.driver.ring_partition import RingPartition
-from host.driver.ring_settings import RingSettings
-from host.driver.weight_updates import WeightUpdates, outcome_of
+from host.driver.command_queueing import CommandQueueing, PendingCommand
+from host.driver.devices import Devices, Formats
+from host.driver.memory import Buffer, Buffers, Where, place
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import Outcome, slowest
+from host.driver.ring_memory import RingMemory, RingPartition
+from host.driver.ring_registers import RingSettings
 from sim.golden.ring import groups_before, largest_block
 
-__all__ = ["RingCollectives"]
+__all__ = ["QuorumUpdates", "RingCollectives", "WeightUpdates", "outcome_of"]
+
+
+def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
+    """Outcome of a collective that has ended well on every node."""
+    done = pending.events
+    return Outcome(
+        cycles=slowest(event.cycles for event in done.values()),
+        local_nan=tuple(rank for rank, event in sorted(done.items()) if EventFlag.LOCAL_NAN in event.flags),
+        not_finite=tuple(rank for rank, event in sorted(done.items()) if EventFlag.NOT_FINITE in event.flags))
+
+
+class WeightUpdates:
+    """Updates by collectives, and distribution of weights by updates, in any rings."""
+
+    def __init__(self, memory: RingMemory, settings: RingSettings, commands: CommandQueueing, formats: Formats):
+        self._memory = memory
+        self._settings = settings
+        self._commands = commands
+        self._formats = formats
+
+    def fused_update(self, where: Where) -> Outcome:
+        """Sum gradients, update each block at its owner, and bring the new weights to all nodes."""
+        raise NotImplementedError
+
+    def distribute(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        """Give all nodes the same weights, in the form that a fused update leaves.
+
+        On nodes with master weights each block becomes the master of the node that owns it. With a weight codec all
+        nodes then get its decoded codes: a fused update of zeros does this, with settings of its own. Gradients and
+        residuals are zeros afterwards.
+        """
+        vector = len(weights) if where is None else where
+        if self._formats.has_residual:  # a residual would be added to those zeros
+            self._memory.clear_residual(vector)
+        if self._formats.has_master:
+            self._memory.write_master(weights, vector)
+        if self._formats.weight_codec == RAW:
+            self._memory.write_weights(weights, vector)
+            return
+        self._memory.write_gradients([np.zeros(len(weights), dtype=np.uint32)] * self._commands.nodes, vector)
+        self._settings.write(Settings(rule=Rule.SGD, gradient_scale=0.0, learning_rate=0.0))
+        self.fused_update(vector)
+
 
 #: Parts of a vector that each collective works on.
 _PARTS = {
@@ -33,14 +77,8 @@ _PARTS = {
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 
 
-class RingCollectives(WeightUpdates, Collectives):
-    """Collectives of all nodes of a ring.
-
-    Parameters
-    ----------
-    memory, settings, commands, formats
-        Parameters of :class:`host.driver.weight_updates.WeightUpdates`.
-    """
+class RingCollectives(WeightUpdates):
+    """Collectives of all nodes of a ring."""
 
     def __init__(self, partition: RingPartition, memory: RingMemory, settings: RingSettings,
                  commands: CommandQueueing, formats: Formats):
@@ -49,6 +87,35 @@ class RingCollectives(WeightUpdates, Collectives):
 
     def submit(self, operation: Operation, where: Where = 0, *, root: int = 0, owner: int | None = None,
                first: int = 0, length: int | None = None) -> PendingCommand[Outcome]:
+        """Queue a collective on all nodes after earlier commands, without waiting for it.
+
+        The optimizer takes the settings that registers hold when the command starts.
+
+        A command may be for a part of the vector. Its results are those of a command for the whole vector, bit for
+        bit: the block of a group of 32 elements depends only on its position in the vector.
+
+        Parameters
+        ----------
+        operation : Operation
+            One that nodes carry out together, or QUIESCE.
+        where : Buffers, Buffer or int
+            The vector.
+        root : int
+            Rank that a BROADCAST starts from.
+        owner : int, optional
+            Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and has all state; by default
+            :attr:`host.driver.ring_memory.RingPartition.root`.
+        first : int
+            First element of the part, a multiple of 32.
+        length : int, optional
+            Elements of the part: a multiple of 32, or all up to the end of the vector, as it is by default.
+
+        Raises
+        ------
+        ValueError
+            The operation is another one, the vector lacks a buffer that the operation needs, or there is no such
+            part.
+        """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "
                              f"{operation!r}")
@@ -135,6 +202,8 @@ class RingCollectives(WeightUpdates, Collectives):
         return -(-block // 2) if packed else block
 
     def fused_update(self, where: Where, *, owner: int | None = None) -> Outcome:
+        """Sum gradients, update each block at its owner, and bring the new weights to all nodes; see :meth:`submit`
+        for an ``owner`` of all of them."""
         return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
 
     def owned_update(self, where: Where) -> Outcome:
@@ -142,17 +211,63 @@ class RingCollectives(WeightUpdates, Collectives):
         return self.submit_owned_update(where).result()
 
     def all_reduce(self, where: Where, *, owner: int | None = None) -> Outcome:
+        """Replace the gradients of all nodes by their sum, which one ``owner`` may form: see :meth:`submit`."""
         return self.submit(Operation.ALL_REDUCE, where, owner=owner).result()
 
     def reduce_scatter(self, where: Where) -> Outcome:
+        """Replace, on each node, the gradients of its own block by their sum."""
         return self.submit(Operation.REDUCE_SCATTER, where).result()
 
     def all_gather(self, where: Where) -> Outcome:
+        """Bring each block of weights from its owner to all nodes, the owner too: decoded ones in nodes with a weight
+        codec."""
         return self.submit(Operation.ALL_GATHER, where).result()
 
     def broadcast(self, where: Where, *, root: int) -> Outcome:
+        """Bring the weights of one node to all nodes, as they are."""
         return self.submit(Operation.BROADCAST, where, root=root).result()
 
     def quiesce(self) -> Outcome:
         """Wait until all commands before have ended."""
         return self.submit(Operation.QUIESCE).result()
+
+
+#: Bits of register RESUMED_SET.
+_SLOT, _READY = 16, 17
+
+
+class QuorumUpdates:
+    """Updates that wait for a quorum of the nodes' gradients; a ``ValueError`` if the nodes have no rounds."""
+
+    def __init__(self, devices: Devices, memory: RingMemory):
+        if not devices.config.has_quorum:
+            raise ValueError("Nodes must have rounds for gradients that may be late")
+        self._devices = devices
+        self._memory = memory
+
+    def write_rules(self, registers: dict[str, int | float], scales: npt.NDArray[np.uint32]) -> None:
+        """Write the rules of updates, by register, and the table of scales."""
+        for name, value in registers.items():
+            self._devices.write_register(name, value)
+        self._memory.write_space("scales", [scales] * len(self._devices))
+
+    def set_flags_of(self, rank: int, flags: int) -> None:
+        """Set flags of one node."""
+        self._devices[rank].write_register("FLAGS", flags)
+
+    def write_gradient_of(self, rank: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
+        """Write the gradient of one node to a buffer of its gradient memory."""
+        if len(gradient) != buffer.length:
+            raise ValueError(f"Gradient must have the {buffer.length} elements of its buffer, not {len(gradient)}")
+        self._devices.write_space(buffer.space, buffer.base, {rank: self._memory.to_words(gradient)})
+
+    def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
+        """Give a node a gradient again that it had computed for a round, in the slot with this buffer."""
+        self.write_gradient_of(rank, gradient, buffer)
+        device = self._devices[rank]
+        for ready in (1, 0):
+            device.write_register("RESUMED_SET", tag & 0xFFFF | slot << _SLOT | ready << _READY)
+
+    def slots(self) -> list[list[dict[str, int]]]:
+        """Slots of each node: number of the round, and whether it is computing, pending or taken."""
+        return [[device.read_fields(f"SLOT_{slot}") for slot in range(2)] for device in self._devices]

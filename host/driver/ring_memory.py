@@ -1,4 +1,4 @@
-"""Memories of a ring's nodes: buffers, and transfer of vectors, whole or by the blocks that nodes own."""
+"""Memories of a ring's nodes: transfer of vectors, whole or by blocks, and the ranks that own these."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,15 +6,71 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.buffers import Allocator, Buffer, Buffers, Where, place
+from hdl.ring.topology import RingTopology
 from host.driver.codebooks import codebook_words
 from host.driver.devices import Devices
-from host.driver.memory import Allocation
-from host.driver.ring_partition import RingPartition
-from host.driver.vector_protocols import Memory
+from host.driver.memory import Allocation, Allocator, Buffer, Buffers, Where, place
 from host.driver.words import Vector
+from sim.golden.ring import block_indices, largest_block
 
-__all__ = ["RingMemory"]
+__all__ = ["RingMemory", "RingPartition", "Rows"]
+
+
+Rows = Sequence[npt.NDArray[Any]]
+"""One vector per node, in order of rank."""
+
+
+class RingPartition:
+    """Owners of the elements of vectors."""
+
+    def __init__(self, devices: Devices):
+        self._devices = devices
+        self._topology = RingTopology(len(devices))
+        self._root: int | None = None
+
+    @property
+    def root(self) -> int | None:
+        """Rank that owns all groups of fused updates and all-reduces; None if each rank owns a block."""
+        return self._root
+
+    def set_root(self, root: int | None) -> None:
+        """Make one rank own all groups in later fused updates and all-reduces, or with None each rank a block, as at
+        the start: docs/ring/one_owner.md.
+
+        Another partition is another order of sums. State and master weights are not moved: see
+        :meth:`RingMemory.move_state`. Raises ``ValueError`` if there is no such rank, or nodes have another role than
+        RootReduce.
+        """
+        if root is not None:
+            self.check_root(root)
+        self._root = root
+
+    def check_root(self, root: int) -> None:
+        """Raise ``ValueError`` unless one rank, this one, can own all groups."""
+        if not 0 <= root < len(self._devices):
+            raise ValueError(f"Owner must be a rank below {len(self._devices)}, not {root!r}")
+        if not self._devices.config.role.root_reduce:
+            raise ValueError("Nodes must have role RootReduce(), for one of them to own all groups")
+
+    def block_of(self, rank: int) -> int:
+        """Number of the block that a rank owns if each rank owns one."""
+        return int(self._topology.owned_block(rank))
+
+    def largest_block(self, length: int) -> int:
+        """Largest number of elements that a rank owns."""
+        return length if self._root is not None else largest_block(length, len(self._devices))
+
+    def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
+        """Elements of a vector that each rank owns, in the order of their state in its memory."""
+        ranks = range(len(self._devices))
+        if self._root is not None:
+            return [np.arange(length if rank == self._root else 0) for rank in ranks]
+        blocks = block_indices(length, len(self._devices))
+        return [blocks[self.block_of(rank)] for rank in ranks]
+
+    def owner(self, element: int, length: int) -> int:
+        """Rank that owns an element of a vector of ``length`` elements."""
+        return next(rank for rank, owned in enumerate(self.owned(length)) if element in owned)
 
 
 def _words(elements: int, packed_state: bool) -> int:
@@ -37,8 +93,11 @@ def _unpack(words: npt.NDArray[np.uint32], elements: int) -> npt.NDArray[np.uint
     return np.asarray(halves.astype(np.uint32) << 16, dtype=np.uint32)
 
 
-class RingMemory(Memory):
-    """Memories of all nodes.
+class RingMemory:
+    """Vectors in the memories of all nodes.
+
+    The argument ``where`` is a vector's buffers, the single buffer that is meant, or a length for a vector at the
+    start of each memory.
 
     Parameters
     ----------
@@ -50,13 +109,19 @@ class RingMemory(Memory):
         self._devices = devices
         self._formats = devices.formats
         self._partition = partition
-        self.allocator = Allocator(*(config.memory_map for config in devices.configs))
+        self.allocator = Allocator(*(config.memory_map for config in devices.configs))  # of buffers on these nodes
 
     def require(self, allocation: Allocation) -> None:
+        """Raise ``ValueError`` unless the nodes have room for the allocation."""
         for config in self._devices.configs:
             allocation.check(config, nodes=len(self._devices))
 
     def allocate(self, allocation: Allocation) -> Buffers:
+        """Reserve buffers for a vector, its state and its errors, next to the buffers that are reserved already.
+
+        The first buffers are at the start of each memory, where operations that are given a length look for them.
+        Raises ``ValueError`` if there is no room.
+        """
         self.require(allocation)
         return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
 
@@ -66,37 +131,49 @@ class RingMemory(Memory):
 
     # Vectors that every node holds whole, its own or the same.
 
-    def write_gradients(self, gradients: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+    def write_gradients(self, gradients: Rows, where: Where | None = None) -> None:
+        """Write one vector per node, in order of rank."""
         self._write_vectors("gradients", gradients, where)
 
     def read_gradients(self, where: Where) -> Vector:
+        """Read one row per node."""
         return self._read("gradients", place(where, "gradients"))
 
     def write_weights(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        """Write the same vector to all nodes, without the master weights of
+        :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
         self.write_weights_of([weights] * len(self._devices), where)
 
-    def write_weights_of(self, weights: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+    def write_weights_of(self, weights: Rows, where: Where | None = None) -> None:
+        """Write one vector per node, in order of rank."""
         self._write_vectors("weights", weights, where)
 
     def read_weights(self, where: Where, ranks: Sequence[int] | None = None) -> Vector:
+        """Read one row per node, or per rank."""
         return self._read("weights", place(where, "weights"), ranks)
 
     def clear_errors(self, where: Where) -> None:
+        """Write zeros as the errors of a vector; see :meth:`host.driver.node_operations.NodeOperations.sparsify`."""
         self._write_zeros("weights", place(where, "errors"))
 
-    def write_errors(self, errors: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+    def write_errors(self, errors: Rows, where: Where | None = None) -> None:
+        """Write errors of each node, in order of rank; see :meth:`clear_errors`."""
         self._write_vectors("errors", errors, where)
 
     def read_errors(self, where: Where) -> Vector:
+        """Read one row per node; see :meth:`clear_errors`."""
         return self._read("weights", place(where, "errors"))
 
     def clear_residual(self, where: Where) -> None:
+        """Write zeros to the residual of the gradient codec, on every node."""
         self._write_zeros(self._residuals(), place(where, "gradients"))
 
-    def write_residual(self, residuals: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+    def write_residual(self, residuals: Rows, where: Where | None = None) -> None:
+        """Write the residual of the gradient codec, which is added to the next gradients; one vector per node."""
         self._write_vectors("gradients", residuals, where, space=self._residuals())
 
     def read_residual(self, where: Where) -> Vector:
+        """Read the residual of the gradient codec, which is added to the next gradients; one row per node."""
         return self._read(self._residuals(), place(where, "gradients"))
 
     def _residuals(self) -> str:
@@ -106,6 +183,21 @@ class RingMemory(Memory):
         return "residuals"
 
     def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
+        """Write the same centroids to all nodes; the weight codec must have centroids.
+
+        Every fused update loads them at its start, so they take effect with the next one; they must not be written
+        while one runs. Before the first write they are all zeros.
+
+        Parameters
+        ----------
+        centroids : array of uint32
+            Result of :func:`host.driver.codebooks.codebook`.
+
+        Returns
+        -------
+        int
+            Words that were written, summed over all nodes.
+        """
         if not self._formats.has_codebook:
             raise ValueError(f"Nodes must have a weight codec with a codebook, not {self._formats.weight_codec}")
         words = codebook_words(self._formats.weight_codec, centroids)
@@ -115,9 +207,12 @@ class RingMemory(Memory):
     # Vectors with each block on the node that owns it.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        """Write the master weights of the whole vector, each block to the node that owns it, with a weight codec
+        only. The decoded weights stay; see :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
         self._write_blocks(self._masters(), self._to_owners(weights), where)
 
     def read_master(self, where: Where) -> Vector:
+        """Read the master weights of the whole vector, each block from the node that owns it."""
         return self._from_owners(self._masters(), where, packed_state=False)
 
     def _masters(self) -> str:
@@ -126,6 +221,7 @@ class RingMemory(Memory):
         return "masters"
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
+        """Write zeros to every state plane, for the optimizer of a vector."""
         zeros = np.zeros(_words(self._partition.largest_block(_length(where)), packed_state), dtype=np.uint32)
         for plane in range(max(config.memories.planes for config in self._devices.configs)):
             ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.memories.planes]
@@ -133,13 +229,23 @@ class RingMemory(Memory):
 
     def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
                     packed_state: bool = False) -> None:
+        """Write a state plane of the whole vector, each block to the node that owns it.
+
+        With ``packed_state`` values are stored as bfloat16, rounded to nearest even.
+        """
         blocks = self._to_owners(state)
         self._write_blocks(f"state_{plane}", [_pack(block) if packed_state else block for block in blocks], where)
 
     def read_state(self, where: Where, plane: int = 0, *, packed_state: bool = False) -> Vector:
+        """Read a state plane of the whole vector, each block from the node that owns it."""
         return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
 
     def move_state(self, root: int | None, where: Where, *, packed_state: bool = False) -> None:
+        """Partition a vector again (:meth:`RingPartition.set_root`), and move its state and its master weights from
+        the old owners to the new ones.
+
+        Raises ``ValueError`` if there is no such owner, or it has no room for all state; nothing is changed then.
+        """
         if root is not None:
             self._partition.check_root(root)
             self._check_state(root, where, packed_state=packed_state)
@@ -180,7 +286,7 @@ class RingMemory(Memory):
             vector[index] = _unpack(blocks[rank], len(index)) if packed_state else blocks[rank]
         return vector.view(np.float32)
 
-    def _write_blocks(self, space: str, blocks: Sequence[npt.NDArray[Any]], where: Where | None,
+    def _write_blocks(self, space: str, blocks: Rows, where: Where | None,
                       ranks: Sequence[int] | None = None) -> None:
         """Write words of the block that each node owns, to all nodes or to some."""
         longest = max(map(len, blocks))
@@ -191,15 +297,17 @@ class RingMemory(Memory):
 
     # Activations of nodes that compute.
 
-    def write_activations(self, vectors: Sequence[npt.NDArray[Any]], base: int) -> None:
+    def write_activations(self, vectors: Rows, base: int) -> None:
+        """Write one vector per node, in order of rank, from element ``base`` of the activation memory on."""
         self.write_space("activations", vectors, base=base)
 
     def read_activations(self, base: int, length: int) -> Vector:
+        """Read one row per node."""
         return self._read("activations", Buffer("activations", base, length))
 
     # Words.
 
-    def _write_vectors(self, part: str, vectors: Sequence[npt.NDArray[Any]], where: Where | None, *,
+    def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *,
                        space: str | None = None) -> None:
         """Write one vector per node into the buffer of a part."""
         length = max((len(vector) for vector in vectors), default=0)
@@ -211,7 +319,7 @@ class RingMemory(Memory):
     def _write_zeros(self, space: str, buffer: Buffer) -> None:
         self.write_space(space, [np.zeros(buffer.length, dtype=np.uint32)] * len(self._devices), base=buffer.base)
 
-    def write_space(self, space: str, vectors: Sequence[npt.NDArray[Any]], *, base: int = 0,
+    def write_space(self, space: str, vectors: Rows, *, base: int = 0,
                     ranks: Sequence[int] | None = None) -> None:
         """Write one vector per node, in order of rank, to a memory of all nodes, or of some ranks."""
         if len(vectors) != len(self._devices):

@@ -6,24 +6,26 @@ pass, one after the other.
 
 import dataclasses
 import itertools
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
+from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
 from hdl.ring.topology import SMALL_RING
 from host.driver.command import Command, Event, ProgramRun
-from host.driver.command_queueing import CommandQueueing
+from host.driver.command_queueing import CommandQueueing, PendingCommand
+from host.driver.device import Device
 from host.driver.devices import Devices
 from host.driver.errors import DeviceError, DeviceTimeoutError
-from host.driver.list_compute import PlannedLists
-from host.driver.pending_command import PendingCommand
-from host.driver.protocols import Programs
+from host.driver.node_operations import PlannedLists
 from host.driver.results import Cycles, Outcome, Passes, slowest, total
-from host.driver.staged_programs import NodeProgram, Staged, commands_of, digest, end_slot, named
 from host.driver.trace import TraceRecord
+from host.driver.words import pack, places
 
-__all__ = ["RUNS", "RingPrograms"]
+__all__ = ["RUNS", "NodeProgram", "RingPrograms", "Staged", "commands_of", "digest", "end_slot", "named"]
 
 #: Numbers of runs, from 1 on.
 RUNS = (1 << int(RUN_BITS)) - 1
@@ -36,7 +38,24 @@ _LOOK, _SHORT_LOOK = 500, 100
 _GIVEN = ("operation", "tag", "collective", "epoch")
 
 
-class RingPrograms(Programs):
+#: Commands of each queue of a node.
+NodeProgram: TypeAlias = Sequence[Sequence[Command]]
+
+#: Header of a load for the idle bank.
+_HEADER = places(program_header_layout(banks=2))
+
+
+@dataclasses.dataclass(kw_only=True)
+class Staged:
+    """Programs in the idle banks."""
+
+    programs: list[list[list[Command]]]
+    model: int  # their number
+    set: int | None = None  # set that they hold from, once all nodes have acknowledged that
+    comparisons: int = 0  # comparisons without an edit that stays
+
+
+class RingPrograms:
     """Programs of all nodes.
 
     Parameters
@@ -99,6 +118,30 @@ class RingPrograms(Programs):
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
     def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
+        """Give each node its program, which stays loaded; in order of rank.
+
+        Parameters
+        ----------
+        programs : sequence of sequence of sequence of Command
+            Commands of each queue of each node, with the same tags on all nodes. Tags are in the order in which a
+            single queue would carry the commands out: so nodes with one queue are sent them.
+        model : int
+            Number of the program, which :meth:`run` names.
+        changes : bool
+            Whether to send only the queues that differ from the programs that this ring has loaded.
+
+        Raises
+        ------
+        ProgramTooLongError
+            A queue has no room for all of its commands.
+        ProgramRunningError
+            A program runs.
+        ValueError
+            Commands wait for other nodes without control words, or with programs of other lengths; or a program has
+            more queues than nodes with several of them.
+        PlanError
+            A program runs a list that is not of the memory plan; nothing is loaded then.
+        """
         self._check(programs)
         if self._config.queues > 1:
             known = self._programs if changes and self._all_loaded and model == self._model else []
@@ -136,10 +179,7 @@ class RingPrograms(Programs):
         """Load the idle banks of nodes with two, step by step: each step loads a queue of all nodes. Programs may
         run meanwhile. An edit that waits is taken back. The number of the program is the next one by default.
 
-        Raises
-        ------
-        ProgramTooLongError
-            A queue has no room for all of its commands.
+        Raises ``ProgramTooLongError`` if a queue has no room for all of its commands.
         """
         staged = Staged(programs=[[list(commands) for commands in program] for program in programs],
                         model=(self._model + 1) % 256 if model is None else model)
@@ -161,10 +201,8 @@ class RingPrograms(Programs):
         """Have nodes compare the idle banks with the digests of the programs that were staged, and no edit wait: one
         with this number is taken back by a load of no commands, which leaves the program as it is.
 
-        Raises
-        ------
-        DeviceError
-            A node has received something else, or is in another set; its idle bank is empty then.
+        Raises ``DeviceError`` if a node has received something else, or is in another set; its idle bank is empty
+        then.
         """
         self.edit(number=number, set=self._next_set or 0)
         staged = self._staged
@@ -178,10 +216,7 @@ class RingPrograms(Programs):
         """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
         acknowledgements of all nodes.
 
-        Raises
-        ------
-        DeviceError
-            A node refuses the edit; it is taken back on all nodes then.
+        Raises ``DeviceError`` if a node refuses the edit; it is taken back on all nodes then.
         """
         staged = self._staged
         if staged is None:
@@ -204,6 +239,29 @@ class RingPrograms(Programs):
     def run(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
             on_event: Callable[[int, Event], None] = lambda rank, event: None,
             over: Callable[[], bool] = lambda: False) -> Passes:
+        """Run the programs of all nodes, wait for them, and read the traces.
+
+        Parameters
+        ----------
+        collectives : int
+            Numbers of collectives that a pass takes.
+        passes, parity, first : int
+            Parameters of :class:`~host.driver.command.ProgramRun`. Nodes with one queue have no other copy of
+            weights.
+        traced : bool
+            Whether to read the traces, which hold 256 records.
+        on_event, over : callable
+            See :meth:`host.driver.ring_programs.RingPrograms.play`. A run that is over before its end has no error;
+            nodes still run their programs, until :meth:`TrainingRing.recover`.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node. The ring must be put in order by :meth:`TrainingRing.recover`;
+            then the programs are still loaded.
+        TraceError
+            There were more commands than a node's trace holds.
+        """
         if self._config.queues == 1:
             return self.send(passes)
         self._commands.wait()
@@ -320,10 +378,7 @@ class RingPrograms(Programs):
     def send(self, passes: int = 1) -> Passes:
         """Send the nodes, of one queue or two, the commands of their programs, one after the other.
 
-        Raises
-        ------
-        RingError
-            A command failed on at least one node; later ones were carried out.
+        Raises ``RingError`` if a command failed on at least one node; later ones were carried out.
         """
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
@@ -378,3 +433,35 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
         cycles = [total(event.cycles for event in own) for own in events]
     return Outcome(cycles=slowest(cycles), local_nan=flagged(EventFlag.LOCAL_NAN),
                    not_finite=flagged(EventFlag.NOT_FINITE))
+
+
+def commands_of(program: NodeProgram, queue: int) -> list[Command]:
+    """Commands of a queue; a program may have fewer queues than a node."""
+    return list(program[queue]) if queue < len(program) else []
+
+
+def named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
+    """Commands of a queue in the name of the tenant that asks."""
+    return [device.named(command) for command in commands_of(program, queue)]
+
+
+def end_slot(device: Device, program: NodeProgram) -> int:
+    """Slot after the last command of a node's last queue."""
+    return len(commands_of(program, device.config.queues - 1))
+
+
+def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
+    """Digest of loads of all queues for the idle bank of a node, and of loads that took back an edit."""
+    value, queues = 0, int(device.config.queues)
+    for queue in range(queues):
+        value = _header(value, staged, queue=queue)
+        for command in named(device, program, queue):
+            value = zlib.crc32(command.words().tobytes(), value)
+    for _ in range(staged.comparisons):
+        value = _header(value, staged, queue=queues - 1, slot=end_slot(device, program))
+    return value
+
+
+def _header(before: int, staged: Staged, **fields: int) -> int:
+    """Digest after the header of a load."""
+    return zlib.crc32(pack(_HEADER, {**fields, "idle": 1, "model": staged.model}, "Program's").tobytes(), before)

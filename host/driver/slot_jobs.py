@@ -15,10 +15,7 @@ def place_nodes(devices: Sequence[Device]) -> None:
     """Give each node its place on the whole ring, in this order, when none has one any more. This ends whatever goes
     on in the slots of the ring.
 
-    Raises
-    ------
-    ValueError
-        Jobs cannot have the nodes of a ring by turns.
+    Raises ``ValueError`` if jobs cannot have the nodes of a ring by turns.
     """
     jobs = devices[0].config.link.jobs
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
@@ -34,12 +31,7 @@ def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[
     """The ring of each job, connected: every other node of the ring of links.
 
     Each job's driver can be at another host from then on. What one does to its ring, its nodes and its packets, the
-    other's do not notice.
-
-    Raises
-    ------
-    RingError
-        Nodes have no valid TIME, or no slots.
+    other's do not notice. Raises ``RingError`` if nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()

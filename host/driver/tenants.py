@@ -30,9 +30,8 @@ from host.driver.command import CollectiveError, Command
 from host.driver.device import Device
 from host.driver.errors import DeviceError, ProgramRunningError
 from host.driver.far_contents import clear_far
-from host.driver.register_values import from_bits
 from host.driver.transport import Request
-from host.driver.words import Words
+from host.driver.words import Words, from_bits
 
 __all__ = ["SAVED", "NotAtRestError", "TenantDevice", "TenantHost"]
 
@@ -165,14 +164,10 @@ class TenantHost:
     def change(self, tenant: int) -> None:
         """Have the nodes execute the commands of another tenant, or, with 0, of this host.
 
-        The settings and flags of the tenant before are kept, and those that the other one had come back; without
-        any, settings are those after reset. Programs are overwritten in all banks, links reset, and counters cleared;
-        gradients that wait for a round are dropped.
-
-        Raises
-        ------
-        NotAtRestError
-            A node is busy, or has events, or its far memory owes answers; nothing has changed.
+        The settings and flags of the tenant before are kept, and those that the other one had come back; without any,
+        settings are those after reset. Programs are overwritten in all banks, links reset, and counters cleared;
+        gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or
+        its far memory owes answers; nothing has changed.
         """
         if not PRIVILEGED_HOST <= tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")

@@ -20,24 +20,13 @@ class TraceError(Exception):
 
 
 class TraceRecord(NamedTuple):
-    """Start or end of a command.
-
-    Members
-    -------
-    tag : int
-        Tag of the command.
-    end : bool
-        Whether the command ended; else it started.
-    time : int
-        Cycle of the node, modulo 2**32.
-    version : int
-        Updates of the weights that the command computes with, modulo 2**13; 0 where they are not counted.
-    """
+    """Start or end of a command."""
 
     queue: int
-    tag: int
-    end: bool
-    time: int
+    tag: int  # tag of the command
+    end: bool  # whether the command ended; else it started
+    time: int  # cycle of the node, modulo 2**32
+    # updates of the weights that the command computes with, modulo 2**13; 0 where they are not counted
     version: int = 0
 
 

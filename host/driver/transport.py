@@ -8,7 +8,7 @@ from hdl.control.protocol import Opcode
 from host.driver.errors import DeviceError
 from host.driver.words import Words
 
-__all__ = ["Completes", "Pending", "Request", "Transport"]
+__all__ = ["Line", "NodeTransport", "Pending", "Request", "Transport"]
 
 T = TypeVar("T")
 
@@ -22,14 +22,40 @@ class Transport(Protocol):
     def receive(self, timeout_cycles: int) -> Words:
         """Take the next response packet, after at most ``timeout`` cycles of the node's clock.
 
-        Raises
-        ------
-        TimeoutError
-            No packet came. The message says who waits for whom, as far as the transport can see.
+        Raises ``TimeoutError`` if no packet came. The message says who waits for whom, as far as the transport can
+        see.
         """
 
     def close(self) -> None:
         """Free the transport's resources."""
+
+
+class Line(Protocol):
+    """Way to several nodes, by their numbers."""
+
+    def send(self, node: int, packet: Words) -> None:
+        """Queue one request packet for a node; see :meth:`Transport.send`."""
+
+    def receive(self, node: int, timeout_cycles: int) -> Words:
+        """Take the next response packet of a node; see :meth:`Transport.receive`."""
+
+
+class NodeTransport:
+    """Transport to one node of a line, which is closed on its own."""
+
+    def __init__(self, line: Line, node: int) -> None:
+        self._line, self._node = line, node
+
+    def send(self, packet: Words) -> None:
+        """Queue one request packet."""
+        self._line.send(self._node, packet)
+
+    def receive(self, timeout_cycles: int) -> Words:
+        """Take the next response packet of the node."""
+        return self._line.receive(self._node, timeout_cycles)
+
+    def close(self) -> None:
+        """Do nothing: the line belongs to all its transports."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -49,32 +75,31 @@ class Request:
         return self.payload is not None or self.error is not None
 
 
-class Completes(Protocol):
-    """Protocol of a taker of responses, in the order of their requests."""
-
-    def complete(self, request: Request) -> None:
-        """Take responses up to the response to this request."""
-
-
 class Pending(Generic[T]):
-    """A pending answer."""
+    """A pending answer.
 
-    def __init__(self, device: Completes, requests: Sequence[Request],
+    Parameters
+    ----------
+    complete : callable
+        Takes responses, in the order of their requests, up to the response to a request.
+    combine : callable
+        Makes the answer of the payloads.
+    """
+
+    def __init__(self, complete: Callable[[Request], None], requests: Sequence[Request],
                  combine: Callable[[list[Words]], T]) -> None:
-        self._device = device
+        self._complete = complete
         self._requests = requests
         self._combine = combine
 
     def result(self) -> T:
         """Wait for the answer and return it. A second call returns the same answer.
 
-        Raises
-        ------
-        DeviceError
-            The node refused, or did not answer. After a time-out, ``result`` may be called again.
+        Raises ``DeviceError`` if the node refused, or did not answer. After a time-out, ``result`` may be called
+        again.
         """
         for request in self._requests:
-            self._device.complete(request)
+            self._complete(request)
         for request in self._requests:
             if request.error is not None:
                 raise request.error

@@ -1,11 +1,13 @@
-"""Words of 32 bits in packets, and the fields in them."""
+"""Words of 32 bits in packets, the fields in them, and values of registers as bits."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Vector", "Words", "fields", "pack", "places"]
+from hdl.control.registers import Kind, Register
+
+__all__ = ["Vector", "Words", "fields", "from_bits", "pack", "places", "to_bits"]
 
 Words = NDArray[np.uint32]
 
@@ -21,10 +23,8 @@ def places(layout: Any) -> dict[str, tuple[int, int]]:
 def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) -> Words:
     """Words of the fields of :func:`places`, with 0 in those that have no value.
 
-    Raises
-    ------
-    ValueError
-        A value does not fit into its field; the message begins with ``owner``, such as "Command's".
+    Raises ``ValueError`` if a value does not fit into its field; the message begins with ``owner``, such as
+    "Command's".
     """
     bits = 0
     for name, (offset, width) in where.items():
@@ -39,3 +39,28 @@ def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) 
 def fields(where: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
     """Value of each field of :func:`places`."""
     return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in where.items()}
+
+
+def to_bits(entry: Register, value: float, *, integers: bool) -> int:
+    """Bits of a value for a register; ``integers``: numbers of the node are integers.
+
+    Raises ``TypeError`` or ``ValueError`` if the value is no number that the register holds.
+    """
+    signed = entry.kind is Kind.FLOAT32
+    if signed and not integers:
+        return int(np.float32(value).view(np.uint32))
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"Value of register {entry.name} must be an integer, not {value!r}")
+    least = -(1 << entry.width - 1) if signed else 0
+    if not least <= value < least + (1 << entry.width):
+        kind = "signed number" if signed else "number"
+        raise ValueError(f"Value of register {entry.name} must be a {kind} of {entry.width} bits, not {value!r}")
+    bits: int = int(value) & (1 << entry.width) - 1
+    return bits
+
+
+def from_bits(entry: Register, payload: Words, *, integers: bool) -> int | float:
+    """Value of a register's bits, the inverse of :func:`to_bits`."""
+    if entry.kind is not Kind.FLOAT32:
+        return int(payload[0])
+    return int(payload.view(np.int32)[0]) if integers else float(payload.view(np.float32)[0])

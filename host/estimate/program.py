@@ -12,7 +12,7 @@ from hdl.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import Lists, compile_lists
-from host.driver.buffers import Buffer
+from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.driver.ring import Ring

@@ -10,7 +10,7 @@ from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import Configuration
 from hdl.group import GROUP
 from host.arguments import Argument, Instance, Integer, Items, Number, Optional, represent, wrong
-from host.driver.buffers import aligned
+from host.driver.memory import aligned
 from host.jobs.slots import largest_part
 from host.training.density import STATE, check_zeros
 from host.training.optimizers import Optimizer
@@ -31,19 +31,11 @@ OPTIMIZER = Instance(Optimizer, "an optimizer, as in gradring.Adam(1e-3)")
 
 @dataclasses.dataclass(frozen=True)
 class _Several(Argument):
-    """A value of a kind, or a sequence of them.
-
-    Parameters
-    ----------
-    single : bool
-        Whether a value may stand for itself, and not in a sequence only.
-    minimum : int
-        Smallest number of items of a sequence.
-    """
+    """A value of a kind, or a sequence of them."""
 
     kind: Argument
-    single: bool
-    minimum: int = 0
+    single: bool  # whether a value may stand for itself, and not in a sequence only
+    minimum: int = 0  # smallest number of items of a sequence
 
     def wanted(self) -> str:
         return f"{self.kind.wanted()}, or a sequence of them" if self.single else (
@@ -100,10 +92,7 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
               packed_state: bool = False, density: float | None = None, part: int | None = None) -> int:
     """Elements of the longest part of a job's vector on such nodes. Parameters are those of :class:`Job`.
 
-    Raises
-    ------
-    ValueError
-        There can be no such job.
+    Raises ``ValueError`` if there can be no such job.
     """
     if optimizers and len(optimizers) != len(lengths):
         raise ValueError(f"Optimizers must be one for each of {len(lengths)} groups, not {len(optimizers)}")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.arguments import Flag, Instance, Integer, Items, Optional, checked, represent
-from host.driver.buffers import Buffers
+from host.driver.memory import Buffers
 from host.driver.results import Cycles, Outcome, total
 from host.errors import ExpectedError
 from host.jobs.checks import (

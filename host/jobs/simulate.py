@@ -68,14 +68,8 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
         Ring size.
     optimizer : Optimizer, optional
         The nodes' optimizer; without one, nodes have all rules.
-    packed_state : bool
-        Whether state is stored as bfloat16.
-    density : float, optional
-        Fraction of the elements that nodes send.
-    gradients : str, optional
-        Codec of gradients; by default raw, or zero_value with a density.
-    weights : str
-        Codec of new weights.
+    packed_state, density, gradients, weights
+        See :class:`FormatOptions`.
 
     Raises
     ------

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from hdl.compression.registry import RAW
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.driver.buffers import Buffer, Buffers
-from host.driver.memory import Allocation
-from host.driver.vector_protocols import VectorRing
+from host.driver.memory import Allocation, Buffer, Buffers
+from host.driver.protocols import VectorRing
 from host.jobs.model import Places
 
 __all__ = ["Slot", "Slots", "largest_part", "parts_of"]
@@ -22,10 +21,7 @@ __all__ = ["Slot", "Slots", "largest_part", "parts_of"]
 def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: bool, errors: bool) -> int:
     """Elements of the longest vector that nodes have room for: a multiple of 32.
 
-    Raises
-    ------
-    ValueError
-        There is not even room for 32 elements.
+    Raises ``ValueError`` if there is not even room for 32 elements.
     """
     def fits(groups: int) -> bool:
         try:
@@ -50,17 +46,11 @@ def parts_of(groups: list[slice], largest: int) -> list[tuple[int, Places]]:
 
 
 class Slot:
-    """Buffers on the nodes that hold one part of the vector at a time.
-
-    Members
-    -------
-    holds : array of int, optional
-        Places of the elements that it holds.
-    """
+    """Buffers on the nodes that hold one part of the vector at a time."""
 
     def __init__(self, buffers: Buffers) -> None:
         self.buffers = buffers
-        self.holds: Places | None = None
+        self.holds: Places | None = None  # places of the elements that it holds
 
     def holds_these(self, places: Places) -> bool:
         return self.holds is not None and np.array_equal(self.holds, places)
@@ -86,11 +76,6 @@ class Slots:
         As in :class:`~host.driver.memory.Allocation`.
     updates : bool
         Whether nodes have weights and update them; else they only sum.
-
-    Members
-    -------
-    weights : array of float32
-        Weights that all nodes have, of the whole vector.
     """
 
     def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,
@@ -107,6 +92,7 @@ class Slots:
                     if getattr(slot.buffers, name) is not None:
                         ring.memory.allocator.free(getattr(slot.buffers, name))
             self._slots = [self._allocate(max(lengths))]
+        # weights that all nodes have, of the whole vector
         self.weights = np.zeros(length, np.float32)
         rows = (ring.nodes, length)
         self.contents: dict[str, npt.NDArray[np.float32]] = {

@@ -29,10 +29,7 @@ NODES, PART = 4, 16_384
 def measure() -> dict[int, tuple[float, float]]:
     """Seconds of processor time for each length, with modelled ports and with simulated ones.
 
-    Raises
-    ------
-    AssertionError
-        The sums of both are not the same bits.
+    Raises ``AssertionError`` if the sums of both are not the same bits.
     """
     found = {}
     for length in BARS:

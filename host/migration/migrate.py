@@ -9,15 +9,61 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
-from host.migration.ledger import Entry, LedgerError
+from host.output import write_json
+from sim import json_files
+from sim.fields import integer, record, text
 
-__all__ = ["Downtime", "LedgerParty", "Message", "MigrationError", "SiteParty", "Step", "migrate", "settle"]
+__all__ = ["Downtime", "Entry", "Ledger", "LedgerError", "LedgerParty", "Message", "MigrationError", "SiteParty",
+           "Step", "migrate", "settle"]
+
+
+class LedgerError(ValueError):
+    """The ledger cannot be read, or says something else than its user believes."""
+
+
+_ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Owner of the job, and the number of the checkpoint that it went on from."""
+
+    owner: str
+    sequence: int
+
+
+class Ledger:
+    """The ledger in a file.
+
+    A commit replaces the file by an atomic rename, so that it has the entry before or the one after, whenever a
+    process is killed: the owner that it names, and no other, may run the job.
+    """
+
+    calls = frozenset({"read", "commit"})  # calls that tenants may make
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def read(self) -> Entry:
+        """The present entry; a ``LedgerError`` if there is none."""
+        try:
+            value = json_files.read(self._path)
+        except (OSError, ValueError):
+            value = None
+        if not _ENTRY(value):
+            raise LedgerError(f"{self._path} must be a ledger, with the owner of a job and a number")
+        return Entry(**value)
+
+    def commit(self, entry: Entry) -> None:
+        """Make this the present entry."""
+        write_json(self._path, dataclasses.asdict(entry))
 
 
 class LedgerParty(Protocol):
-    """A :class:`~host.migration.ledger.Ledger`, in this process or in another one."""
+    """A :class:`~host.migration.migrate.Ledger`, in this process or in another one."""
 
     def read(self) -> Entry: ...
     def commit(self, entry: Entry) -> None: ...
@@ -74,21 +120,14 @@ class MigrationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Cycles from the last event to the first command, in which the job stood still.
+    """Cycles from the last event to the first command, in which the job stood still."""
 
-    Members
-    -------
-    read, load, read_back, start : int
-        Cycles of each part; of the source the first one, of the target the others.
-    live_words : int
-        Words of a node that were carried.
-    """
-
+    # cycles of each part; of the source the first one, of the target the others
     read: int
     load: int
     read_back: int
     start: int
-    live_words: int
+    live_words: int  # words of a node that were carried
 
     @property
     def cycles(self) -> int:
@@ -175,14 +214,9 @@ def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
 
     The other sites are scrubbed first, so that at no time two of them run. One that does not answer, or cannot, is
     not waited for: a target that is not the owner was never started, and a source that is no longer the owner was
-    frozen before the commit. Doing it again changes nothing, and scrubs it once it is there.
-
-    Raises
-    ------
-    LedgerError
-        The ledger names none of the sites.
-    StaleError, SiteError
-        The owner has nothing but an older checkpoint, or none, although the job is beyond it.
+    frozen before the commit. Doing it again changes nothing, and scrubs it once it is there. Raises ``LedgerError``
+    if the ledger names none of the sites, and ``StaleError`` or ``SiteError`` if the owner has nothing but an older
+    checkpoint, or none, although the job is beyond it.
     """
     entry = ledger.read()
     owner = next((site for site in sites if site.name == entry.owner), None)

@@ -13,14 +13,14 @@ for a tenant that has died does it to its end.
 """
 
 import dataclasses
+import functools
 import hmac
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from host.migration.ledger import Entry
-from host.migration.migrate import MigrationError
+from host.migration.migrate import Entry, MigrationError
 from host.sockets.connections import Client, Ended, Limits, Peer, Server
 from host.sockets.format import MessageError, Registry
 
@@ -43,15 +43,9 @@ Loss = Callable[[str, str, bool], bool]
 
 
 class Party(Protocol):
-    """A :class:`~host.migration.site.Site` or a :class:`~host.migration.ledger.Ledger`.
+    """A :class:`~host.migration.site.Site` or a :class:`~host.migration.migrate.Ledger`."""
 
-    Members
-    -------
-    calls : frozenset of str
-        Names of the methods and properties that tenants may call.
-    """
-
-    calls: frozenset[str]
+    calls: frozenset[str]  # names of the methods and properties that tenants may call
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,8 +98,6 @@ def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = No
         Socket, which is made again. A file of another kind stays, and is an ``OSError``.
     key : bytes
         Key that tenants must have.
-    limits : Limits, optional
-        Limits of their connections.
     """
     if address.is_socket():
         address.unlink()
@@ -153,26 +145,24 @@ def _answer(party: Party, call: Call) -> Answer:
 
 
 class _Remote:
-    """Proxy of a party.
+    """Proxy of a party: a method is a call of the party's, and so is a property each time that it is read."""
 
-    Parameters
-    ----------
-    lost : callable
-        Whether a message is lost.
-    """
+    properties: frozenset[str] = frozenset()
 
     def __init__(self, name: str, address: Path, *, key: bytes, lost: Loss = lambda party, call, answer: False):
         self.name = name
         self._address, self._key, self._lost = address, key, lost
         self._connection: Client | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.call(name) if name in self.properties else functools.partial(self.call, name)
+
     def call(self, what: str, *arguments: Any, **options: Any) -> Any:
         """Make a call, and wait for its result.
 
-        Raises
-        ------
-        MigrationError
-            The party does not answer, or the call has failed there.
+        Raises ``MigrationError`` if the party does not answer, or the call has failed there.
         """
         try:
             if self._connection is None:
@@ -214,54 +204,10 @@ class _Remote:
 
 
 class RemoteLedger(_Remote):
-    """Proxy of a :class:`~host.migration.ledger.Ledger`."""
-
-    def read(self) -> Entry:
-        found: Entry = self.call("read")
-        return found
-
-    def commit(self, entry: Entry) -> None:
-        self.call("commit", entry)
+    """Proxy of a :class:`~host.migration.migrate.Ledger`."""
 
 
 class RemoteSite(_Remote):
     """Proxy of a :class:`~host.migration.site.Site`."""
 
-    @property
-    def running(self) -> bool:
-        return bool(self.call("running"))
-
-    @property
-    def cycles(self) -> int:
-        return int(self.call("cycles"))
-
-    @property
-    def live_words(self) -> int:
-        return int(self.call("live_words"))
-
-    def freeze(self) -> None:
-        self.call("freeze")
-
-    def capture(self, *, nonce: str, sequence: int) -> bytes:
-        return bytes(self.call("capture", nonce=nonce, sequence=sequence))
-
-    def reserve(self) -> str:
-        return str(self.call("reserve"))
-
-    def load(self, data: bytes, *, seen: int) -> None:
-        self.call("load", data, seen=seen)
-
-    def read_back(self) -> None:
-        self.call("read_back")
-
-    def keep(self, data: bytes) -> None:
-        self.call("keep", data)
-
-    def start(self) -> None:
-        self.call("start")
-
-    def go_on(self, *, sequence: int) -> None:
-        self.call("go_on", sequence=sequence)
-
-    def scrub(self) -> None:
-        self.call("scrub")
+    properties = frozenset({"running", "cycles", "live_words"})

@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from hdl.compression.registry import RAW
-from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
-from host.checkpoints.contents import unpack_state
+from host.checkpoints.archive import unpack_state
+from host.checkpoints.checkpoint import (
+    Expectation,
+    ProcessFrame,
+    Stamp,
+    admit,
+    check_watermark,
+    examine,
+    given_back,
+    make,
+    restore,
+)
 from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify, windows_of
 from host.checkpoints.rejections import ReadBackError, StaleError
-from host.checkpoints.watermark import check_watermark
-from host.driver.buffers import errors_base
+from host.driver.memory import errors_base
 from host.driver.ring import Ring
 from host.output import write_bytes
 from host.training.checkpoint import NAME
@@ -47,19 +56,11 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """A ring that is open.
-
-    Members
-    -------
-    clock : callable
-        Cycles that it has done.
-    line : tuple of int, optional
-        Cycles and bits in a second of the serial line that its nodes share.
-    """
+    """A ring that is open."""
 
     ring: Ring
-    clock: Callable[[], int]
-    line: tuple[int, int] | None = None
+    clock: Callable[[], int]  # cycles that it has done
+    line: tuple[int, int] | None = None  # cycles and bits in a second of the serial line that its nodes share
 
     def pass_cycles(self, words: int) -> int:
         """Cycles that the bits of so many words of each node take on the serial line; 0 without one."""
@@ -92,20 +93,12 @@ def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
-    """A checkpoint that nodes hold.
+    """A checkpoint that nodes hold."""
 
-    Members
-    -------
-    state : object
-        State of the process.
-    digest : bytes
-        SHA-256 of the checkpoint.
-    """
-
-    state: Any
+    state: Any  # state of the process
     frame: DeviceFrame
     sequence: int
-    digest: bytes
+    digest: bytes  # SHA-256 of the checkpoint
 
 
 class Site:
@@ -125,17 +118,9 @@ class Site:
         Training without schedule, grid or nodes that compute.
     clock : callable
         Seconds since 1970.
-
-    Members
-    -------
-    run : Run, optional
-        The run, on the site that has one.
-    running : bool
-        Whether it may take steps.
-    calls : frozenset of str
-        Calls that tenants may make.
     """
 
+    # calls that tenants may make
     calls = frozenset({"running", "cycles", "live_words", "freeze", "capture", "reserve", "load", "read_back", "keep",
                        "start", "go_on", "scrub"})
 
@@ -151,8 +136,8 @@ class Site:
     def _forget(self) -> None:
         self._stack = contextlib.ExitStack()
         self._open: Fabric | None = None
-        self.run: Run | None = None
-        self.running = False
+        self.run: Run | None = None  # on the site that has one
+        self.running = False  # whether it may take steps
         self._used = False  # the nodes hold something of the job
         self._nonce = ""
         self._before: DeviceFrame | None = None
@@ -205,10 +190,8 @@ class Site:
     def capture(self, *, nonce: str, sequence: int) -> bytes:
         """Make a checkpoint of the frozen job, and keep it.
 
-        Raises
-        ------
-        SiteError
-            The job is not here, is not frozen, or continues from a checkpoint of this number or a larger one.
+        Raises ``SiteError`` if the job is not here, is not frozen, or continues from a checkpoint of this number or a
+        larger one.
         """
         if self.run is None or self.running:
             raise SiteError(f"{self.name} must have a job that is frozen, to make a checkpoint of it")
@@ -334,10 +317,7 @@ class Site:
     def keep(self, data: bytes) -> None:
         """Keep the checkpoint that was loaded, so that the job can start here whatever happens to this process.
 
-        Raises
-        ------
-        SiteError
-            It is another one.
+        Raises ``SiteError`` if it is another one.
         """
         if hashlib.sha256(data).digest() != self._checked().digest:
             raise SiteError(f"{self.name} must keep the checkpoint that it has loaded, not another one")

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import EventStatus, Operation
-from host.driver.buffers import Buffer, aligned
 from host.driver.command import Command, Event
+from host.driver.memory import Buffer, aligned
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.results import Passes
 from host.driver.ring import Ring
-from host.driver.staged_programs import NodeProgram
+from host.driver.ring_programs import NodeProgram
 from host.driver.trace import TraceRecord
 from host.program.program import CompiledProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG

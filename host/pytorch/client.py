@@ -30,11 +30,6 @@ class RingClient:
     ----------
     address : str
         Path of the server's socket.
-
-    Members
-    -------
-    gloo : dict of str to tuple
-        Calls and bytes of each collective that this rank has sent over gloo.
     """
 
     def __init__(self, address: str) -> None:
@@ -43,6 +38,7 @@ class RingClient:
         self._left = False
         self._backends: set[str] = set()
         self._messages: queue.SimpleQueue[tuple[Any, Future[Any]]] | None = None
+        # calls and bytes of each collective that this rank has sent over gloo
         self.gloo: dict[str, tuple[int, int]] = {}
 
     @property
@@ -59,10 +55,7 @@ class RingClient:
     def begin(self, request: Request | Save) -> "Future[Any]":
         """Ask for an operation after all earlier ones, and return its result to come.
 
-        Raises
-        ------
-        RingError
-            The rank has not joined.
+        Raises ``RingError`` if the rank has not joined.
         """
         self._check_joined()
         if self._messages is None:
@@ -73,10 +66,7 @@ class RingClient:
     def ask(self, request: Request | Save) -> Any:
         """Ask for an operation, and wait for its result.
 
-        Raises
-        ------
-        RingError
-            The operation has failed; all ranks have an error with the same text.
+        Raises ``RingError`` if the operation has failed; all ranks have an error with the same text.
         """
         self._check_joined()
         return self._call(request)
@@ -174,10 +164,7 @@ def wait_for_reason(address: str) -> str | None:
 def client() -> RingClient:
     """The connection of this process.
 
-    Raises
-    ------
-    RingError
-        There is no ring, since the script was not started by the launcher.
+    Raises ``RingError`` if there is no ring, since the script was not started by the launcher.
     """
     if not _shared:
         address = os.environ.get(ADDRESS)

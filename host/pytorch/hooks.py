@@ -10,6 +10,7 @@ parameter. A bucket of DDP is summed without the names of its parameters, and bu
 the hook knows the parameters.
 """
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,12 +24,83 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from host.pytorch import ownership, passes, scaling
+from host.pytorch import ownership
 from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
-from host.pytorch.passes import OTHERS, Passes
 
-__all__ = ["Reduction", "attach", "counted", "install", "local_gradients", "passes_of", "reduce_bucket"]
+__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "passes_of",
+           "reduce_bucket"]
+
+
+@dataclasses.dataclass
+class Passes:
+    """Counts of forward and backward passes so far, which distinguish requests of different steps.
+
+    A module in ``DistributedDataParallel`` has counts of its own, of passes with a sum of its gradients: passes under
+    ``no_sync()`` are left out, since ranks may differ in them. All other modules have one count together, of the
+    outermost modules with parameters that are called to be differentiated, and of the calls of
+    ``torch.autograd.backward``.
+    """
+
+    forward: int = 0
+    backward: int = 0
+
+
+OTHERS = Passes()
+"""Passes outside of ``DistributedDataParallel``."""
+
+#: Modules that are being called, each within the one before it.
+_calls: list[torch.nn.Module] = []
+
+
+def _enter(module: torch.nn.Module, arguments: Any) -> None:
+    if not _calls and module.training and torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in module.parameters()):
+        OTHERS.forward += 1
+    _calls.append(module)
+
+
+def _leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
+    # A call that has ended by an error in a hook has not been noted as left.
+    while _calls and _calls.pop() is not module:
+        pass
+
+
+def _count_passes() -> None:
+    """Count passes outside of ``DistributedDataParallel`` from now on."""
+    backward = torch.autograd.backward
+
+    @functools.wraps(backward)
+    def count(*arguments: Any, **options: Any) -> None:
+        OTHERS.backward += 1
+        backward(*arguments, **options)
+
+    torch.autograd.backward = count
+    torch.nn.modules.module.register_module_forward_pre_hook(_enter)
+    torch.nn.modules.module.register_module_forward_hook(_leave, always_call=True)
+
+
+def _agree_on_infinities() -> None:
+    """Let ranks agree from now on whether a gradient of an optimizer on the nodes is finite, for ``GradScaler``.
+
+    Such gradients are those of each rank, so one rank may find an infinity that the others do not have. All ranks
+    must skip the step then, and lower the scale, as they do where the infinity is in the mean.
+    """
+    unscale = torch.amp.GradScaler._unscale_grads_
+
+    @functools.wraps(unscale)
+    def agree(self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        infinities = unscale(self, optimizer, *arguments, **options)
+        if getattr(optimizer, "on_nodes", False):
+            values = [value.cpu().reshape(()) for value in infinities.values()]
+            largest = torch.stack(values or [torch.zeros(())]).max()
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+            for value in infinities.values():
+                value.fill_(largest)
+        return infinities
+
+    torch.amp.GradScaler._unscale_grads_ = agree
+
 
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
@@ -63,19 +135,13 @@ class Reduction:
     ----------
     keeps : bool
         Whether nodes keep back parts of gradients.
-
-    Members
-    -------
-    passes : Passes
-        Passes of the module in which gradients are summed.
-    script : tuple, optional
-        State and hook that the script has registered.
     """
 
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
-        self.passes = Passes()
+        self.passes = Passes()  # passes of the module in which gradients are summed
+        # state and hook that the script has registered
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -215,13 +281,7 @@ def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
 
 
 def install(*, keeps: bool) -> None:
-    """Give every DistributedDataParallel the hook, from now on.
-
-    Parameters
-    ----------
-    keeps : bool
-        Whether nodes keep back parts of gradients.
-    """
+    """Give every DistributedDataParallel the hook, from now on; for ``keeps`` see :class:`Reduction`."""
     for name in ("__init__", "__setstate__"):
         _attach_after(name, keeps=keeps)
     register = DistributedDataParallel.register_comm_hook
@@ -251,9 +311,9 @@ def install(*, keeps: bool) -> None:
     DistributedDataParallel._pre_forward = counted(DistributedDataParallel._pre_forward)
     DistributedDataParallel.register_comm_hook = register_hook
     DistributedDataParallel._register_builtin_comm_hook = register_builtin
-    passes.install()
+    _count_passes()
     ownership.install()
-    scaling.install()
+    _agree_on_infinities()
 
 
 def _attach_after(name: str, *, keeps: bool) -> None:

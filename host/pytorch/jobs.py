@@ -1,7 +1,10 @@
 """Jobs of the ranks of a PyTorch script on simulated rings, and what each operation has cost."""
 
+import _thread
 import contextlib
 import dataclasses
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,7 +22,7 @@ from host.training.optimizers import moments_note
 from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
-__all__ = ["Jobs", "Operation", "Options"]
+__all__ = ["Jobs", "Operation", "Options", "WatchedJobs"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,15 +44,9 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operation:
-    """An operation that was done.
+    """An operation that was done."""
 
-    Members
-    -------
-    kind : str
-        ``all_reduce`` or ``step``.
-    """
-
-    kind: str
+    kind: str  # ``all_reduce`` or ``step``
     job: int
     figures: Figures
 
@@ -67,15 +64,6 @@ class Jobs:
         Called with the name of each stage of a build.
     say : callable
         Called with a line about a job, once for each such line.
-
-    Members
-    -------
-    operations : list of Operation
-        What was done so far.
-    build_seconds : float
-        Seconds that builds have taken.
-    cycles : int
-        Cycles that were simulated, and those of host ports that were modelled.
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
@@ -84,9 +72,9 @@ class Jobs:
         self._options, self._stack, self._announce, self._say = options, stack, announce, say
         self._notes: set[str] = set()
         self._jobs: list[Job] = []
-        self.operations: list[Operation] = []
-        self.build_seconds = 0.0
-        self.cycles = 0
+        self.operations: list[Operation] = []  # what was done so far
+        self.build_seconds = 0.0  # seconds that builds have taken
+        self.cycles = 0  # cycles that were simulated, and those of host ports that were modelled
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -182,6 +170,57 @@ class Jobs:
         weights, figures = job.step(np.stack([one.gradients for one in requests]), used)
         self.operations.append(Operation(kind="step", job=first.job, figures=figures))
         return weights
+
+
+class WatchedJobs:
+    """Jobs whose operations end early if a rank ends meanwhile.
+
+    Another thread looks at the ranks. If one has ended, it ends the others, and has the operation end as by SIGTERM:
+    under :func:`~sim.verilated.processes.ended_by_signals` the main thread raises
+    :class:`~sim.verilated.processes.EndedError`, which ends the programs of a build as well. A simulation goes on
+    until its library returns.
+
+    Parameters
+    ----------
+    ended : callable
+        Returns how a rank has ended by an error, in a sentence, or None.
+    tell : callable
+        Called with that sentence, in the other thread.
+    end : callable
+        Called then, in the same thread, to end the ranks that are left.
+    look : float
+        Seconds between looks.
+    """
+
+    def __init__(self, jobs: Any, *, ended: Callable[[], str | None], tell: Callable[[str], None],
+                 end: Callable[[], None], look: float) -> None:
+        self._jobs, self._ended, self._tell, self._end, self._look = jobs, ended, tell, end, look
+        self.interrupted = False
+
+    def answer(self, requests: Sequence[Request]) -> Any:
+        """Do what all ranks ask for, see :meth:`Jobs.answer`."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(self._look):
+                reason = self._ended()
+                if reason is not None:
+                    self._tell(reason)
+                    self.interrupted = True
+                    _thread.interrupt_main(signal.SIGTERM)
+                    self._end()
+                    return
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            return self._jobs.answer(requests)
+        finally:
+            done.set()
+
+    def save(self, request: Save) -> dict[str, Any]:
+        """State of a job."""
+        found: dict[str, Any] = self._jobs.save(request)
+        return found
 
 
 def _or_none(places: Any) -> Any:

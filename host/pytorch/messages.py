@@ -40,37 +40,22 @@ PyTorch's store at MASTER_PORT."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hello:
-    """A rank joins a process group of all ranks.
+    """A rank joins a process group of all ranks."""
 
-    Members
-    -------
-    rank, ranks : int
-        Number of the rank, and of ranks in its group.
-    timeout : float
-        Seconds after which the group's other collectives, over gloo, give up.
-    backend : str
-        The ring's name, or the names of the backends that the script asks for instead.
-    """
-
+    # number of the rank, and of ranks in its group
     rank: _Count
     ranks: _Count
+    # seconds after which the group's other collectives, over gloo, give up
     timeout: Annotated[float, Within(0, float("inf"))]
-    backend: str = RING
+    backend: str = RING  # the ring's name, or the names of the backends that the script asks for instead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """Steps and passes of a rank up to a request; ranks that have skipped one differ.
+    """Steps and passes of a rank up to a request; ranks that have skipped one differ."""
 
-    Members
-    -------
-    steps : int
-        Calls of the optimizer's ``step()``.
-    forward, backward : int
-        Passes of the modules in which gradients are summed.
-    """
-
-    steps: _Count = 0
+    steps: _Count = 0  # calls of the optimizer's ``step()``
+    # passes of the modules in which gradients are summed
     forward: _Count = 0
     backward: _Count = 0
 
@@ -83,15 +68,9 @@ class Made:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """An operation that all ranks ask for together.
+    """An operation that all ranks ask for together."""
 
-    Members
-    -------
-    made : Made, optional
-        Steps and passes of the rank up to here, in which ranks must agree.
-    """
-
-    made: Made | None = None
+    made: Made | None = None  # steps and passes of the rank up to here, in which ranks must agree
 
     @property
     def title(self) -> str:
@@ -101,18 +80,10 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Request):
-    """Begin a job: a vector of groups, with optimizers or without.
+    """Begin a job: a vector of groups, with optimizers or without."""
 
-    Members
-    -------
-    lengths : tuple of int
-        Elements of each group.
-    optimizers : tuple of Optimizer
-        Optimizer of each group; empty in a job that only sums.
-    """
-
-    lengths: tuple[_Count, ...]
-    optimizers: tuple[Optimizer, ...] = ()
+    lengths: tuple[_Count, ...]  # elements of each group
+    optimizers: tuple[Optimizer, ...] = ()  # optimizer of each group; empty in a job that only sums
 
     @property
     def title(self) -> str:
@@ -122,23 +93,13 @@ class Open(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllReduce(Request):
-    """Sum of a vector of each rank.
-
-    Members
-    -------
-    values : array of float32
-    job : int, optional
-        Job that keeps back what a codec or a density does not send.
-    places : array of int, optional
-        Places of the values in that job's vector.
-    group : int
-        Number of the process group of all ranks, in the order in which the rank has made them.
-    """
+    """Sum of a vector of each rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None
+    job: _Count | None = None  # job that keeps back what a codec or a density does not send
+    # places of the values in that job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
-    group: _Count = 0
+    group: _Count = 0  # number of the process group of all ranks, in the order in which the rank has made them
 
     @property
     def title(self) -> str:
@@ -161,30 +122,16 @@ class Buffers(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step(Request):
-    """Update of a job's weights.
-
-    Members
-    -------
-    gradients : array of float32
-    present : tuple of tuple of bool
-        Whether the rank has a gradient of each parameter of each group.
-    names : tuple of tuple of str
-        Names of these parameters, for errors.
-    optimizers : tuple of Optimizer
-        Optimizer of each group in this step.
-    weights : array of float32, optional
-        Weights to begin with, if they are not those of the step before.
-    state : dict, optional
-        State of the job to begin with.
-    """
+    """Update of a job's weights."""
 
     job: _Count
     gradients: Annotated[Vector, Dimensions(1)]
-    present: tuple[tuple[bool, ...], ...]
-    names: tuple[tuple[str, ...], ...]
-    optimizers: tuple[Optimizer, ...]
+    present: tuple[tuple[bool, ...], ...]  # whether the rank has a gradient of each parameter of each group
+    names: tuple[tuple[str, ...], ...]  # names of these parameters, for errors
+    optimizers: tuple[Optimizer, ...]  # optimizer of each group in this step
+    # weights to begin with, if they are not those of the step before
     weights: Annotated[Vector, Dimensions(1)] | None = None
-    state: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None  # state of the job to begin with
 
     @property
     def title(self) -> str:
@@ -202,19 +149,11 @@ class Save:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The rank ends by an error. The answer is the reason, if another rank has failed before.
-
-    Members
-    -------
-    error : str
-        Kind and message of the error.
-    own : bool
-        Whether the rank itself is the cause; else another one may be, as when gloo has lost a connection.
-    """
+    """The rank ends by an error. The answer is the reason, if another rank has failed before."""
 
     rank: _Count
-    error: str
-    own: bool
+    error: str  # kind and message of the error
+    own: bool  # whether the rank itself is the cause; else another one may be, as when gloo has lost a connection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,28 +163,16 @@ class Listen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leave:
-    """The rank has no more requests.
+    """The rank has no more requests."""
 
-    Members
-    -------
-    gloo : dict of str to tuple
-        Calls and bytes of each collective that went over gloo.
-    """
-
-    gloo: dict[str, tuple[_Count, _Count]]
+    gloo: dict[str, tuple[_Count, _Count]]  # calls and bytes of each collective that went over gloo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer to a message.
+    """Answer to a message."""
 
-    Members
-    -------
-    well : bool
-        Whether the value is a result, not the text of an error.
-    """
-
-    well: bool
+    well: bool  # whether the value is a result, not the text of an error
     value: Any = None
 
 

@@ -6,19 +6,93 @@ dispatch.
 """
 
 import datetime
+import functools
 import itertools
-from collections.abc import Callable, Iterable
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future as Answer
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.futures import Future
 
 from host.pytorch.client import RingClient, client
 from host.pytorch.messages import RING, AllReduce
-from host.pytorch.work import RingWork
 
-__all__ = ["COUNTED", "GlooGroup", "RingGroup", "register"]
+__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install", "register"]
+
+
+class RingWork(dist.Work):
+    """Reduction that is done, or has failed, when the ring has answered.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        Tensors that the sums are written to.
+    answers : sequence of Future
+        The ring's answers, in the order in which they come.
+    finish : callable
+        Writes the sums into the tensors, or raises the ring's error; called once.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], answers: Sequence["Answer[Any]"],
+                 finish: Callable[[], None]) -> None:
+        super().__init__()
+        self._tensors = list(tensors)
+        self._ended: Answer[None] = Answer()
+        arrived: Future[None] = Future()
+
+        def write(_arrived: Any) -> list[torch.Tensor]:
+            try:
+                finish()
+            except Exception as error:
+                self._ended.set_exception(error)
+                raise
+            self._ended.set_result(None)
+            return self._tensors
+
+        def arrive(_answer: Any) -> None:
+            # In a thread of its own, since a callback of the script may wait for the next sum.
+            threading.Thread(target=arrived.set_result, args=(None,)).start()
+
+        # An error raised in a callback is an error to C++ as well; `Future.set_exception` is one in Python only.
+        self._future: Future[list[torch.Tensor]] = arrived.then(write)
+        if answers:
+            answers[-1].add_done_callback(arrive)
+        else:
+            arrived.set_result(None)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait until the sums are in the tensors; a ``RingError`` if the ring has failed."""
+        self._ended.result()
+        return True
+
+    def synchronize(self) -> None:
+        """Wait, as PyTorch does for other devices."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ended.done()
+
+    def is_success(self) -> bool:
+        return self._ended.done() and self._ended.exception() is None
+
+    def exception(self) -> BaseException | None:
+        return self._ended.exception() if self._ended.done() else None
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> "Future[list[torch.Tensor]]":
+        return self._future
+
 
 #: Collectives of gloo that are counted; ``allreduce`` and its forms have methods of their own.
 COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
@@ -102,8 +176,6 @@ class RingGroup(GlooGroup):
 
     Parameters
     ----------
-    plain, counter
-        See :class:`GlooGroup`.
     number : int
         Number of the group, in the order in which all ranks have made theirs.
     """
@@ -180,13 +252,81 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
 
 
 def register(*, default: bool) -> None:
-    """Make the backend known to PyTorch.
-
-    Parameters
-    ----------
-    default : bool
-        Whether ``init_process_group()`` without a name is to take it.
-    """
+    """Make the backend known to PyTorch; with ``default``, ``init_process_group()`` without a name takes it."""
     dist.Backend.register_backend(RING, _create, devices=["cpu"])
     if default:
         dist.Backend.default_device_backend_map["cpu"] = RING
+
+
+_GLOO = "gloo"
+
+#: Functions of PyTorch that ask whether a group is of gloo, to use only what gloo has: a group of the ring has the
+#: same. A function has its module, and its name where other functions of the module ask for another reason.
+_ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.distributed.nn.functional", None),
+           ("torch.distributed._shard.sharded_tensor.api", None)}
+
+
+def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
+    """Make the launcher hear of the backends that are named, and count what goes over gloo.
+
+    Parameters
+    ----------
+    connection : callable
+        Returns the connection to the launcher.
+    replace : bool
+        Whether a backend gloo by name means the ring.
+    """
+    make = distributed_c10d._new_process_group_helper
+
+    @functools.wraps(make)
+    def helper(size: int, rank: int, ranks: list[int], backend: Any, *arguments: Any, **options: Any) -> Any:
+        names = dist.BackendConfig(backend).get_device_backend_map()
+        named = backend != dist.Backend.UNDEFINED and RING not in names.values()
+        whole = not ranks or len(ranks) == dist.get_world_size()
+        if named and replace and names.get("cpu") == _GLOO:
+            return make(size, rank, ranks, dist.Backend(RING), *arguments, **options)
+        if named and whole:
+            connection().join(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), math.inf,
+                              backend=", ".join(sorted(set(names.values()))))
+        try:
+            group, store = make(size, rank, ranks, backend, *arguments, **options)
+        except (AssertionError, RuntimeError, ValueError) as error:
+            if not named or set(names.values()) <= {_GLOO}:
+                raise
+            raise ValueError(f"Backend must be {RING} for the ring, not {backend}, which is not available: leave the "
+                             f"name out of init_process_group(), or say {RING}") from error
+        if type(group) is dist.ProcessGroup and names.get("cpu") == _GLOO:
+            group = _exchange(group, GlooGroup(group, connection()))
+        return group, store
+
+    distributed_c10d._new_process_group_helper = helper
+    _answer_for_gloo()
+
+
+def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
+    """Register a group that counts in the place of PyTorch's own."""
+    world, name = distributed_c10d._world, group.group_name
+    for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
+        table[counting] = table.pop(group)
+    for tagged in world.tags_to_pg.values():
+        tagged[:] = [counting if member is group else member for member in tagged]
+    counting._set_group_name(name)
+    counting._set_group_desc(group.group_desc)
+    distributed_c10d._unregister_process_group(name)
+    distributed_c10d._register_process_group(name, counting)
+    return counting
+
+
+def _answer_for_gloo() -> None:
+    """Answer PyTorch's functions that ask for gloo."""
+    get_backend = distributed_c10d.get_backend
+
+    @functools.wraps(get_backend)
+    def answer(group: Any = None) -> Any:
+        name = get_backend(group)
+        caller = sys._getframe(1)
+        module = caller.f_globals.get("__name__")
+        asking = {(module, None), (module, caller.f_code.co_name)} & _ASKING
+        return dist.Backend.GLOO if asking and isinstance(group or dist.group.WORLD, GlooGroup) else name
+
+    distributed_c10d.get_backend = dist.get_backend = answer

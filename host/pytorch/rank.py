@@ -9,7 +9,7 @@ import sys
 
 from torch.distributed import TCPStore
 
-from host.pytorch import backends, hooks, process_group
+from host.pytorch import hooks, process_group
 from host.pytorch.client import client
 from host.pytorch.messages import KEEPS, REPLACE, STORE
 from host.pytorch.script import run_script
@@ -29,7 +29,7 @@ def _prepare() -> TCPStore | None:
     """Make the ring known to PyTorch; returns the store, which other ranks need until the script has ended."""
     store = _store()
     process_group.register(default=True)
-    backends.install(client, replace=os.environ.get(REPLACE) == "1")
+    process_group.install(client, replace=os.environ.get(REPLACE) == "1")
     hooks.install(keeps=os.environ.get(KEEPS) == "1")
     return store
 

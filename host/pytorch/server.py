@@ -17,9 +17,8 @@ from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.options import COUNT, Section, option
 from host.printable import printable
-from host.pytorch.jobs import Jobs
+from host.pytorch.jobs import Jobs, WatchedJobs
 from host.pytorch.messages import MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
-from host.pytorch.watch import WatchedJobs
 from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
@@ -75,25 +74,8 @@ class RingServer:
 
     Parameters
     ----------
-    address : Path
-        Path of the socket.
     say : callable
         Called with a line about a rank that is slow, or a connection that was closed.
-
-    Members
-    -------
-    error : str, optional
-        Reason for which no more requests are served.
-    slow : list of int
-        How often each rank was named as slow.
-    gloo : dict of str to tuple
-        Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
-    backends : dict of int to list of str
-        Backends of the groups of all ranks that each rank has joined: the ring's, and others that were named.
-    begun : int
-        Ranks that have begun with the script.
-    since : float
-        Time at which the last of them has, or the server, of the monotonic clock.
     """
 
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
@@ -113,11 +95,14 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None
-        self.slow = [0] * ranks
+        self.error: str | None = None  # reason for which no more requests are served
+        self.slow = [0] * ranks  # how often each rank was named as slow
+        # calls and bytes of each collective that has gone over gloo, of the ranks that have left
         self.gloo: dict[str, tuple[int, int]] = {}
+        # backends of the groups of all ranks that each rank has joined: the ring's, and others that were named
         self.backends: dict[int, list[str]] = {}
-        self.begun, self.since = 0, time.monotonic()
+        self.begun = 0  # ranks that have begun with the script
+        self.since = time.monotonic()  # time at which the last of them has, or the server
 
     def close(self) -> None:
         """Close all connections."""

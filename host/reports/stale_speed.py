@@ -18,7 +18,7 @@ from hdl.config import Compute, ComputeStub, Memories, NodeConfig, Programs, Wei
 from host.columns import Column, Table, columns_of, record, show
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
-from host.driver.buffers import Buffer
+from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Passes, known
 from host.driver.ring import Ring

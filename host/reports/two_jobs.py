@@ -17,10 +17,10 @@ from hdl.config import JobSlots, Memories, NodeConfig, Peer, Programs, Slots
 from hdl.control.protocol import Operation
 from hdl.ring.slots.job_table import JOBS, JobFrame
 from host.columns import Column, Table, show
+from host.driver.command_queueing import PendingCommand
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.pending_command import PendingCommand
 from host.driver.results import Outcome, known
 from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs

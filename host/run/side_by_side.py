@@ -14,6 +14,7 @@ from host.driver.devices import TIMEOUT
 from host.driver.memory import fitted
 from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
+from host.driver.transport import NodeTransport
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import COUNT, check_range
@@ -32,7 +33,7 @@ from host.training.record import Training, TrainingConfig
 from host.training.workloads import Classifier
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.session import LATENCY, Session, TransportName
-from host.transports.side_by_side import SharedTime, SharedTransport
+from host.transports.side_by_side import SharedTime
 from host.transports.verilated import OpenRing, open_ring
 
 __all__ = ["check_jobs", "train"]
@@ -70,10 +71,10 @@ def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Sess
     settled, sessions = rings_of_jobs(first, timeout=timeout), []
     for job, ring in enumerate(settled):
         port_time = PortTime(lambda: simulation.cycle, LATENCY)
-        own = Ring([Device(BackdoorTransport(SharedTransport(time, rank), simulation, rank, node, port_time), node,
+        own = Ring([Device(BackdoorTransport(NodeTransport(time, rank), simulation, rank, node, port_time), node,
                            name=f"node {rank}") for rank in range(job, len(first), JOBS)], timeout=timeout)
         own.commands.resume_from(*ring.commands.numbers)
-        sessions.append(Session(own, node, opened.seconds, lambda: simulation.cycle, port_time, []))
+        sessions.append(Session(own, node, opened.seconds, lambda: simulation.cycle, port_time))
     return sessions
 
 

@@ -33,27 +33,13 @@ MAX_PATH = 103
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a server's peers.
+    """Limits of a server's peers."""
 
-    Parameters
-    ----------
-    unknown : int
-        Peers that are not admitted; with another one the first of them ends.
-    first_seconds : float
-        Seconds until which a peer must have sent its first message.
-    first_bytes : int
-        Largest length of a message of a peer that is not admitted.
-    seconds : float
-        Seconds that an admitted peer has for a message that it has begun, and for reading one.
-    message_bytes : int
-        Largest length of a message of an admitted peer.
-    """
-
-    unknown: int = 64
-    first_seconds: float = 5.0
-    first_bytes: int = 1 << 16
-    seconds: float = 30.0
-    message_bytes: int = MAX_MESSAGE
+    unknown: int = 64  # peers that are not admitted; with another one the first of them ends
+    first_seconds: float = 5.0  # seconds until which a peer must have sent its first message
+    first_bytes: int = 1 << 16  # largest length of a message of a peer that is not admitted
+    seconds: float = 30.0  # seconds that an admitted peer has for a message that it has begun, and for reading one
+    message_bytes: int = MAX_MESSAGE  # largest length of a message of an admitted peer
 
 
 class _Inbox:
@@ -108,12 +94,8 @@ class Client:
     def send(self, message: Any, *, seconds: float | None = None) -> None:
         """Send a message.
 
-        Raises
-        ------
-        MessageError
-            The message does not fit its class; nothing was sent.
-        OSError
-            The server has ended, or has not read it in time.
+        Raises ``MessageError`` if the message does not fit its class; nothing was sent, and ``OSError`` if the server
+        has ended, or has not read it in time.
         """
         frame = self._registry.encode(message)
         self._socket.settimeout(seconds)
@@ -122,12 +104,8 @@ class Client:
     def receive(self, *, seconds: float | None = None) -> Any:
         """The next message of the server.
 
-        Raises
-        ------
-        MessageError
-            The server has sent other bytes.
-        EOFError, OSError
-            The server has ended, or has not sent a whole message in time.
+        Raises ``MessageError`` if the server has sent other bytes, and ``EOFError`` or ``OSError`` if the server has
+        ended, or has not sent a whole message in time.
         """
         limit = None if seconds is None else time.monotonic() + seconds
         while (frame := self._inbox.take(MAX_MESSAGE)) is None:
@@ -150,31 +128,14 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """The end of a peer's connection.
+    """The end of a peer's connection."""
 
-    Members
-    -------
-    reason : str
-        Rule that the peer has broken, as the end of a sentence about it; empty if it has closed the connection.
-    """
-
+    # rule that the peer has broken, as the end of a sentence about it; empty if it has closed the connection
     reason: str = ""
 
 
 class Peer:
-    """A server's end of a connection.
-
-    Members
-    -------
-    admitted : bool
-        Whether the server's user knows the peer.
-    holds : bool
-        Whether there are bytes beyond a message that the server's user has to look at first.
-    ended : Ended, optional
-        The end of the connection.
-    owner : object
-        Notes of the server's user.
-    """
+    """A server's end of a connection."""
 
     def __init__(self, connection: socket.socket, server: "Server") -> None:
         self._connection, self._server = connection, server
@@ -182,10 +143,10 @@ class Peer:
         self._opened = server.clock()
         self._began: float | None = None
         self._answered: float | None = None
-        self.admitted = False
-        self.holds = False
-        self.ended: Ended | None = None
-        self.owner: Any = None
+        self.admitted = False  # whether the server's user knows the peer
+        self.holds = False  # whether there are bytes beyond a message that the server's user has to look at first
+        self.ended: Ended | None = None  # the end of the connection
+        self.owner: Any = None  # notes of the server's user
 
     def admit(self) -> None:
         """Note that the peer is known: limits of unknown peers do not hold for it."""
@@ -194,10 +155,7 @@ class Peer:
     def send(self, message: Any) -> None:
         """Send a message: what the peer reads of it now, and the rest as it reads.
 
-        Raises
-        ------
-        MessageError
-            The message does not fit its class; nothing was sent.
+        Raises ``MessageError`` if the message does not fit its class; nothing was sent.
         """
         self.post(self._server.registry.encode(message))
 

@@ -28,10 +28,7 @@ _SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
     """Make a folder for sockets of some names, which ends with the block.
 
-    Raises
-    ------
-    OSError
-        There is no folder that can be written to and has a path short enough.
+    Raises ``OSError`` if there is no folder that can be written to and has a path short enough.
     """
     parents = list(dict.fromkeys([tempfile.gettempdir(), *_SHORT]))
     for parent in parents:

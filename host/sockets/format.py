@@ -122,10 +122,7 @@ class Registry:
     def encode(self, message: Any) -> bytes:
         """Bytes of a message.
 
-        Raises
-        ------
-        MessageError
-            The message is of another class, or a value is not of its field's kind.
+        Raises ``MessageError`` if the message is of another class, or a value is not of its field's kind.
         """
         contents: list[bytes] = []
         if type(message) not in self._fields:
@@ -140,10 +137,7 @@ class Registry:
     def decode(self, frame: bytes | bytearray | memoryview) -> Any:
         """The message of a whole frame.
 
-        Raises
-        ------
-        MessageError
-            The bytes are not a frame, or the frame has no message of the registry.
+        Raises ``MessageError`` if the bytes are not a frame, or the frame has no message of the registry.
         """
         view = memoryview(frame)
         length = length_of(view)
@@ -228,10 +222,7 @@ class Registry:
 def length_of(head: bytes | bytearray | memoryview) -> int | None:
     """Length of the frame that begins with some bytes; None while its head is not whole.
 
-    Raises
-    ------
-    MessageError
-        The bytes are not the beginning of a frame.
+    Raises ``MessageError`` if the bytes are not the beginning of a frame.
     """
     start = bytes(head[:HEAD])
     if not _MAGIC.startswith(start[:len(_MAGIC)]):

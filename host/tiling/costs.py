@@ -19,7 +19,7 @@ from hdl.compute.operands import FP32, OPERANDS
 from hdl.config import Compute, Memories, NodeConfig, Programs
 from hdl.group import GROUP
 from host.compute.instructions import FACTORS, Array
-from host.driver.buffers import aligned
+from host.driver.memory import aligned
 from host.driver.results import known
 from host.driver.ring import Ring
 from host.tiling.space import Plan

@@ -52,22 +52,12 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Rings of the steps between two changes.
+    """Rings of the steps between two changes."""
 
-    Members
-    -------
-    step : int
-        Steps before it.
-    requests : tuple of Request
-        Requests that begin it.
-    why_flat : str, optional
-        Reason why the enabled nodes are in a flat ring, where no shape was asked for.
-    """
-
-    step: int
-    requests: tuple[Request, ...]
+    step: int  # steps before it
+    requests: tuple[Request, ...]  # requests that begin it
     plan: Plan
-    why_flat: str | None = None
+    why_flat: str | None = None  # reason why the enabled nodes are in a flat ring, where no shape was asked for
 
     def __str__(self) -> str:
         nodes = len(self.plan.active)
@@ -85,11 +75,6 @@ class Course:
     shape : Shape, optional
         ``FLAT``, or ``GRID`` for sums in two dimensions. By default ``GRID`` where the enabled nodes are whole rows
         and columns, more than one of each, and all their links are enabled; else ``FLAT``.
-
-    Members
-    -------
-    rows, columns, shape, requests
-        The parameters, requests in order of steps.
 
     Raises
     ------

@@ -18,12 +18,15 @@ Example
 import dataclasses
 import enum
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hdl.ring.topology import MOST_PORTS, SMALL_RING, GridTopology, Source
-from host.topology.trail import Link, closed_trail
 
-__all__ = ["Kind", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError"]
+__all__ = ["Kind", "Link", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError",
+           "closed_trail", "reach"]
+
+#: A link by the node that sends on it, and the number of its port there.
+Link = tuple[int, int]
 
 
 class TopologyError(ValueError):
@@ -84,36 +87,22 @@ class Seat:
 
 @dataclasses.dataclass(frozen=True)
 class NodeSetting:
-    """Setting of a node's switch.
+    """Setting of a node's switch."""
 
-    Members
-    -------
-    outputs : tuple of Source
-        Source of each port that sends.
-    seats : tuple of Seat or None
-        Place in the ring that commands name by field ``port``; None if the node is in no such ring. The rings of
-        rows are 0 and those of columns 1, and a flat one is 0.
-    """
-
-    outputs: tuple[Source, ...]
+    outputs: tuple[Source, ...]  # source of each port that sends
+    # place in the ring that commands name by field ``port``; None if the node is in no such ring. The rings of rows
+    # are 0 and those of columns 1, and a flat one is 0.
     seats: tuple[Seat | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Rings of the enabled nodes, and what each node must be set to.
-
-    Members
-    -------
-    rings : tuple of tuple of int
-        Nodes of each ring, in order of rank; those of rows come before those of columns.
-    settings : tuple of NodeSetting
-        Setting of every node of the grid, in order of number.
-    """
+    """Rings of the enabled nodes, and what each node must be set to."""
 
     shape: Shape
+    # nodes of each ring, in order of rank; those of rows come before those of columns
     rings: tuple[tuple[int, ...], ...]
-    settings: tuple[NodeSetting, ...]
+    settings: tuple[NodeSetting, ...]  # setting of every node of the grid, in order of number
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -134,18 +123,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Grid of nodes with the parts of it that are disabled.
+    """Grid of nodes with the parts of it that are disabled."""
 
-    Parameters
-    ----------
-    rows, columns : int
-        1 to :data:`~hdl.ring.topology.SMALL_RING` each.
-    disabled : frozenset of Part
-        A node is disabled by itself or with its card: enabling a card leaves a node disabled that was so by itself.
-    """
-
+    # 1 to :data:`~hdl.ring.topology.SMALL_RING` each
     rows: int
     columns: int
+    # a node is disabled by itself or with its card: enabling a card leaves a node disabled that was so by itself
     disabled: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
@@ -200,10 +183,7 @@ class Topology:
     def plan(self, shape: Shape) -> Plan:
         """Find the rings of the enabled nodes.
 
-        Raises
-        ------
-        TopologyError
-            An enabled node would be on no ring, or a ring would be too large for its nodes.
+        Raises ``TopologyError`` if an enabled node would be on no ring, or a ring would be too large for its nodes.
         """
         if not self.enabled_nodes:
             raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
@@ -306,3 +286,94 @@ class Topology:
 def _names(parts: Iterable[int | Link]) -> str:
     names = [f"link{part[0]}:{part[1]}" if isinstance(part, tuple) else f"node{part}" for part in parts]
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# Closed trails.
+
+def reach(start: int, links: Mapping[Link, int]) -> set[int]:
+    """Nodes to which words can come from a node, with itself."""
+    found, open_ = {start}, [start]
+    while open_:
+        node = open_.pop()
+        for (source, _), target in links.items():
+            if source == node and target not in found:
+                found.add(target)
+                open_.append(target)
+    return found
+
+
+def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link] | None:
+    """Find a closed trail through all of the given nodes, with as few links as possible.
+
+    A trail may pass a node more than once, but uses no link twice: each link has one source of words. It begins at
+    the least of the nodes, and takes the lowest port wherever several trails are as short.
+
+    Parameters
+    ----------
+    links : mapping
+        Node to which each link leads.
+    nodes : collection of int
+        Nodes that must be passed; others may be.
+
+    Returns
+    -------
+    list of Link, or None
+        Links in the order of the trail; None if there is no such trail.
+    """
+    start = min(nodes)
+    backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}
+    inner = reach(start, links) & reach(start, backward)
+    if not inner.issuperset(nodes):
+        return None
+    inside = {link: target for link, target in links.items() if link[0] in inner and target in inner}
+    for length in range(max(len(nodes), 1), len(inside) + 1):
+        found = _Search(inside, frozenset(nodes), start, length).run()
+        if found is not None:
+            return found
+    return None
+
+
+class _Search:
+    """Backtracking over the trails of one length."""
+
+    def __init__(self, links: Mapping[Link, int], nodes: frozenset[int], start: int, length: int) -> None:
+        self._leaving: dict[int, list[tuple[Link, int, int]]] = {}
+        for number, (link, target) in enumerate(sorted(links.items())):
+            self._leaving.setdefault(link[0], []).append((link, target, 1 << number))
+        self._nodes = nodes
+        self._start = start
+        self._length = length
+        self._dead: set[tuple[int, int]] = set()  # nodes and used links from which the trail cannot be closed
+
+    def run(self) -> list[Link] | None:
+        trail: list[Link] = []
+        return trail if self._extend(trail, self._start, 0, self._nodes - {self._start}) else None
+
+    def _extend(self, trail: list[Link], node: int, used: int, missing: frozenset[int]) -> bool:
+        left = self._length - len(trail)
+        if left == 0:
+            return node == self._start and not missing
+        # Each missing node takes a link, and the way back to the start another.
+        if len(missing) + (1 if missing or node != self._start else 0) > left or (node, used) in self._dead:
+            return False
+        if self._lost(node, used, missing):
+            self._dead.add((node, used))
+            return False
+        for link, target, bit in self._leaving.get(node, ()):
+            if not used & bit:
+                trail.append(link)
+                if self._extend(trail, target, used | bit, missing - {target}):
+                    return True
+                trail.pop()
+        self._dead.add((node, used))
+        return False
+
+    def _lost(self, node: int, used: int, missing: frozenset[int]) -> bool:
+        """Whether the start or a missing node cannot be reached over links that are not used."""
+        found, open_ = set(), [node]
+        while open_:
+            for _, target, bit in self._leaving.get(open_.pop(), ()):
+                if not used & bit and target not in found:
+                    found.add(target)
+                    open_.append(target)
+        return self._start not in found or not found.issuperset(missing)

@@ -1,4 +1,4 @@
-"""Owners of a vector's elements in the rings of a plan, and what changes when they do.
+"""Owners of a vector's elements in the rings of a plan, and the change from some rings to others.
 
 State and masters of an element lie with its owner alone; residuals and errors of the whole vector lie on every node.
 The functions work on arrays, and change none of those that they are given.
@@ -10,11 +10,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from host.driver.memory import Allocation
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
 from host.topology.grid import Plan, Shape
 from sim.golden import floating
 from sim.golden.ring import block_indices, floats
 
-__all__ = ["Handover", "hand_over", "moved", "owners", "reslice"]
+__all__ = ["Carried", "Handover", "carry_over", "hand_over", "moved", "owners", "reslice"]
 
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
@@ -80,21 +83,11 @@ def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Handover:
-    """Rows of the nodes that are there after a change.
+    """Rows of the nodes that are there after a change."""
 
-    Members
-    -------
-    rows : dict of int to array
-        Row of each node.
-    heirs : dict of int to int
-        Node to which each node that has left gave its row.
-    dropped : int
-        Elements whose sum was not finite, and which are zeros.
-    """
-
-    rows: dict[int, Bits]
-    heirs: dict[int, int]
-    dropped: int
+    rows: dict[int, Bits]  # row of each node
+    heirs: dict[int, int]  # node to which each node that has left gave its row
+    dropped: int  # elements whose sum was not finite, and which are zeros
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
@@ -129,3 +122,79 @@ def _heir(node: int, old: Plan, new: Plan) -> int:
             if behind:
                 return behind[0]
     return min(stays or new.active)
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """Account of a change."""
+
+    # nodes of the grid that are no longer there, and those that were not there before
+    left: tuple[int, ...]
+    joined: tuple[int, ...]
+    # node to which each node that has left gave its residuals and errors; empty if there are none
+    heirs: dict[int, int]
+    moved: int  # elements whose owner has changed
+    dropped: int  # elements of residuals and errors whose sum was not finite, and which are zeros now
+
+
+def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
+    """Give the nodes of new rings what those of the old ones have.
+
+    Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
+    and errors stay with their nodes, or go to the heirs of nodes that leave
+    (:func:`~host.topology.owners.hand_over`). Every node is given the weights of rank 0. Everything is read before
+    anything is written, so that a node may be in both rings. Both must be at rest.
+
+    Parameters
+    ----------
+    before, after : VectorRing
+        Nodes of the plans, in their :attr:`~host.topology.grid.Plan.order`.
+    vector : Allocation
+        The vector, at the start of each memory.
+    old, new : Plan
+        Plans of a flat ring, or of rings in two dimensions.
+
+    Raises
+    ------
+    ValueError
+        A plan is of rings apart, each of which has the whole vector, or of another number of nodes, or the new nodes
+        have no room. Nothing has been read or written then.
+    """
+    for name, ring, plan in (("Old", before, old), ("New", after, new)):
+        if ring.nodes != len(plan.active):
+            raise ValueError(f"{name} ring must have the {len(plan.active)} nodes of its plan, not {ring.nodes}")
+    after.memory.require(vector)
+    length, packed_state = vector.length, vector.packed_state
+    changed = moved(owners(old, length), owners(new, length))
+
+    weights = before.memory.read_weights(length, ranks=[0])[0]
+    master = before.memory.read_master(length) if before.formats.has_master else None
+    state = [before.memory.read_state(length, plane, packed_state=packed_state)
+             for plane in range(vector.planes)]
+    residuals = _handed(before.memory.read_residual(length), old, new) if before.formats.has_residual else None
+    left_over = _handed(before.memory.read_errors(length), old, new) if vector.errors else None
+
+    after.memory.write_weights(weights, length)
+    if master is not None:
+        after.memory.write_master(master, length)
+    for plane, values in enumerate(state):
+        after.memory.write_state(values, plane, length, packed_state=packed_state)
+    if residuals is not None:
+        after.memory.write_residual(_rows(residuals, new), length)
+    if left_over is not None:
+        after.memory.write_errors(_rows(left_over, new), length)
+    given = [handover for handover in (residuals, left_over) if handover is not None]
+    return Carried(left=tuple(sorted(set(old.active) - set(new.active))),
+                   joined=tuple(sorted(set(new.active) - set(old.active))),
+                   heirs=given[0].heirs if given else {}, moved=changed,
+                   dropped=sum(handover.dropped for handover in given))
+
+
+def _handed(rows: Vector, old: Plan, new: Plan) -> Handover:
+    """Rows of the new nodes, from one row for each of the old."""
+    return hand_over(dict(zip(old.order, rows.view(np.uint32), strict=True)), old, new)
+
+
+def _rows(handover: Handover, new: Plan) -> list[npt.NDArray[np.float32]]:
+    """Rows in order."""
+    return [handover.rows[node].view(np.float32) for node in new.order]

@@ -22,28 +22,25 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from hdl.group import GROUP
 from hdl.ring.switched_link import seats_layout
-from host.driver.buffers import Buffers, Where, place
-from host.driver.command import Command
-from host.driver.command_queueing import CommandQueueing
-from host.driver.connected_nodes import ConnectedNodes
+from host.driver.command import Command, Event
+from host.driver.command_queueing import CommandQueueing, PendingCommand
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT, Devices
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
+from host.driver.memory import Buffers, Where, place
 from host.driver.node_operations import NodeOperations
-from host.driver.pending_command import PendingCommand
-from host.driver.results import Outcome, total
-from host.driver.ring import Ring
-from host.driver.ring_memory import RingMemory
-from host.driver.ring_partition import RingPartition
-from host.driver.ring_settings import RingSettings
-from host.driver.weight_updates import WeightUpdates, outcome_of
-from host.topology.diagnosis import broken_links, link_name
+from host.driver.results import Outcome, known, total
+from host.driver.ring import ConnectedNodes, Ring
+from host.driver.ring_collectives import WeightUpdates, outcome_of
+from host.driver.ring_memory import RingMemory, RingPartition
+from host.driver.ring_registers import RingSettings
 from host.topology.grid import NodeSetting, Plan, Shape, Topology
 from host.topology.owners import owners
 from sim.golden.ring import block_indices
 
-__all__ = ["GridCollectives", "GridNodes", "GridPartition", "GridRings", "check_weights", "operand"]
+__all__ = ["GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links", "check_weights", "link_name",
+           "operand"]
 
 
 def operand(setting: NodeSetting) -> int:
@@ -75,8 +72,6 @@ class GridNodes(ConnectedNodes):
     ----------
     devices : sequence of Device
         Nodes in the order of their numbers, joined as in :mod:`host.topology.grid`.
-    timeout : int
-        Cycles without a word on a node's links after which it abandons a command.
     """
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
@@ -95,14 +90,10 @@ class GridNodes(ConnectedNodes):
     def switch(self, plan: Plan) -> None:
         """Set the switches of all nodes.
 
-        All commands must have ended on all nodes: this is what makes sure that no packet is between two of them.
-        With replay, words that have come may not be acknowledged yet, and control words may be on their way, so links
-        are put in order first.
-
-        Raises
-        ------
-        RingError
-            A packet is still under way at a node, which has changed nothing; other nodes may have.
+        All commands must have ended on all nodes: this is what makes sure that no packet is between two of them. With
+        replay, words that have come may not be acknowledged yet, and control words may be on their way, so links are
+        put in order first. Raises ``RingError`` if a packet is still under way at a node, which has changed nothing;
+        other nodes may have.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -144,13 +135,7 @@ class GridPartition(RingPartition):
 
 
 class GridCollectives(WeightUpdates):
-    """Collectives of the nodes of a grid, in the rings of a plan.
-
-    Parameters
-    ----------
-    memory, settings, commands
-        Parameters of :class:`host.driver.weight_updates.WeightUpdates`.
-    """
+    """Collectives of the nodes of a grid, in the rings of a plan."""
 
     def __init__(self, devices: Devices, plan: Plan, memory: RingMemory, settings: RingSettings,
                  commands: CommandQueueing):
@@ -252,13 +237,6 @@ class GridRings(ConnectedNodes):
     ----------
     devices : iterable of Device
         Enabled nodes in the order of their numbers.
-    timeout : int
-        Cycles without a word on a node's links after which it abandons a command.
-
-    Members
-    -------
-    plan : Plan
-        Rings that these nodes form.
     """
 
     def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
@@ -268,7 +246,7 @@ class GridRings(ConnectedNodes):
         for device in devices:
             check_weights(plan, device.config)
         super().__init__(devices, timeout=timeout)
-        self.plan = plan
+        self.plan = plan  # rings that these nodes form
         self.partition = GridPartition(self.devices, plan)
         self.memory = RingMemory(self.devices, self.partition)
         self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
@@ -290,3 +268,63 @@ class GridRings(ConnectedNodes):
         """No lists of layers: a ``ValueError``."""
         raise ValueError(f"Lists of layers must be for nodes in one flat ring, not in rings of shape "
                          f"{self.plan.shape.value}")
+
+
+# Diagnosis.
+
+_STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+
+
+def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
+    """Links that are to blame: their ends as nodes of the grid, and what is known of them.
+
+    Counters of words are those of a node, not of its ports, so they do not tell one link from another. Events do. A
+    node that waits for a packet has taken all that have come, and its event says how many. It is the first to give
+    up, so that the others have its ABORT. And no ABORT comes over a link that is cut, so that the node after it waits
+    for one until TIMEOUT has passed a second time.
+
+    Parameters
+    ----------
+    events : dict
+        Events of nodes, by their numbers in the grid.
+    ring : int
+        Number of the rings that the collective was on.
+    timeout : int
+        Cycles without a word after which a node has given the command up.
+    """
+    found = []
+    for members in _rings(plan, ring):
+        ended = [known(events[node].cycles) for node in members if node in events]
+        told = sum(node in events and events[node].status is EventStatus.PEER_ABORT for node in members)
+        for rank, node in enumerate(members):
+            before = members[rank - 1]
+            event, other = events.get(node), events.get(before)
+            if event is None or event.status is not EventStatus.INGRESS_TIMEOUT:
+                continue
+            missing = 0
+            if other is not None and other.status in _STANDSTILL:
+                missing = (other.detail - (event.detail >> 16)) % (1 << 16)
+            waited_twice = known(event.cycles) - min(ended) > timeout // 2
+            if 0 < missing < 1 << 15:
+                found.append((before, node, f"has not delivered {missing} packet{'s' if missing > 1 else ''}"))
+            elif told == len(members) - 1 or waited_twice:
+                found.append((before, node, f"has not delivered what node {node} waited for"))
+    return found
+
+
+def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
+    """Name of a link by the ports at both ends."""
+    source, target = (plan.settings[end].seats[ring] for end in (before, node))
+    assert source is not None
+    assert target is not None
+    return f"the link from port {source.sends} of node {before} to port {target.receives} of node {node}"
+
+
+def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
+    """Rings of a plan that commands with this number are on."""
+    def seated(members: tuple[int, ...]) -> bool:
+        seats = [plan.settings[node].seats[ring] for node in members]
+        return len(members) > 1 and all(seat is not None and (seat.rank, seat.size) == (rank, len(members))
+                                        for rank, seat in enumerate(seats))
+
+    return [members for members in plan.rings if seated(members)]

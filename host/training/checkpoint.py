@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from host.checkpoints.archive import unpack_state
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, examine, make
-from host.checkpoints.contents import unpack_state
 from host.checkpoints.device_frame import DeviceFrame
 from host.checkpoints.keys import user_key
 from host.checkpoints.rejections import RejectionError

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.codebooks import codebook
-from host.driver.vector_protocols import VectorRing
+from host.driver.protocols import VectorRing
 from host.models.layers import Array
 from host.training.golden_run import Reference
 

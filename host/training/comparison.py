@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.vector_protocols import VectorRing
+from host.driver.protocols import VectorRing
 from host.driver.words import Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig

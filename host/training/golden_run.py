@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.vector_protocols import VectorRing
+from host.driver.protocols import VectorRing
 from host.driver.words import Vector
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.protocols import VectorRing
 from host.driver.results import Outcome
-from host.driver.vector_protocols import VectorRing
 from host.driver.words import Vector
 from host.topology.grid import Plan, Shape
 from host.training.golden_run import Reference

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from host.driver.buffers import errors_base
 from host.driver.masking import MaskJob, Matrices
-from host.driver.protocols import Operations
+from host.driver.memory import errors_base
+from host.driver.node_operations import NodeOperations
 from host.driver.results import Cycles, total
 from host.training.golden_run import Reference, words_of
 from host.training.record import NODE, DivergenceError, TrainingConfig
@@ -31,7 +31,7 @@ class Masks:
         alternative; all elements; and words of external masks.
     """
 
-    def __init__(self, local: Operations, reference: Reference, config: TrainingConfig):
+    def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
         self._local = local
         self._reference = reference

@@ -2,7 +2,7 @@
 
 Nodes of 16-bit integers have no exponents, so the place of the binary point is the host's affair, for weights and for
 gradients apart. Both stay for a whole run, so that gradients which a node has kept
-(:meth:`host.driver.protocols.Operations.sparsify`) keep their meaning.
+(:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep their meaning.
 
 - Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.
 - Gradients, of the sum over a batch, have as many as make the learning rate of the first step, in last places of
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.vector_protocols import VectorRing
+from host.driver.protocols import VectorRing
 from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.optimizers import SGD, Optimizer

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hdl.memory_map import TRACE_WORDS
-from host.driver.buffers import Buffer
-from host.driver.memory import distance_of
+from host.driver.memory import Buffer, distance_of
 from host.driver.optimizer_settings import FixedSettings, Rule, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.results import Passes

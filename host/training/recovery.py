@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.diagnosis import RingError
-from host.driver.vector_protocols import Memory
+from host.driver.ring_memory import RingMemory
 from host.training.golden_run import Reference
 from host.training.record import TrainingConfig
 
@@ -50,7 +50,7 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     raise AssertionError("the loop returns or raises")
 
 
-def write_nodes(memory: Memory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
+def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
     """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
 

@@ -7,10 +7,9 @@ import numpy as np
 
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles
-from host.topology.carry import carry_over
 from host.topology.course import Course
 from host.topology.grid import Plan, Shape
-from host.topology.owners import hand_over
+from host.topology.owners import carry_over, hand_over
 from host.training.record import Change, DivergenceError, TrainingConfig
 
 if TYPE_CHECKING:

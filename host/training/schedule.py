@@ -13,8 +13,7 @@ from typing import Any
 
 from hdl.config import NodeConfig, Programs, Weights
 from hdl.group import GROUP
-from host.driver.buffers import Buffer
-from host.driver.memory import distance_of
+from host.driver.memory import Buffer, distance_of
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, Outcome, Passes, known
 from host.driver.words import Vector

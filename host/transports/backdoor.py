@@ -37,19 +37,12 @@ class PortTime:
         The simulation's cycle.
     grid : int
         Cycles at whose multiples a run of the simulation that waits for a packet ends.
-
-    Members
-    -------
-    cycles : int
-        Cycles by which a simulation of the ports would have been longer.
-    words : int
-        Words of requests and responses.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
         self._cycle, self._grid = cycle, grid
-        self.cycles = 0
-        self.words = 0
+        self.cycles = 0  # cycles by which a simulation of the ports would have been longer
+        self.words = 0  # words of requests and responses
 
     @property
     def now(self) -> int:
@@ -72,10 +65,6 @@ class BackdoorTransport:
         The way through the node's port.
     ring : VerilatedRing
         Ring whose library knows the node's memories. A counter that it does not know is read through the port.
-    node : int
-        Number of the node.
-    config : Configuration
-        Its parameters.
     time : PortTime
         Shared by all nodes of the ring.
     """

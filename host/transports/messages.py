@@ -21,10 +21,10 @@ import numpy as np
 from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
 from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, message_header_layout
 from host.driver.errors import TransportStatus
-from host.driver.transport import Transport
+from host.driver.transport import NodeTransport, Transport
 from host.driver.words import Words, fields, pack, places
 
-__all__ = ["MOST_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "MessageTransport", "place_of"]
+__all__ = ["MOST_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
 #: Messages that have no answer yet, of all nodes together: as many as each gate keeps.
@@ -46,25 +46,13 @@ def place_of(nodes: int) -> int:
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Part of a request, with a tag of its own: ``words`` without the tag, and what has come of the answer.
-
-    Members
-    -------
-    tag : int, optional
-        None while nothing of it has been sent.
-    waiting : deque
-        Messages that are to be sent.
-    sent : array, optional
-        The message that was sent last, while it has no answer.
-    others : int
-        Packets of others since.
-    """
+    """Part of a request, with a tag of its own: ``words`` without the tag, and what has come of the answer."""
 
     words: Words
-    tag: int | None = None
-    waiting: deque[Words] = dataclasses.field(default_factory=deque)
-    sent: Words | None = None
-    others: int = 0
+    tag: int | None = None  # None while nothing of it has been sent
+    waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are to be sent
+    sent: Words | None = None  # the message that was sent last, while it has no answer
+    others: int = 0  # packets of others since
     answer: list[Words] = dataclasses.field(default_factory=list)
     response: Words | None = None
 
@@ -145,13 +133,6 @@ class MessageHub:
         The way to rank 0.
     nodes : int
         Ring size; 2 to 15.
-
-    Members
-    -------
-    transports : tuple of MessageTransport
-        One per rank.
-    repeated : int
-        Messages that were sent again.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -160,33 +141,29 @@ class MessageHub:
         self._transport = transport
         self._conversations = [_Conversation() for _ in range(nodes)]
         self._turn = 0
-        self.repeated = 0
-        self.transports = tuple(MessageTransport(self, rank) for rank in range(nodes))
+        self.repeated = 0  # messages that were sent again
+        self.transports = tuple(NodeTransport(self, rank) for rank in range(nodes))  # one per rank
 
-    def send(self, rank: int, packet: Words) -> None:
+    def send(self, node: int, packet: Words) -> None:
         """Queue one request packet for a node."""
         if packet.ndim != 1 or not packet.size:
             raise ValueError(f"Packet must be one sequence of at least one word, not of shape {packet.shape!r}")
-        if not rank:
+        if not node:
             self._transport.send(packet)
             return
-        conversation = self._conversations[rank]
+        conversation = self._conversations[node]
         conversation.requests.append(packet)
         if len(conversation.requests) == 1:
-            self._begin(rank)
+            self._begin(node)
 
-    def receive(self, rank: int, timeout_cycles: int) -> Words:
+    def receive(self, node: int, timeout_cycles: int) -> Words:
         """Take the next response packet of a node.
 
         If nothing comes from any node for so many cycles, the node's request is given up: the response to it has the
-        status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and a later answer to it is dropped.
-
-        Raises
-        ------
-        TimeoutError
-            Rank 0 itself has not answered.
+        status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and a later answer to it is dropped. Raises
+        ``TimeoutError`` if rank 0 itself has not answered.
         """
-        conversation, waited = self._conversations[rank], 0
+        conversation, waited = self._conversations[node], 0
         while not conversation.responses:
             cycles = max(min(PATIENCE, timeout_cycles - waited), 1)
             try:
@@ -200,7 +177,7 @@ class MessageHub:
                 else:
                     header = fields(_HEADER, int(conversation.requests[0][0])) | {"count": 0}
                     header["opcode"] |= RESPONSE
-                    self._respond(rank, np.array([*pack(_HEADER, header, "Response's"), TransportStatus.NO_ANSWER],
+                    self._respond(node, np.array([*pack(_HEADER, header, "Response's"), TransportStatus.NO_ANSWER],
                                                  np.uint32))
             else:
                 waited = 0
@@ -346,22 +323,3 @@ class MessageHub:
             self._advance()
         else:
             self._respond(rank, _with(answers[0], tag=fields(_HEADER, int(request[0]))["tag"]))
-
-
-class MessageTransport:
-    """The way to one node through a :class:`MessageHub`."""
-
-    def __init__(self, hub: MessageHub, rank: int) -> None:
-        self._hub = hub
-        self._rank = rank
-
-    def send(self, packet: Words) -> None:
-        """Queue one request packet."""
-        self._hub.send(self._rank, packet)
-
-    def receive(self, timeout_cycles: int) -> Words:
-        """Take the next response packet: see :meth:`MessageHub.receive`."""
-        return self._hub.receive(self._rank, timeout_cycles)
-
-    def close(self) -> None:
-        """Do nothing: the hub is closed on its own."""

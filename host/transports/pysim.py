@@ -49,15 +49,6 @@ class PysimRing:
         Links, as of :class:`~sim.verilated.ring.VerilatedRing`. By default, link k leads from node k to the next.
     faults : RandomFaults, optional
         Random faults of all links, the same as those of a Verilated ring.
-
-    Members
-    -------
-    transports : tuple of PysimTransport
-        The way to each node.
-    cycle : int
-        Cycles since reset.
-    faults : list of dict
-        Faults so far of each link, by the name of the wire; those of words and of the wire back count.
     """
 
     def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16,
@@ -67,7 +58,7 @@ class PysimRing:
         if latency < 1:
             raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
         self.nodes = nodes
-        self.transports = tuple(PysimTransport(self, n) for n in range(nodes))
+        self.transports = tuple(PysimTransport(self, n) for n in range(nodes))  # the way to each node
         self._latency = latency
         module = Module()
         self._ports: list[Any] = []
@@ -86,12 +77,13 @@ class PysimRing:
         self._simulator.add_testbench(self._drive, background=True)
 
     def _begin(self) -> None:
-        self.cycle = 0
+        self.cycle = 0  # since reset
         self._requests: list[deque[tuple[int, bool]]] = [deque() for _ in range(self.nodes)]
         self._response: list[list[int]] = [[] for _ in range(self.nodes)]
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
+        # Faults so far of each link, by the name of the wire; those of words and of the wire back count.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:

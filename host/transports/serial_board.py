@@ -19,58 +19,84 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import serial
+import serial.tools.list_ports
 
 from hdl.ring.topology import SMALL_RING
 from hdl.serial.endpoint import VERSION
 from hdl.serial.frame import FrameKind
 from hdl.serial.link import COUNTERS
+from host.driver.transport import NodeTransport
 from host.driver.words import Words
-from host.transports.link_counters import LinkCounters
-from host.transports.link_errors import BoardResetError, LinkError, LinkLostError
-from host.transports.patience import LONGEST, Patience
-from host.transports.serial_channel import WRAP, Channel
-from host.transports.serial_frame import BAUD, Frame, FrameDecoder
-from host.transports.serial_port import open_port
+from host.transports.serial_link import (
+    BAUD,
+    LONGEST,
+    WRAP,
+    BoardResetError,
+    Channel,
+    Frame,
+    FrameDecoder,
+    LinkCounters,
+    LinkError,
+    LinkLostError,
+    Patience,
+)
 
-__all__ = ["SerialBoard", "SerialTransport"]
+__all__ = ["SerialBoard", "open_port"]
+
+#: Longest wait of a read, in seconds.
+_TURN = 0.005
+
+
+def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
+    """Open a serial port for this program alone.
+
+    Parameters
+    ----------
+    device : str
+        Name of the port, as /dev/ttyUSB0 or COM3.
+    baud : int
+        Bits per second.
+    write_timeout : float
+        Longest wait of a write, in seconds.
+
+    Raises
+    ------
+    LinkError
+        The port cannot be opened.
+    """
+    try:
+        port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
+    except (OSError, ValueError) as error:  # a SerialException is an OSError
+        raise LinkError(f"{device}: cannot be opened at {baud} baud ({error}); {_advice(device)}") from None
+    # A USB adapter then gives what it has after 1 ms in place of 16, if it can.
+    with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
+        port.set_low_latency_mode(True)
+    return port
+
+
+def _advice(device: str) -> str:
+    """Advice for the user of a port that cannot be opened."""
+    if device.startswith("/") and not Path(device).exists():
+        ports = sorted(port.device for port in serial.tools.list_ports.comports())
+        found = f"; ports found: {', '.join(ports)}" if ports else ""
+        return f"there is no such port: check that the board is plugged in{found}"
+    return ("check that no other program has it open, and that you may use it (on Linux, group dialout: "
+            "sudo usermod -a -G dialout $USER, and log in again)")
+
 
 _OPEN_PATIENCE = 5.0  # seconds for a node to end what it was doing for someone before
 #: Seconds beyond a request's own limit for its response to get through: six askings at their slowest pace.
 _GRACE = 6 * LONGEST
 
 
-class SerialTransport:
-    """The way to one node of a :class:`SerialBoard`. Bytes move only while some transport of the board is used."""
-
-    def __init__(self, board: "SerialBoard", node: int) -> None:
-        self._board = board
-        self._node = node
-
-    def send(self, packet: Words) -> None:
-        """See :class:`~host.driver.transport.Transport`."""
-        self._board.send(self._node, packet)
-
-    def receive(self, timeout_cycles: int) -> Words:
-        """See :class:`~host.driver.transport.Transport`. The time begins anew when the board has sent or taken words.
-
-        Raises
-        ------
-        LinkLostError
-            The port is gone, or the board is silent.
-        """
-        return self._board.receive(self._node, timeout_cycles)
-
-    def close(self) -> None:
-        """Do nothing: the port belongs to all its transports, and is closed on its own."""
-
-
 class SerialBoard:
-    """A board behind a serial port.
+    """A board behind a serial port. Bytes move only while some transport of it is used.
 
     Parameters
     ----------
@@ -90,11 +116,6 @@ class SerialBoard:
         Seconds as they pass for the board, by which all other times are measured.
     announce : callable
         Called with a line if a port is lost and waited for, and when it is back.
-
-    Members
-    -------
-    transports : tuple of SerialTransport
-        One per node.
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,
@@ -108,7 +129,7 @@ class SerialBoard:
             raise ValueError(f"Frequency must be above 0, not {frequency!r}")
         self.device = device
         self.counters = LinkCounters()
-        self.transports = tuple(SerialTransport(self, node) for node in range(nodes))
+        self.transports = tuple(NodeTransport(self, node) for node in range(nodes))  # one per node
         self._baud = baud
         self._frequency = frequency
         self._silence = silence
@@ -152,7 +173,10 @@ class SerialBoard:
             self._guard(self._transmit)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """The next packet from a node."""
+        """The next packet from a node. The time begins again when the board has sent or taken words.
+
+        Raises ``LinkLostError`` if the port is gone, or the board is silent.
+        """
         channel = self._channels[node]
         patience = _GRACE + timeout_cycles / self._frequency
         begun = self._clock()

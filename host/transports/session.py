@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdl.config import Configuration
 from hdl.ring.topology import MOST_NODES, GridTopology
@@ -36,7 +36,7 @@ from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.golden.session import GoldenGrid, GoldenSession, check_golden, open_golden
 from host.transports.messages import MessageHub, place_of
-from host.transports.serial_frame import BAUD
+from host.transports.serial_link import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
@@ -80,12 +80,6 @@ class TransportName(enum.Enum):
     """Golden models in place of nodes, whose cycles are modelled: docs/golden.md."""
 
 
-class _Timed(Protocol):
-    """Anything with seconds that it has taken so far."""
-
-    seconds: float
-
-
 class _Stopwatch:
     """A transport that adds the time spent waiting for responses, which is when a simulation runs, to ``seconds``."""
 
@@ -109,18 +103,11 @@ class _Stopwatch:
 
 
 class Elapsed(NamedTuple):
-    """Time of a simulation, in cycles.
+    """Time of a simulation, in cycles."""
 
-    Members
-    -------
-    simulated : int
-        Cycles that were simulated.
-    port_cycles, port_words : int
-        Cycles and words that the nodes' host ports would have taken for transfers that went round them, as computed;
-        the cycles come on top of those that were simulated.
-    """
-
-    simulated: int = 0
+    simulated: int = 0  # cycles that were simulated
+    # cycles and words that the nodes' host ports would have taken for transfers that went round them, as computed;
+    # the cycles come on top of those that were simulated
     port_cycles: int = 0
     port_words: int = 0
 
@@ -161,7 +148,7 @@ class Session:
     build_seconds: dict[str, float]
     _cycle: Callable[[], int]
     _port_time: PortTime
-    _stopwatches: Sequence[_Timed]
+    _seconds: Callable[[], float] = lambda: 0.0
     _faults: Callable[[], int] = lambda: 0
     grid: GridNodes | None = None
     golden: bool = False
@@ -184,7 +171,7 @@ class Session:
     @property
     def seconds(self) -> float:
         """Time that the simulation has taken so far."""
-        return sum(watch.seconds for watch in self._stopwatches)
+        return self._seconds()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,26 +331,14 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """Nodes that are reached.
-
-    Members
-    -------
-    seconds : dict
-        Time per stage of the build.
-    cycle : callable
-        Takes the ring, and gives the cycles so far.
-    injected : callable
-        Gives the faults of links so far.
-    golden : GoldenSession, optional
-        Golden nodes in place of transports.
-    """
+    """Nodes that are reached."""
 
     transports: Sequence[Transport]
-    seconds: dict[str, float]
-    cycle: Callable[[Ring], int]
+    seconds: dict[str, float]  # time per stage of the build
+    cycle: Callable[[Ring], int]  # takes the ring, and gives the cycles so far
     port_time: PortTime = dataclasses.field(default_factory=PortTime)
-    injected: Callable[[], int] = lambda: 0
-    golden: GoldenSession | None = None
+    injected: Callable[[], int] = lambda: 0  # gives the faults of links so far
+    golden: GoldenSession | None = None  # golden nodes in place of transports
 
     def grid(self, devices: list[Device], *, rows: int, columns: int, timeout: int) -> GridNodes:
         """The nodes as those of a grid."""
@@ -501,6 +476,6 @@ def _session(request: _Request) -> Iterator[Session]:
             rows, columns = request.links.grid
             every = opened.grid(devices, rows=rows, columns=columns, timeout=timeout)
             every.connect()
-        timed = [opened.golden.nodes] if opened.golden else watches
-        yield Session(ring, request.config, opened.seconds, lambda: opened.cycle(ring), opened.port_time, timed,
+        yield Session(ring, request.config, opened.seconds, lambda: opened.cycle(ring), opened.port_time,
+                      lambda: sum(watch.seconds for watch in ([opened.golden.nodes] if opened.golden else watches)),
                       opened.injected, every, opened.golden is not None)

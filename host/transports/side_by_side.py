@@ -9,24 +9,19 @@ from host.transports.session import LATENCY
 if TYPE_CHECKING:
     from sim.verilated.ring import VerilatedRing
 
-__all__ = ["SharedTime", "SharedTransport"]
+__all__ = ["SharedTime"]
 
 
 class SharedTime:
-    """Time of a simulation that several hosts wait for.
+    """Time of a simulation that several hosts wait for: the line of a :class:`~host.driver.transport.NodeTransport`.
 
     A host that works stops the others, so the cycle in which its next request comes does not depend on how fast it
     is, nor on the order of threads.
-
-    Parameters
-    ----------
-    hosts : int
-        Hosts that have not ended.
     """
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:
         self._ring = ring
-        self._hosts = hosts
+        self._hosts = hosts  # that have not ended
         self._waiting = 0
         self._passed = 0  # times that all have waited
         self._condition = threading.Condition()
@@ -53,10 +48,7 @@ class SharedTime:
     def receive(self, node: int, timeout_cycles: int) -> Words:
         """The node's next response packet, when it is there.
 
-        Raises
-        ------
-        TimeoutError
-            None came within so many cycles.
+        Raises ``TimeoutError`` if none came within so many cycles.
         """
         with self._condition:
             last = self._ring.cycle + timeout_cycles
@@ -70,27 +62,3 @@ class SharedTime:
                 while self._passed == passed:
                     self._condition.wait()
             return packet
-
-
-class SharedTransport:
-    """The way to a node of a simulated ring, whose other nodes other hosts have.
-
-    Parameters
-    ----------
-    node : int
-        Number of the node.
-    """
-
-    def __init__(self, time: SharedTime, node: int) -> None:
-        self._time, self._node = time, node
-
-    def send(self, packet: Words) -> None:
-        """Queue one request packet, which the node takes as simulated time passes."""
-        self._time.send(self._node, packet)
-
-    def receive(self, timeout_cycles: int) -> Words:
-        """The node's next response packet; see :meth:`SharedTime.receive`."""
-        return self._time.receive(self._node, timeout_cycles)
-
-    def close(self) -> None:
-        """Do nothing: the ring belongs to all hosts."""

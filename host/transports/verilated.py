@@ -42,13 +42,6 @@ class VerilatedTransport:
     """The way to one node of a simulated ring.
 
     Simulated time passes only while some transport of the ring waits in :meth:`receive`, and then for all nodes.
-
-    Parameters
-    ----------
-    ring : VerilatedRing
-        The ring, which all its transports share.
-    node : int
-        Number of the node.
     """
 
     def __init__(self, ring: VerilatedRing, node: int) -> None:
@@ -62,10 +55,8 @@ class VerilatedTransport:
     def receive(self, timeout_cycles: int) -> NDArray[np.uint32]:
         """The node's next response packet, running the ring until it is there.
 
-        Raises
-        ------
-        TimeoutError
-            No response came within ``timeout_cycles`` cycles. The message has the state of each queue and link.
+        Raises ``TimeoutError`` if no response came within ``timeout_cycles`` cycles. The message has the state of
+        each queue and link.
         """
         cycles = self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
@@ -85,35 +76,26 @@ class OpenRing:
     ----------
     library : Library or sequence of Library
         The built ring, or the library of each node: see :class:`~sim.verilated.ring.VerilatedRing`.
-    nodes : int, optional
-        Number of nodes; by default as many as there are libraries.
-    threads : int
-        Threads that step them.
-    wiring : sequence, optional
-        Links: see :class:`~sim.verilated.ring.VerilatedRing`.
-    processes : Processes, optional
-        Other processes that have some of the nodes: see :mod:`sim.verilated.parts`.
+    nodes, threads, wiring, processes
+        See :func:`open_ring`.
 
     Members
     -------
-    seconds : dict
-        Time that each stage of the build of its libraries took.
     simulation : VerilatedRing
         Links, states, waveforms and cycle count.
-    transports : tuple of VerilatedTransport
-        One per node.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
         libraries = {one.path: one for one in ([library] if isinstance(library, Library) else library)}
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # time that each stage of the build of its libraries took
         for stage, seconds in itertools.chain(*(one.seconds.items() for one in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         if processes is None:
             self.simulation = VerilatedRing(library, nodes=nodes, threads=threads, wiring=wiring)
         else:
             self.simulation = PartedRing(library, nodes=nodes, threads=threads, wiring=wiring, processes=processes)
+        # one per node
         self.transports = tuple(VerilatedTransport(self.simulation, node) for node in range(self.simulation.nodes))
 
     def __enter__(self) -> Self:

@@ -13,10 +13,10 @@ import numpy as np
 
 from boards import bitstream, synth
 from host import stage_times
+from host.checkpoints.archive import STATE, pack_state, unpack_state
 from host.checkpoints.checkpoint import Expectation, examine
-from host.checkpoints.contents import STATE, pack_state, unpack_state
 from host.checkpoints.keys import read_key
-from host.migration.ledger import Entry, Ledger
+from host.migration.migrate import Entry, Ledger
 from host.models.digits import Dataset, digits
 from host.predict import points
 from host.quantization import experiment as quantize_experiment

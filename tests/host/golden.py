@@ -6,7 +6,7 @@ import numpy as np
 
 from hdl import config as sections
 from hdl.config import Compute, Memories, NodeConfig, Programs, Weights
-from host.driver.buffers import errors_base
+from host.driver.memory import errors_base
 from host.driver.ring import Ring
 from host.models.transformer import TransformerConfig
 from host.training.batches import Batches

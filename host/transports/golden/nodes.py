@@ -7,7 +7,7 @@ Values, events, flags and words are those of gateware. Cycles are modelled, or N
 import collections
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +17,95 @@ from hdl.config import Configuration
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.registers import register
 from hdl.engines import operations
+from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
+from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
+from host.driver.words import fields, places
 from host.topology.grid import Plan
 from host.transports.golden.cycles import CycleModel
-from host.transports.golden.operations import Ended, integers, mask, sparsify
-from sim.golden import ring
+from sim.golden import int16_node, masking, ring
 from sim.golden.codecs import CODECS
 from sim.golden.compute import Engine
 from sim.golden.optimizer import Rule
 from sim.golden.program_nodes import Collected, Nodes, Placed
 from sim.golden.row_owners import RowOwners
 
-__all__ = ["COUNTED", "GoldenNodes"]
+__all__ = ["COUNTED", "Ended", "GoldenNodes", "integers", "mask", "sparsify"]
+
+Bits = npt.NDArray[np.uint32]
+_JOB = places(mask_job_layout())
+
+
+class Ended(NamedTuple):
+    """End of a command on a node, and the growth of its counters."""
+
+    status: EventStatus = EventStatus.OK
+    detail: int = 0
+    counts: Mapping[str, int] = {}
+
+
+def _job(words: Bits) -> masking.Job:
+    """Job of a list in memory."""
+    values: dict[str, Any] = fields(_JOB, int.from_bytes(words.astype("<u4").tobytes(), "little"))
+    kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
+    diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
+    bounds = {name: values[name] for name in ("length_rows", "length_columns", "first_row", "end_row", "first_column",
+                                              "end_column", "width")}
+    return masking.Job(rows=values["rows"], columns=values["columns"], count=values["count"],
+                       mask=masking.Mask(**kinds, diagonal=diagonal, **bounds))
+
+
+def mask(command: Command, gradients: Bits, weights: Bits, *, lanes: int, alternative: int) -> Ended:
+    """MASK of binary32 numbers, with jobs as the driver writes them."""
+    used, number, replaced, external = 0, command.weight_base, 0, command.state_base
+    while used < command.length:
+        job = _job(weights[number:number + MASK_JOB_WORDS])
+        words = weights[external:external + masking.words_fetched(job)]
+        kept = masking.kept(job, words if job.mask.external else None)
+        elements = job.beats(lanes) * lanes
+        base = command.gradient_base + used
+        rows = gradients[base:base + elements].reshape(job.count, job.rows, -1)[..., :job.columns]
+        rows[...] = masking.apply(rows, kept, alternative)
+        replaced += int(np.count_nonzero(~kept))
+        used, number, external = used + elements, number + MASK_JOB_WORDS, external + len(words)
+    return Ended(detail=replaced, counts={"ELEMENTS_MASKED": replaced,
+                                          "MASK_WORDS_FETCHED": external - command.state_base})
+
+
+def sparsify(command: Command, gradients: Bits, weights: Bits, *, threshold: int) -> Ended:
+    """SPARSIFY of binary32 numbers."""
+    sent, errors = (memory[base:base + command.length] for memory, base in (
+        (gradients, command.gradient_base), (weights, command.weight_base)))
+    sent[:], errors[:] = masking.sparsify(sent, errors, threshold)
+    dropped = command.length - int(np.count_nonzero(sent)) if threshold else 0
+    return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
+
+
+def integers(command: Command, gradients: Bits, weights: Bits, registers: Mapping[str, int]) -> Ended:
+    """Any operation of a node of 16-bit integers."""
+    target = gradients[command.gradient_base:command.gradient_base + command.length]
+    following = weights[command.weight_base:]
+    first, second = (int16_node.from_words(words) for words in (target, following))
+    match command.operation:
+        case Operation.FUSED_UPDATE:
+            update = int16_node.update(first, second[:command.length], gradient_scale=registers["GRADIENT_SCALE"],
+                                       learning_rate=registers["LEARNING_RATE"])
+            following[:command.length] = int16_node.to_words(update.weights)
+            return Ended(counts={"COMPRESSED_WORDS": update.words})
+        case Operation.SPARSIFY:
+            kept = int16_node.sparsify(first, second[:command.length], registers["MASK_THRESHOLD"])
+            target[:], following[:command.length] = map(int16_node.to_words, (kept.gradients, kept.errors))
+            return Ended(detail=kept.dropped, counts={"ELEMENTS_MASKED": kept.dropped})
+        case Operation.MASK:
+            masked = int16_node.mask(first, second, registers["MASK_ALTERNATIVE"])
+            target[:] = int16_node.to_words(masked.elements)
+            if masked.bad is not None:
+                return Ended(EventStatus.BAD_MASK, masked.bad, {"ELEMENTS_MASKED": masked.replaced})
+            return Ended(detail=masked.replaced, counts={"ELEMENTS_MASKED": masked.replaced})
+        case Operation.QUIESCE:
+            return Ended()
+    return Ended(EventStatus.UNKNOWN_OPERATION)
+
 
 #: Counters of a golden node. Other counters of a node count cycles, or what only gateware has.
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
@@ -44,27 +121,7 @@ def _bits(number: float) -> int:
 
 
 class GoldenNodes(Nodes):
-    """Nodes of one configuration, in a ring or in the rings of a plan.
-
-    Parameters
-    ----------
-    latency : int
-        Cycles of a link.
-
-    Members
-    -------
-    memories : dict of str to array of shape (nodes, words)
-        Memory spaces by name.
-    registers : list of dict
-        Registers of each node that the host has written.
-    counters : dict of str to array
-    rings : dict of int to list of sequence of int
-        Nodes of each ring in the order of their ranks, by port.
-    events : list of deque of Event
-        Events of each node that the host has not taken.
-    seconds : float
-        Seconds that the models have taken.
-    """
+    """Nodes of one configuration, in a ring or in the rings of a plan."""
 
     def __init__(self, config: Configuration, *, nodes: int, latency: int):
         compute = config.compute
@@ -77,6 +134,7 @@ class GoldenNodes(Nodes):
                          mastered=config.weights.has_master, segment=config.segment, lanes=config.lanes,
                          engine=engine, far_words=compute.far if compute else 0, **codecs)
         self.config, self.cycles = config, CycleModel(config, latency=latency)
+        # memory spaces by name, each of shape (nodes, words)
         self.memories = {space.name: np.zeros((nodes, space.words), np.uint32) for space in config.memory_map}
         self.gradients, self.weights = self.memories["gradients"], self.memories["weights"]
         self.masters, self.residuals, self.activations = (
@@ -84,15 +142,18 @@ class GoldenNodes(Nodes):
         self.state = [self.memories[f"state_{plane}"] for plane in range(config.memories.planes)]
         self._owners = [RowOwners(compute.activations // config.lanes) if compute and compute.buffer_tags else None
                         for _ in range(nodes)]
+        # registers of each node that the host has written
         self.registers: list[dict[str, int | float]] = [{} for _ in range(nodes)]
         self.counters = {name: np.zeros(nodes, np.int64) for name in COUNTED}
+        # nodes of each ring in the order of their ranks, by port
         self.rings: dict[int, list[Sequence[int]]] = {0: [range(nodes)]}
+        # events of each node that the host has not taken
         self.events: list[collections.deque[Event]] = [collections.deque() for _ in range(nodes)]
         self.flags = [0] * nodes
         self._queued: list[collections.deque[Command]] = [collections.deque() for _ in range(nodes)]
         self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
         self._known = {entry.code for entry in operations(config)}
-        self.seconds = 0.0
+        self.seconds = 0.0  # seconds that the models have taken
 
     def owners(self, rank: int) -> RowOwners | None:
         """Owners of the rows of a node's activation memory."""

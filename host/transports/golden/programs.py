@@ -19,20 +19,13 @@ _PAUSE = 1000
 
 @dataclasses.dataclass
 class _Run:
-    """Run of a node's program.
-
-    Members
-    -------
-    done : list of int
-        Commands of each queue that have ended.
-    durations : dict of (int, int) to int or None
-        Modelled cycles of each command, by queue and number.
-    """
+    """Run of a node's program."""
 
     queues: list[list[Command]]
     passes: int
     parity: int
-    done: list[int]
+    done: list[int]  # commands of each queue that have ended
+    # modelled cycles of each command, by queue and number
     durations: dict[tuple[int, int], int | None] = dataclasses.field(default_factory=dict)
     versions: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
 
@@ -47,30 +40,17 @@ class _Run:
 
 
 class GoldenPrograms:
-    """Programs of all nodes, and their runs.
-
-    Parameters
-    ----------
-    latency : int
-        Cycles of a link.
-
-    Members
-    -------
-    loaded : list of list of list of Command
-        Commands of each queue of each node.
-    traces : list of deque of TraceRecord
-        Latest records of each node. Runs with a command of unknown cycles have none.
-    recorded : list of int
-        Number of all records of each node.
-    """
+    """Programs of all nodes, and their runs."""
 
     def __init__(self, nodes: GoldenNodes, *, latency: int):
         self._nodes, self._latency = nodes, latency
+        # commands of each queue of each node
         self.loaded: list[list[list[Command]]] = [[[] for _ in range(nodes.config.queues)]
                                                   for _ in range(nodes.nodes)]
+        # latest records of each node. Runs with a command of unknown cycles have none.
         self.traces: list[collections.deque[TraceRecord]] = [
             collections.deque(maxlen=int(TRACE_WORDS) // 2) for _ in range(nodes.nodes)]
-        self.recorded = [0] * nodes.nodes
+        self.recorded = [0] * nodes.nodes  # number of all records of each node
         self._runs: dict[int, _Run] = {}
         self._time = 0
 

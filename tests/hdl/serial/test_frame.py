@@ -7,7 +7,7 @@ import pytest
 from cocotb.triggers import FallingEdge, RisingEdge
 
 from hdl.serial.frame import ESCAPE, FLAG, FrameKind, FrameReceiver, FrameTransmitter, header_layout
-from host.transports.serial_frame import Frame, FrameDecoder
+from host.transports.serial_link import Frame, FrameDecoder
 from sim import regression
 from sim.payload import from_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start

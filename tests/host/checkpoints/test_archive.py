@@ -14,12 +14,10 @@ import pytest
 from hdl.config import NodeConfig, SettableVersion, Weights
 from hdl.control.protocol import Operation
 from hdl.ring.topology import RingTopology
-from host.checkpoints.archive import LARGEST_MANIFEST, open_archive, pack
+from host.checkpoints.archive import LARGEST_MANIFEST, canonical, open_archive, pack, pack_state, parse, unpack_state
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, admit, examine, make
-from host.checkpoints.contents import pack_state, unpack_state
 from host.checkpoints.device_frame import CARRIED, contracts_of
 from host.checkpoints.keys import key_of
-from host.checkpoints.manifest import canonical, parse
 from host.checkpoints.rejections import BadRegionError, BadVersionError, Cause, MalformedError, RejectionError
 from host.driver.command import Command
 from host.driver.device import Device

@@ -8,8 +8,7 @@ import pytest
 
 from hdl.control.protocol import Operation
 from host.checkpoints.checkpoint import admit, examine, make
-from host.checkpoints.device_frame import digest, load, read, verify
-from host.checkpoints.frame_programs import forget_programs, verify_programs
+from host.checkpoints.device_frame import digest, forget_programs, load, read, verify, verify_programs
 from host.checkpoints.rejections import ReadBackError, TooSmallError
 from host.driver.command import Command
 from tests.host.rings import CONFIGS, open_nodes, random

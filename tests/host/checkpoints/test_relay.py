@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from hdl.ring.topology import RingTopology
-from host.checkpoints.archive import open_archive, pack
+from host.checkpoints.archive import canonical, open_archive, pack, parse
 from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, make, restore
 from host.checkpoints.device_frame import digest, load, read, windows_of
-from host.checkpoints.manifest import canonical, parse
 from host.checkpoints.rejections import Cause, ReadBackError, RejectionError, TooSmallError, WrongContractError
 from host.driver.device import Device
 from host.driver.ring import Ring

@@ -4,8 +4,8 @@ import pytest
 
 from hdl.board import BOARDS
 from hdl.config import NodeConfig, SettableVersion
+from host.checkpoints.device_frame import missing
 from host.checkpoints.rejections import TooSmallError
-from host.checkpoints.update_counts import missing
 from host.driver.device import Device
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from hdl.config import Memories, NodeConfig, Weights
 from hdl.control.protocol import EventStatus, Operation
-from host.driver.buffers import Allocator, Buffer, Buffers, place
 from host.driver.diagnosis import RingError
 from host.driver.masking import Mask, MaskJob
-from host.driver.memory import Allocation
+from host.driver.memory import Allocation, Allocator, Buffer, Buffers, place
 from host.driver.optimizer_settings import Rule, Settings
 from host.training.optimizers import SGD
 from sim.golden import masking as golden_masking

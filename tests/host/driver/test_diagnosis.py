@@ -6,7 +6,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.driver.diagnosis import RingError
-from host.driver.ring_counters import RingCounters
+from host.driver.ring_registers import RingCounters
 from tests.host import rings
 
 LENGTH = 1300

@@ -7,11 +7,11 @@ import pytest
 from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.quantization.engine import peak_cycles
 from hdl.quantization.layer_list import LAYER_WORDS
-from host.driver.buffers import Buffer
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.inference import pack_inputs, program, unpack_outputs
+from host.driver.memory import Buffer
 from host.driver.ring import Ring
 from host.transports.verilated import OpenRing
 from sim.golden.quantization import Layer, infer

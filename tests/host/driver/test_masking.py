@@ -6,11 +6,11 @@ import pytest
 from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import EventFlag, EventStatus, Space
 from hdl.node import Node
-from host.driver.buffers import errors_base
 from host.driver.command import Event
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.masking import Mask, MaskJob, plan, unpack
+from host.driver.memory import errors_base
 from host.driver.ring import Ring
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing

@@ -3,9 +3,8 @@ import dataclasses
 import pytest
 
 from hdl.config import Memories, NodeConfig, SingleRing, Weights
-from host.driver.buffers import errors_base
 from host.driver.device import Device
-from host.driver.memory import Allocation
+from host.driver.memory import Allocation, errors_base
 from host.driver.ring import Ring
 
 

@@ -11,9 +11,9 @@ from hdl.board import BOARDS
 from hdl.config import ComputeStub, JobSlots, NodeConfig, Peer, Programs, Replay, RootReduce, Slots, Weights
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.device import Device
+from host.driver.devices import ALIKE
 from host.driver.diagnosis import RingError
 from host.driver.errors import ConfigurationError
-from host.driver.formats import ALIKE
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring

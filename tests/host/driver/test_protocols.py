@@ -25,6 +25,7 @@ from host.driver.masking import Mask, MaskJob
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
+from host.driver.ring_collectives import WeightUpdates
 from host.driver.tenants import TenantHost
 from host.topology.grid import Shape
 from host.topology.switching import GridRings
@@ -112,14 +113,14 @@ def ring(kind):
         yield opened
 
 
-def members(protocol):
-    """Names and declarations of all members of a protocol, its bases' too."""
-    return {name: value for one in reversed(protocol.__mro__) if getattr(one, "_is_protocol", False)
+def members(kind):
+    """Names and declarations of all members of a class or protocol, its bases' too."""
+    return {name: value for one in reversed(kind.__mro__) if one.__module__.startswith("host.")
             for name, value in vars(one).items() if not name.startswith("_")}
 
 
 def parts():
-    """Parts of a ring, and the protocol of each, a ring's in one flat ring last."""
+    """Parts of a ring, and the class of each, a ring's in one flat ring last."""
     return {name: typing.get_type_hints(value.fget)["return"] for name, value in members(protocols.FlatRing).items()
             if isinstance(value, property)}
 
@@ -135,20 +136,19 @@ def mean(ring):
 def check_lacking(ring, lacking):
     """All parts are there with all their methods and parameters, or give their error."""
     checked = set()
-    for name, protocol in parts().items():
+    for name, kind in parts().items():
         if name in lacking:
             with pytest.raises(ValueError, match=f"^{lacking[name]}$"):
                 getattr(ring, name)
-        elif getattr(protocol, "_is_protocol", False):
+        else:
             part = getattr(ring, name)
-            protocol = protocols.Updates if name == "collectives" and "programs" in lacking else protocol
-            for method, declared in members(protocol).items():
+            kind = WeightUpdates if name == "collectives" and "programs" in lacking else kind
+            assert isinstance(part, kind), name
+            for method, declared in members(kind).items():
                 assert hasattr(part, method), (name, method)
                 if inspect.isfunction(declared) and name != "collectives":
                     assert list(inspect.signature(getattr(part, method)).parameters) == [
                         one for one in inspect.signature(declared).parameters if one != "self"], (name, method)
-        else:
-            assert isinstance(getattr(ring, name), protocol), name
         checked.add(name)
     assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute"}
 

@@ -15,10 +15,11 @@ from hdl.ring.slots.job_table import JOBS
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.slot_jobs import place_nodes, rings_of_jobs
+from host.driver.transport import NodeTransport
 from host.reports import two_jobs
 from host.run import side_by_side
 from host.transports import verilated
-from host.transports.side_by_side import SharedTime, SharedTransport
+from host.transports.side_by_side import SharedTime
 from host.transports.verilated import OpenRing
 from sim.golden import ring as golden
 from sim.verilated.build import build_ring
@@ -119,7 +120,7 @@ def test_no_packet():
         time = SharedTime(opened.simulation, 2)
         time.leave()
         with pytest.raises(TimeoutError, match="no packet from node 1 of the simulated ring within 100 cycles"):
-            SharedTransport(time, 1).receive(100)
+            NodeTransport(time, 1).receive(100)
 
 
 def test_long_links():

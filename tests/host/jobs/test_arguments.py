@@ -62,7 +62,7 @@ class Opening:
 
     def __enter__(self):
         self.events.append("open")
-        return gradring.Session(Nodes(), gradring.NodeConfig(), {}, lambda: 0, PortTime(), [])
+        return gradring.Session(Nodes(), gradring.NodeConfig(), {}, lambda: 0, PortTime())
 
     def __exit__(self, *exception):
         self.events.append("closed")

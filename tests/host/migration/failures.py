@@ -28,8 +28,7 @@ import time
 import traceback
 from pathlib import Path
 
-from host.migration.ledger import Ledger
-from host.migration.migrate import MigrationError, Step, migrate, settle
+from host.migration.migrate import Ledger, MigrationError, Step, migrate, settle
 from host.migration.parties import RemoteLedger, RemoteSite, serve
 from host.migration.site import Site
 from tests.host.migration.sites import DATA, KEYS, MOMENTUM, fabric_of, ledger_of, result, with_optimizer

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from host.migration.ledger import Entry, Ledger
+from host.migration.migrate import Entry, Ledger
 from host.migration.site import Fabric, Keys, Site
 from host.models.digits import Dataset, digits
 from host.training.optimizers import OptimizerName, create

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from host.migration import ledger as ledger_module
+from host.migration import migrate as migrate_module
 from host.migration import site as site_module
 from host.migration.migrate import migrate, settle
 from tests.host.migration.sites import MOMENTUM, fabric_of, ledger_of, result, site_of, with_optimizer
@@ -17,7 +17,7 @@ FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "mem
 
 #: Functions that the calls of parties consist of, where a fault leaves one of them half done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
-                                          "verify", "scrub", "Run")] + [(ledger_module, "write_json")]
+                                          "verify", "scrub", "Run")] + [(migrate_module, "write_json")]
 
 
 class Fault:

@@ -4,8 +4,7 @@
 import pytest
 
 from host.checkpoints.rejections import TooSmallError
-from host.migration.ledger import Entry, LedgerError
-from host.migration.migrate import migrate
+from host.migration.migrate import Entry, LedgerError, migrate
 from tests.host.migration.sites import (
     ADAM,
     DATA,

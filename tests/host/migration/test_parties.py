@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from host.migration.ledger import Entry, Ledger
-from host.migration.migrate import MigrationError
+from host.migration.migrate import Entry, Ledger, MigrationError
 from host.migration.parties import MESSAGES, Call, Challenge, Proof, RemoteLedger, serve
 from host.sockets.connections import Limits, Server
 from tests.host.sockets.values import value

@@ -10,9 +10,9 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
-from host.driver.buffers import Buffer
 from host.driver.codebooks import codebook
 from host.driver.diagnosis import RingError
+from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.program.estimate import Costs

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from host.pytorch.arrivals import Arrivals, starters
+from host.pytorch.launch import Arrivals, starters
 from host.pytorch.messages import ADDRESS
 from host.pytorch.server import Patience
 from tests.host.pytorch.commands import SCRIPTS, launch

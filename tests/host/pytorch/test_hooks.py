@@ -14,7 +14,7 @@ torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from host.pytorch import hooks, ownership, passes  # noqa: E402
+from host.pytorch import hooks, ownership  # noqa: E402
 from host.pytorch.messages import Made  # noqa: E402
 from host.pytorch.optimizers import SGD  # noqa: E402
 
@@ -192,5 +192,5 @@ def test_passes(model, monkeypatch):
     with torch.no_grad():
         model(torch.ones(1, 8))
     assert [request.made for request in asked] == [Made(forward=1, backward=1), Made(forward=2, backward=2)]
-    assert hooks.passes_of(model.module[0].weight) is not passes.OTHERS
-    assert hooks.passes_of(torch.ones(1)) is passes.OTHERS
+    assert hooks.passes_of(model.module[0].weight) is not hooks.OTHERS
+    assert hooks.passes_of(torch.ones(1)) is hooks.OTHERS

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from host.pytorch.client import RingClient
+from host.pytorch.jobs import WatchedJobs
 from host.pytorch.messages import AllReduce
 from host.pytorch.server import Patience, RingServer
-from host.pytorch.watch import WatchedJobs
 from sim.verilated.processes import EndedError, ended_by_signals
 
 REASON = "Rank 1 has ended"

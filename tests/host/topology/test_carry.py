@@ -1,4 +1,4 @@
-"""Changes of rings with the driver: host/topology/carry.py."""
+"""Changes of rings with the driver: host/topology/owners.py."""
 
 import contextlib
 import dataclasses
@@ -12,9 +12,8 @@ from host.driver.device import Device
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
-from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology
-from host.topology.owners import hand_over
+from host.topology.owners import carry_over, hand_over
 from host.training.optimizers import SGD, Adam
 from sim.golden import masking
 from sim.golden import ring as golden

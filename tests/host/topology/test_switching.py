@@ -9,8 +9,8 @@ from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
-from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology, TopologyError
+from host.topology.owners import carry_over
 from host.topology.switching import GridNodes
 from sim.golden import grid as golden_grid
 from sim.golden import ring as golden

@@ -1,12 +1,11 @@
-"""Closed trails: host/topology/trail.py."""
+"""Closed trails: host/topology/grid.py."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from host.topology.grid import Topology
-from host.topology.trail import closed_trail, reach
+from host.topology.grid import Topology, closed_trail, reach
 
 
 def check(links, nodes, trail):

@@ -7,9 +7,8 @@ import pytest
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.driver.buffers import Buffer
 from host.driver.diagnosis import RingError
-from host.driver.memory import distance_of
+from host.driver.memory import Buffer, distance_of
 from host.models.digits import Dataset
 from host.training import checkpoint
 from host.training.optimizers import SGD

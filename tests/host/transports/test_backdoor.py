@@ -140,8 +140,8 @@ def test_counters(config):
                 simulation.run((pause - simulation.cycle) % 16)
                 begun = time.now
                 pending = [device.submit_write_memory(Space.WEIGHT, 0, np.zeros(pause + 1, np.uint32)),
-                           device._read_registers(COUNTERS[first], count)]
-                values = [one.result() for one in pending][1].tolist()
+                           device.submit_read_bits(COUNTERS[first].name, COUNTERS[first + count - 1].name)]
+                values = [one.result() for one in pending][1]
                 found.append((values, time.now - begun))
             assert time.words == pause + 1 + 2 + 3 + 2 + 2 + count
             assert found[0] == found[1]

@@ -23,8 +23,8 @@ from host.models.digits import digits
 from host.run import steps
 from host.training.record import TrainingConfig
 from host.training.trainer import train
-from host.transports.link_errors import BoardResetError, LinkError, LinkLostError
 from host.transports.serial_board import SerialBoard
+from host.transports.serial_link import BoardResetError, LinkError, LinkLostError
 from host.transports.session import TransportName, open_session
 from sim.verilated.board import Faults
 from tests.host.board import CONFIG, devices_of, open_link

@@ -1,0 +1,98 @@
+"""Registers of the nodes of a ring: settings for commands, counters, and the words that links have not delivered."""
+
+from collections.abc import Sequence
+
+from hdl.control.registers import register
+from hdl.ring.topology import RingTopology
+from host.driver.devices import Devices
+from host.driver.optimizer_settings import FixedSettings, Settings
+
+__all__ = ["RingCounters", "RingSettings"]
+
+
+class RingSettings:
+    """Registers of settings, with the same values on all nodes."""
+
+    def __init__(self, devices: Devices):
+        self._devices = devices
+        self._known: dict[str, int | float] = {}
+
+    @property
+    def known(self) -> dict[str, int | float]:
+        """Settings that this driver has written since the ring was last put in order, by register."""
+        return dict(self._known)
+
+    def forget(self) -> None:
+        """Write all values the next time, whatever nodes hold."""
+        self._known = {}
+
+    def restore(self, settings: dict[str, int | float]) -> None:
+        """Write the :attr:`known` settings of another ring."""
+        self.write_registers(settings)
+
+    def write(self, settings: Settings | FixedSettings) -> None:
+        """Set the optimizer for later commands. Values that the nodes already hold are not written again."""
+        self.write_registers(settings.registers())
+
+    def write_registers(self, values: dict[str, int | float]) -> None:
+        """Write the values of registers that differ from the known ones."""
+        written = {**self._known, **values}
+        # Text distinguishes -0.0 from 0.0.
+        changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
+        self._known = {}  # unknown while writes are under way, and after one that fails
+        pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
+        for one in pending:
+            one.result()
+        self._known = written
+
+    def optimizer_field(self, name: str) -> int:
+        """Field of register OPTIMIZER, as it was written last; 0 if it is unknown."""
+        field = register("OPTIMIZER").field(name)
+        return int(int(self._known.get("OPTIMIZER", 0)) >> field.bit & (1 << field.width) - 1)
+
+    def set_flags(self, flags: int) -> None:
+        """Set flags, of 16 bits, that commands of all nodes wait for."""
+        self._devices.write_register("FLAGS", flags)
+
+    def set_weight_stride(self, elements: int) -> None:
+        """Set the distance of the weights of odd passes, for commands of a program with ``alternate``."""
+        self._devices.write_register("WEIGHT_STRIDE", elements)
+
+
+#: Counts of words that a node has sent and received.
+Moved = tuple[int, int]
+
+
+class RingCounters:
+    """Counters of all nodes."""
+
+    def __init__(self, devices: Devices):
+        self._devices = devices
+        self._topology = RingTopology(len(devices))
+        self._lost = [0] * len(devices)  # words missing after each link when the ring was last in order
+
+    def read(self) -> list[dict[str, int]]:
+        """All counters of each node; golden nodes have none of cycles."""
+        return self._devices.ask(lambda rank, device: device.submit_counters())
+
+    def clear(self) -> None:
+        """Set all counters of all nodes to zero."""
+        self._devices.write_register("CONTROL", 2)
+        self._lost = [0] * len(self._devices)
+
+    def moved(self) -> list[Moved]:
+        """Counts of words that each node has sent and received."""
+        return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.read()]
+
+    def mark(self) -> None:
+        """Take the words that are missing now as lost in an earlier failure."""
+        self._lost = self._differences(self.moved())
+
+    def missing(self, moved: Sequence[Moved]) -> list[int]:
+        """Words missing after each link since the ring was last in order; negative if words have come late."""
+        return [(now - then + (1 << 31)) % (1 << 32) - (1 << 31)
+                for now, then in zip(self._differences(moved), self._lost, strict=True)]
+
+    def _differences(self, moved: Sequence[Moved]) -> list[int]:
+        """Words that each link has taken and not delivered, modulo 2**32."""
+        return [(moved[start][0] - moved[end][1]) % (1 << 32) for start, end in self._topology.links]

@@ -1,0 +1,342 @@
+"""The host's end of a serial link: frames as bytes, packets cut into frames, its errors, counters and waits.
+
+docs/serial.md has the protocol.
+"""
+
+import dataclasses
+import itertools
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hdl.serial.frame import ESCAPE, FLAG, INVERTED, FrameKind, header_layout
+from host.driver.errors import DeviceError
+from host.driver.words import Words, fields, places
+
+__all__ = ["BAUD", "FRAME_WORDS", "LONGEST", "WRAP", "BoardResetError", "Channel", "Frame", "FrameDecoder",
+           "LinkCounters", "LinkError", "LinkLostError", "Patience", "Piece"]
+
+
+class LinkError(DeviceError):
+    """The link to the board does not work."""
+
+
+class LinkLostError(LinkError):
+    """The serial port is gone, or the board behind it no longer answers."""
+
+
+class BoardResetError(LinkError):
+    """The board no longer knows this link: it has been reset, or another program has opened it."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class LinkCounters:
+    """Events that the host's end of a link has counted."""
+    # frames with right CRCs, repeated ones included
+    frames_sent: int = 0
+    frames_received: int = 0
+    retries: int = 0  # frames sent again because the board did not get them
+    requests: int = 0  # times that the board was asked to send again
+    timeouts: int = 0  # times that nothing came for too long, so that frames were sent again
+    polls: int = 0  # times that a response took long, so that the board was asked whether it is still there
+    # damaged frames, as :class:`~host.transports.serial_link.FrameDecoder` counts them
+    crc_errors: int = 0
+    resyncs: int = 0
+    # frames that came too early because one in front of them was lost, and frames that came again
+    gaps: int = 0
+    repeats: int = 0
+    reconnects: int = 0  # times that a lost port was opened again
+
+
+#: Seconds without an answer after which words are sent again, until the board's own pace is known.
+_FIRST = 0.25
+#: Bounds of that time, in seconds.
+_SHORTEST, LONGEST = 0.05, 0.5
+#: Seconds between two looks at the port that nobody can blame the board for.
+_AWAY = 0.1
+
+
+class Patience:
+    """Choice of the time to wait for the board before words are sent again.
+
+    The board acknowledges every frame, so the time since the last frame from it counts, however much is on the way:
+    its mean and deviation, as in TCP (RFC 6298). Time in which nobody looked at the port does not count.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._mean: float | None = None
+        self._deviation = 0.0
+        self._usual = _FIRST
+        self._longer = 1.0
+        self._heard = self._asked = self._looked = self._clock()
+
+    def look(self) -> None:
+        """Note that the port is looked at."""
+        now = self._clock()
+        away = now - self._looked
+        self._looked = now
+        if away > _AWAY:
+            self._heard += away
+            self._asked += away
+
+    def begin(self) -> None:
+        """Begin to wait for the board."""
+        self._heard = self._asked = self._looked = self._clock()
+
+    def hear(self) -> None:
+        """Note that a frame has come."""
+        now = self._clock()
+        if self._longer == 1:
+            seconds = now - self._heard
+            if self._mean is None:
+                self._mean, self._deviation = seconds, seconds / 2
+            self._deviation += (abs(seconds - self._mean) - self._deviation) / 4
+            self._mean += (seconds - self._mean) / 8
+            self._usual = min(max(2 * self._mean + 4 * self._deviation, _SHORTEST), LONGEST)
+        self._heard = self._asked = now
+
+    def progress(self) -> None:
+        """Note that words have come through."""
+        self._longer = 1.0
+
+    def ends(self) -> bool:
+        """Whether it is time to ask again; if so, the next time is later."""
+        now = self._clock()
+        if now - self._asked <= self._usual * self._longer:
+            return False
+        self._asked = now
+        self._longer = min(2 * self._longer, LONGEST / self._usual)
+        return True
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last frame."""
+        return self._clock() - self._heard
+
+
+#: Bits per second of a serial port, unless another number is asked for.
+BAUD = 3_000_000
+
+_FIELDS = places(header_layout())
+_OVERHEAD = 12  # bytes of header and CRC
+_ESCAPED = re.compile(b"%c+([^%c])" % (ESCAPE, ESCAPE), re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One frame; docs/serial.md explains the fields."""
+
+    kind: FrameKind = FrameKind.DATA
+    last: bool = False
+    again: bool = False
+    node: int = 0
+    reply: bool = False
+    sequence: int = 0
+    acknowledged: int = 0
+    limit: int = 0
+    payload: bytes = b""  # words, little-endian
+
+    def encode(self) -> bytes:
+        """The bytes on the wire, flag included."""
+        values = {**vars(self), "kind": self.kind.value, "length": len(self.payload) // 4}
+        bits = sum(int(values[name]) << offset for name, (offset, _) in _FIELDS.items())
+        body: bytes = bits.to_bytes(8, "little") + self.payload
+        body += zlib.crc32(body).to_bytes(4, "little")
+        for special in (ESCAPE, FLAG):
+            body = body.replace(bytes([special]), bytes([ESCAPE, special ^ INVERTED]))
+        return bytes([FLAG]) + body
+
+    @classmethod
+    def decode(cls, body: bytes) -> "Frame":
+        """The frame of the bytes between flag and CRC, without escapes; ``ValueError`` if it is of no kind."""
+        bits = int.from_bytes(body[:8], "little")
+        values: dict[str, Any] = {**fields(_FIELDS, bits)}
+        del values["length"]
+        values.update(kind=FrameKind(values["kind"]), last=bool(values["last"]), again=bool(values["again"]),
+                      reply=bool(values["reply"]))
+        return cls(**values, payload=body[8:])
+
+
+class FrameDecoder:
+    """Decoder that finds frames in bytes, and counts damaged ones."""
+
+    def __init__(self) -> None:
+        self.crc_errors = 0  # frames with a wrong CRC
+        self.resyncs = 0  # frames that ended in the middle
+        self._begun: bytes | None = None  # of a frame, what has come behind its flag
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The whole frames among the bytes so far, which are not given again."""
+        first, *others = data.split(bytes([FLAG]))
+        frames = []
+        if self._begun is not None:
+            self._begun += first
+            frames += self._end()
+        for part in others:
+            if self._begun and self._begun.strip(bytes([ESCAPE])):
+                self.resyncs += 1
+            self._begun = part
+            frames += self._end()
+        return frames
+
+    def _end(self) -> list[Frame]:
+        """The frame that has begun, if all of it is there."""
+        assert self._begun is not None
+        body = _ESCAPED.sub(lambda match: bytes([match[1][0] ^ INVERTED]), self._begun.rstrip(bytes([ESCAPE])))
+        if len(body) < _OVERHEAD:
+            return []
+        offset, width = _FIELDS["length"]
+        size = _OVERHEAD + 4 * (int.from_bytes(body[:4], "little") >> offset & (1 << width) - 1)
+        if len(body) < size:
+            return []
+        self._begun = None
+        if zlib.crc32(body[:size - 4]) != int.from_bytes(body[size - 4:size], "little"):
+            self.crc_errors += 1
+            return []
+        try:
+            return [Frame.decode(body[:size - 4])]
+        except ValueError:
+            return []
+
+
+#: Payload words of the longest frame that is sent.
+FRAME_WORDS = 64
+
+#: Numbers of words are given modulo this in headers.
+WRAP = 1 << 16
+
+#: Bounds of the number of frames that may be on the way to a node.
+_FEWEST_FRAMES, _MOST_FRAMES = 2.0, 32.0
+
+
+@dataclasses.dataclass
+class Piece:
+    """Words of a request packet that go into one frame; ``start`` is the number of the first one."""
+
+    start: int
+    payload: bytes
+    last: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.payload) // 4
+
+
+class Channel:
+    """Packets of one node in both directions. Numbers of words are counted here without wrapping.
+
+    Parameters
+    ----------
+    number : int
+        Number of the node on the board.
+    clock : callable
+        Seconds as they pass for the board.
+    """
+
+    def __init__(self, number: int, clock: Callable[[], float]):
+        self.number = number
+        self.clock = clock
+        self.packets: deque[Words] = deque()
+        self.nonce = 0
+        self.opened = False
+        self.begin(0)
+
+    def begin(self, limit: int) -> None:
+        """Begin anew, as after a frame of kind OPEN; ``limit`` is the number of words that the board has room for."""
+        self.pieces: deque[Piece] = deque()  # not acknowledged
+        self.sent = 0  # of those, how many were sent
+        self.queued = 0  # words of all requests
+        self.acknowledged = 0
+        self.limit = limit
+        self.frames = _MOST_FRAMES  # that may be on the way
+        self.farthest = 0  # word up to which pieces were sent at least once
+        self.expected = 0
+        self.partial: list[bytes] = []
+        self.owed = 0  # responses
+        self.asked = False  # for a gap to be closed
+        self.answer = False  # the board is to be told how far it has come
+        self.again = False  # and to send the rest again
+        self.progressed = self.clock()
+
+    def queue(self, packet: Words) -> None:
+        """Take a request packet to be sent."""
+        data = packet.astype("<u4").tobytes()
+        for start in range(0, len(data), 4 * FRAME_WORDS):
+            payload = data[start:start + 4 * FRAME_WORDS]
+            self.pieces.append(Piece(self.queued, payload, start + len(payload) == len(data)))
+            self.queued += len(payload) // 4
+        self.owed += 1
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is still to come from the board."""
+        return self.sent > 0 or self.owed > 0
+
+    def take(self, frame: Frame, counters: LinkCounters) -> bool:
+        """Take a frame of kind DATA from the board, count its gaps and repeats, and tell whether words have come
+        through."""
+        progress = False
+        gone = (frame.acknowledged - self.acknowledged) % WRAP
+        if 0 < gone <= self.farthest - self.acknowledged:
+            self.acknowledged += gone
+            progress = True
+            while self.pieces and self.pieces[0].end <= self.acknowledged:
+                self.pieces.popleft()
+                self.sent = max(self.sent - 1, 0)
+                self.frames = min(self.frames + 1 / self.frames, _MOST_FRAMES)
+        room = (frame.limit - self.acknowledged) % WRAP
+        if room < WRAP // 2:
+            self.limit = max(self.limit, self.acknowledged + room)
+        if frame.again:
+            self.go_back()
+        if frame.payload:
+            ahead = (frame.sequence - self.expected) % WRAP
+            self.answer = True
+            if ahead == 0:
+                self._deliver(frame)
+                progress = True
+            elif ahead >= WRAP // 2:
+                counters.repeats += 1
+            else:
+                counters.gaps += 1
+                self.again |= not self.asked
+                self.asked = True
+        if progress:
+            self.progressed = self.clock()
+        return progress
+
+    def _deliver(self, frame: Frame) -> None:
+        self.expected += len(frame.payload) // 4
+        self.asked = False
+        self.partial.append(frame.payload)
+        if frame.last:
+            self.packets.append(np.frombuffer(b"".join(self.partial), "<u4").astype(np.uint32))
+            self.partial = []
+            self.owed -= 1
+
+    def go_back(self) -> None:
+        """Send everything again that is not acknowledged; and, if something was lost, less at a time from here on."""
+        if self.sent:
+            self.frames = max(self.frames / 2, _FEWEST_FRAMES)
+        self.sent = 0
+
+    def allowed(self) -> list[Piece]:
+        """Pieces that are to be sent and that the board has room for.
+
+        After a loss everything behind it comes in vain, so on a bad line less is sent ahead.
+        """
+        rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
+        return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
+
+    def frame(self, piece: Piece | None) -> Frame:
+        """The frame of a piece; without a piece, one that only answers and asks."""
+        again = self.again
+        self.answer = self.again = False
+        return Frame(node=self.number, again=again, last=piece is not None and piece.last,
+                     sequence=(self.farthest if piece is None else piece.start) % WRAP,
+                     acknowledged=self.expected % WRAP, payload=b"" if piece is None else piece.payload)
