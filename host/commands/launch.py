@@ -30,7 +30,7 @@ from host.pytorch.jobs import Options
 from host.pytorch.launch import LaunchError, launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
 from host.pytorch.server import Patience
-from host.training.density import check_zeros
+from host.training.sparsifier import check_zeros
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic

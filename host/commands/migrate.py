@@ -262,10 +262,10 @@ def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
     """Do the rest of a run: bits of the nodes, which are those of the golden model, and losses."""
     run = site.run
     assert run is not None
-    while not run.complete:
-        run.advance()
-        progress.advance(f"loss {run.training.steps[-1].loss:.4f}")
-    losses = [step.loss for step in run.finish().steps]
+    training = run.executor.training
+    run.train(on_block=lambda: progress.advance(f"loss {training.steps[-1].loss:.4f}"))
+    run.finish()
+    losses = [step.loss for step in training.steps]
     state = run.state()
     reference = state["memory"]["reference"]
     arrays = [state["parameters"], reference["weights"], reference["master"], *reference["state"]]

@@ -12,8 +12,8 @@ from hdl.group import GROUP
 from host.arguments import Argument, Instance, Integer, Items, Number, Optional, represent, wrong
 from host.driver.memory import aligned
 from host.jobs.slots import largest_part
-from host.training.density import STATE, check_zeros
 from host.training.optimizers import Optimizer
+from host.training.sparsifier import STATE, check_zeros
 
 __all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS",
            "SEVERAL_LENGTHS", "SEVERAL_OPTIMIZERS", "check_job", "check_state", "gradient_codec",

@@ -27,11 +27,11 @@ from host.jobs.checks import (
     groups_of,
 )
 from host.jobs.figures import Figures
-from host.jobs.model import JobModel, Places
-from host.jobs.slots import Slots, parts_of
+from host.jobs.slots import Places, Slots, parts_of
 from host.printable import one_line
-from host.training.density import Threshold
 from host.training.optimizers import Optimizer
+from host.training.reference import Reference
+from host.training.sparsifier import Threshold
 from host.transports.session import Elapsed, Session
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ class Job:
         # A sum may be of other elements than those of a part.
         sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
         self._slots = Slots(self._ring, sizes, length=self.length, updates=bool(optimizers), **shape)
-        self._model = JobModel(session.config, nodes=self.nodes, length=self.length, planes=planes,
-                               packed_state=packed_state) if check else None
+        self._model = Reference(self._ring, np.zeros(self.length, np.float32), planes) if check else None
         self._thresholds: dict[tuple[int, int], Threshold] = {}
         self.steps = [0] * len(self.groups)
         self.figures = Figures()
@@ -204,7 +203,7 @@ class Job:
         else:
             buffers = self._slots.bring(places)
         ring.memory.write_gradients(list(values), buffers)
-        sent: npt.NDArray[np.uint32] = values.view(np.uint32)
+        sent = list(values)
         chosen: Cycles = 0
         if places is not None and self._density is not None:
             sent, chosen = self._sparsify(values, places, buffers, key=(int(places[0]), len(places)))
@@ -297,7 +296,7 @@ class Job:
         settings = dataclasses.replace(optimizer.settings(number, gradient_scale=1 / self.nodes),
                                        packed_state=self._packed and bool(optimizer.planes))
         ring.memory.write_gradients(list(gradients), buffers)
-        sent: npt.NDArray[np.uint32] = gradients.view(np.uint32)
+        sent = list(gradients)
         chosen: Cycles = 0
         if self._density is not None:
             sent, chosen = self._sparsify(gradients, places, buffers, key=(int(places[0]), len(places)))
@@ -308,7 +307,7 @@ class Job:
         self._slots.weights[places] = found[0]
         traffic = None
         if self._model is not None:
-            traffic = self._model.update(sent, places, settings)
+            traffic = self._model.step(sent, settings, places=places)
             self._compare("weights", self._model.weights[places], found)
         return self._cost(len(places), outcome, chosen, traffic)
 
@@ -347,7 +346,7 @@ class Job:
         if self._model is not None:
             self._restore_model(self._model, self._slots.contents)
 
-    def _restore_model(self, model: JobModel, contents: dict[str, Vector]) -> None:
+    def _restore_model(self, model: Reference, contents: dict[str, Vector]) -> None:
         model.weights[...] = self._slots.weights.view(np.uint32)
         model.master[...] = contents.get("master", self._slots.weights).view(np.uint32)
         for plane, array in enumerate(model.state):
@@ -386,15 +385,15 @@ class Job:
         return self._thresholds[key]
 
     def _sparsify(self, gradients: Vector, places: Places, buffers: Buffers,
-                  key: tuple[int, int]) -> tuple[npt.NDArray[np.uint32], Cycles]:
+                  key: tuple[int, int]) -> tuple[list[Vector], Cycles]:
         """Have nodes choose what they send: that, and the cycles that it takes."""
         threshold = self._threshold(key)
         bound = threshold.choose(list(gradients))
         outcome = self._ring.local.sparsify(buffers, threshold=bound)
         threshold.observe(sum(outcome.dropped))
         if self._model is None:
-            return gradients.view(np.uint32), outcome.cycles
-        sent, dropped = self._model.sparsify(gradients.view(np.uint32), places, bound)
+            return list(gradients), outcome.cycles
+        sent, dropped = self._model.sparsify(list(gradients), bound, places)
         if dropped != outcome.dropped:
             raise JobError(f"Nodes have dropped {outcome.dropped} elements, and must have dropped {dropped}")
         return sent, outcome.cycles

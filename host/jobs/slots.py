@@ -13,9 +13,10 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.memory import Allocation, Buffer, Buffers
 from host.driver.protocols import VectorRing
-from host.jobs.model import Places
 
-__all__ = ["Slot", "Slots", "largest_part", "parts_of"]
+__all__ = ["Places", "Slot", "Slots", "largest_part", "parts_of"]
+
+Places = npt.NDArray[np.int64]
 
 
 def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: bool, errors: bool) -> int:

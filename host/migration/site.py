@@ -29,7 +29,8 @@ from host.driver.ring import Ring
 from host.output import write_bytes
 from host.training.checkpoint import NAME
 from host.training.record import HOST, TrainingConfig
-from host.training.trainer import Run
+from host.training.trainer import Trainer, make_trainer
+from host.training.updates import UpdateExecutor
 from host.training.workloads import Workload
 from sim.golden.ring import largest_block
 
@@ -136,7 +137,7 @@ class Site:
     def _forget(self) -> None:
         self._stack = contextlib.ExitStack()
         self._open: Fabric | None = None
-        self.run: Run | None = None  # on the site that has one
+        self.run: Trainer[UpdateExecutor] | None = None  # on the site that has one
         self.running = False  # whether it may take steps
         self._used = False  # the nodes hold something of the job
         self._nonce = ""
@@ -178,7 +179,7 @@ class Site:
 
     def begin(self) -> None:
         """Begin the job at its first step."""
-        run = Run(self.open(), self._workload(), self._config)
+        run = make_trainer(self.open(), self._workload(), self._config)
         self._used = True
         run.begin()
         self.run, self._sequence, self.running = run, 0, True
@@ -203,8 +204,8 @@ class Site:
         windows = live_windows(ring, self._config, len(state["parameters"]))
         frame = read(ring, windows)
         process = ProcessFrame(
-            state=state, step=batches["number"], epoch=self.run.training.steps[-1].epoch
-            if self.run.training.steps else 0, order=batches, nodes=ring.nodes,
+            state=state, step=batches["number"], epoch=self.run.executor.training.steps[-1].epoch
+            if self.run.number else 0, order=batches, nodes=ring.nodes,
             words={space: max(base + count for base, count in ranges) for space, ranges in windows.items()})
         data = make(process, frame, key=self._keys.manifest, owner=self._keys.owner,
                     stamp=Stamp(sequence=sequence, nonce=nonce, time=int(self._clock())))
@@ -326,6 +327,6 @@ class Site:
     def start(self) -> None:
         """Continue the job that was loaded."""
         loaded = self._checked()
-        run = Run(self.open(), self._workload(), self._config)
+        run = make_trainer(self.open(), self._workload(), self._config)
         run.resume(loaded.state, restored=True)
         self.run, self._sequence, self._loaded, self.running = run, loaded.sequence, None, True

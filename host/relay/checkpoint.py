@@ -16,6 +16,7 @@ from host.driver.ring import Ring
 from host.output import write_bytes
 from host.relay.node_run import NodeRun
 from host.training import checkpoint
+from host.training.trainer import Trainer
 
 __all__ = ["RelayKeeper"]
 
@@ -42,9 +43,10 @@ class RelayKeeper:
         self._latest: tuple[dict[str, Any], DeviceFrame] | None = None
         self.sets_kept = 0
 
-    def keep(self, ring: Ring, run: NodeRun, rows: list[Any], *, last: bool) -> None:
+    def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any], *, last: bool) -> None:
         """Keep the state after the latest set, with figures of all sets, and write the file if it is due."""
-        self._latest = copy.deepcopy({"state": run.state(), "rows": rows}), read(ring, run.live())
+        self._latest = copy.deepcopy({"state": trainer.state(), "rows": rows}), read(
+            ring, trainer.executor.live())
         self.sets_kept = len(rows)
         if self.sets > 0 and (last or len(rows) % self.sets == 0):
             self.write()
@@ -64,7 +66,7 @@ class RelayKeeper:
             return False
         return True
 
-    def go_on(self, ring: Ring, run: NodeRun) -> list[Any]:
+    def go_on(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
         """Bring nodes and run to the state of the file, and return the figures of all sets.
 
         Raises
@@ -79,7 +81,7 @@ class RelayKeeper:
             raise checkpoint.CheckpointError(f"{self.path} must be one that these nodes can go on from: {error}; "
                                              f"{checkpoint.ADVICE}") from None
         content = state["content"]
-        run.resume(content["state"])
+        trainer.resume(content["state"], restored=True)
         rows: list[Any] = content["rows"]
         self.sets_kept = len(rows)
         return rows

@@ -46,29 +46,21 @@ class Kind(enum.Enum):
 class Structure:
     """Program of a set, as far as edits change it.
 
-    Parameters
-    ----------
-    widths : tuple of int
-        Inputs, and outputs of each layer.
-    formats : tuple of str
-        Format of each layer's weights.
-    count : int
-        Microbatches of a set.
-    rate : float
-        Learning rate, which is rounded to binary32.
-    microbatch : int
-        Examples of a microbatch.
-
     Raises
     ------
     ValueError
         There is no such program, or no room for it.
     """
 
+    #: Inputs, and outputs of each layer.
     widths: tuple[int, ...]
+    #: Format of each layer's weights.
     formats: tuple[str, ...]
+    #: Microbatches of a set.
     count: int
+    #: Learning rate, which is rounded to binary32.
     rate: float
+    #: Examples of a microbatch.
     microbatch: int
     worker: Worker
     plan: RelayPlan = dataclasses.field(init=False, repr=False, compare=False)
@@ -113,27 +105,18 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """An edit.
+    """An edit."""
 
-    Members
-    -------
-    number : int
-        From 1 on; each edit has a larger one than those before.
-    set : int
-        The first set that it holds for.
-    layer : int
-        Number of the layer, from 1, or 0.
-    value : int, float or str
-        Width, format, number of microbatches or learning rate.
-    digest : str
-        That of the program behind it.
-    """
-
+    #: From 1 on; each edit has a larger one than those before.
     number: int
+    #: The first set that it holds for.
     set: int
+    #: Number of the layer, from 1, or 0.
     layer: int
     kind: Kind
+    #: Width, format, number of microbatches or learning rate.
     value: int | float | str
+    #: That of the program behind it.
     digest: str
 
     def described(self) -> dict[str, Any]:

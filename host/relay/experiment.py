@@ -20,6 +20,7 @@ from host.relay.plan import Worker, make_relay_plan
 from host.relay.run import Assessor, RelayRun, SetReport, replayed
 from host.relay.timeline import Costs, costs_of, microbatches, uniform
 from host.training.optimizers import SGD
+from host.training.trainer import Trainer
 from sim.golden.relay import Unit
 from sim.verilated.native import Arithmetic
 
@@ -38,30 +39,21 @@ MACS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Runs with some seeds.
-
-    Members
-    -------
-    format : str
-        First format of all layers in FETCH.
-    rate : float
-        First learning rate.
-    assessor : callable
-        Makes the assessor of a run; None for a run without.
-    beside : str
-        Name of the case that it is compared with, or nothing.
-    bar : float
-        Points of accuracy that it must gain, or without ``beside`` per cent that it must have; 0 for none.
-    """
+    """Runs with some seeds."""
 
     name: str
     widths: tuple[int, ...]
+    #: First format of all layers in FETCH.
     format: str
+    #: First learning rate.
     rate: float
     epochs: int
     seeds: int = 10
+    #: Makes the assessor of a run; None for a run without.
     assessor: Callable[[], Assessor | None] = lambda: None
+    #: Name of the case that it is compared with, or nothing.
     beside: str = ""
+    #: Points of accuracy that it must gain, or without ``beside`` per cent that it must have; 0 for none.
     bar: float = 0.0
 
 
@@ -79,26 +71,18 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Outcome of a case.
-
-    Members
-    -------
-    accuracies : tuple of float
-        Of each seed, in per cent.
-    edits : tuple of str
-        Edits of the first seed, in lines.
-    losses : tuple of float
-        Mean loss of each set of the first seed.
-    log : dict
-        Log of the first seed.
-    """
+    """Outcome of a case."""
 
     name: str
     beside: str
     bar: float
+    #: Of each seed, in per cent.
     accuracies: tuple[float, ...]
+    #: Edits of the first seed, in lines.
     edits: tuple[str, ...]
+    #: Mean loss of each set of the first seed.
     losses: tuple[float, ...]
+    #: Log of the first seed.
     log: Mapping[str, Any]
 
     @property
@@ -118,7 +102,7 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
     run = RelayRun(data, start, workers=WORKERS, optimizer=SGD(case.rate, momentum=MOMENTUM), seed=seed,
                    assessor=case.assessor())
     run.propose(0, Kind.MICROBATCHES, COUNT)
-    run.run(sets_of(case, data, epochs))
+    Trainer(run, run.batches, total=sets_of(case, data, epochs)).train()
     return run
 
 
@@ -143,9 +127,12 @@ def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None =
     with open_relay(nodes, workers=WORKERS, threads=threads, arithmetic=arithmetic) as (ring, _):
         run = NodeRun(ring, data, start, optimizer=optimizer, seed=seed, assessor=case.assessor())
         run.propose(0, Kind.MICROBATCHES, COUNT)
-        for _ in range(sets_of(case, data, epochs)):
-            on_set(run.step())
+
+        def compare() -> None:
+            on_set(run.reports[-1])
             run.compare()
+
+        Trainer(run, run.batches, total=sets_of(case, data, epochs)).train(on_block=compare)
     return run
 
 

@@ -31,18 +31,12 @@ __all__ = ["RelayLists", "compile_relay", "entry_of", "relay_program"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelayLists:
-    """Lists of a plan.
-
-    Members
-    -------
-    words : array of uint32
-        Words of all lists, which are written from ``base`` on.
-    places : dict of ListKey to int
-        First element of each list.
-    """
+    """Lists of a plan."""
 
     plan: RelayPlan
+    #: Words of all lists, which are written from ``base`` on.
     words: Words
+    #: First element of each list.
     places: dict[ListKey, int]
     base: int
 

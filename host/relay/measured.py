@@ -16,23 +16,15 @@ __all__ = ["SetTimes", "set_times"]
 
 @dataclasses.dataclass(frozen=True)
 class SetTimes:
-    """Cycles of a set on a worker.
+    """Cycles of a set on a worker."""
 
-    Members
-    -------
-    run : Run
-        FETCH, PUSH and each execution and move, in cycles from the first start on; without windows.
-    executions : dict of (str, int) to list of int
-        Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
-    cycles : int
-        From the first start of any command to the last end.
-    program : CompiledProgram
-        Commands of the set.
-    """
-
+    #: FETCH, PUSH and each execution and move, in cycles from the first start on; without windows.
     run: Run
+    #: Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
     executions: dict[tuple[str, int], list[int]]
+    #: From the first start of any command to the last end.
     cycles: int
+    #: Commands of the set.
     program: CompiledProgram
 
     @property

@@ -44,10 +44,10 @@ from host.relay.places import lists_base, next_bases
 from host.relay.plan import Worker, check_server
 from host.relay.program_timeline import Far, packet_cycles, program_run
 from host.relay.ring import RelayRing, SetOutcome, SetProgram
-from host.relay.run import Assessor, RelayRun, SetReport, edit_server
+from host.relay.run import Assessor, RelayRun, edit_server
 from host.relay.timeline import Costs, Run, link_cycles, words_per_parameter
-from host.training.golden_steps import golden_settings
 from host.training.optimizers import Optimizer
+from host.training.reference import golden_settings
 from sim.arithmetic import functions
 from sim.golden.codecs import RAW
 from sim.golden.relay import Counts, Share, resident_set, total_loss
@@ -220,7 +220,7 @@ class NodeRun(RelayRun):
     # Checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on; the nodes' part is in :meth:`live`.
+        """State that the rest of the run depends on; the nodes' share is in :meth:`live`.
 
         Raises
         ------
@@ -240,8 +240,8 @@ class NodeRun(RelayRun):
             raise ValueError("Run must have done a set before it is saved")
         return self.relay
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, on nodes to which the frame of :meth:`live` was restored."""
+    def resume(self, state: dict[str, Any], *, restored: bool = True) -> None:
+        """Continue from a state, on nodes to which the frame of :meth:`live` was restored."""
         super().resume(state)
         self.same = state["same"]
         lists = self._compiled(self._structure, state["relay"]["lists"])
@@ -253,16 +253,16 @@ class NodeRun(RelayRun):
             if self._staged:
                 self.relay.follow(self._next.program)
 
-    def step(self) -> SetReport:
-        """Run the next set; what nodes have is compared before an edit."""
+    def prepare(self, number: int) -> None:
+        """Prepare the next set; what nodes have is compared before an edit."""
         if self._pending:
             self.compare()
             if self.relay is not None:  # an edit that came behind the latest set
-                for _ in self._steps(self.relay, len(self.reports)):
+                for _ in self._steps(self.relay, number):
                     pass
                 self.relay.turn()
                 self._next = None
-        return super().step()
+        super().prepare(number)
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
         relay = self._on_nodes(structure)

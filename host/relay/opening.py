@@ -26,16 +26,11 @@ LATENCY = 16
 
 
 class RelayNodes(NamedTuple):
-    """Configurations of a relay's nodes.
-
-    Members
-    -------
-    memories : Worker
-        The worker's memories, for plans.
-    """
+    """Configurations of a relay's nodes."""
 
     worker: NodeConfig
     server: ServerConfig
+    #: The worker's memories, for plans.
     memories: Worker
 
 

@@ -108,28 +108,22 @@ def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListKey:
-    """Properties by which lists differ; units with the same ones share a list.
-
-    Members
-    -------
-    window : int
-        Window of the weights, and accumulator of the gradients.
-    inputs, outputs, first, width : int
-        Those of the unit, and outputs of the whole layer.
-    bottom, top : bool
-        Whether it is backward of the first layer, or of the last layer.
-    follows : bool
-        Backward, whether gradients go on from those of an earlier microbatch.
-    """
+    """Properties by which lists differ; units with the same ones share a list."""
 
     backward: bool
+    #: Window of the weights, and accumulator of the gradients.
     window: int
+    #: Those of the unit, and outputs of the whole layer.
     inputs: int
     outputs: int
     first: int
     width: int
+
+    #: Whether it is backward of the first layer, or of the last layer.
     bottom: bool
     top: bool
+
+    #: Backward, whether gradients go on from those of an earlier microbatch.
     follows: bool = False
 
     @property
@@ -141,17 +135,13 @@ class ListKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelayPlan:
-    """Places of a relay's worker.
-
-    Parameters
-    ----------
-    microbatch, count : int
-        Examples of a microbatch, and microbatches of a set.
-    """
+    """Places of a relay's worker."""
 
     units: tuple[Unit, ...]
+    #: Examples of a microbatch, and microbatches of a set.
     microbatch: int
     count: int
+
     worker: Worker
 
     # On the chip.

@@ -33,20 +33,13 @@ SUM, HOP, UPDATE, READ, AHEAD = 180, 76, 20, 279, 422
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Far:
-    """Pace of a worker's far memory.
+    """Pace of a worker's far memory."""
 
-    Members
-    -------
-    lanes : int
-        Elements of a row.
-    rate : Fraction
-        Words per cycle.
-    latency : int
-        Cycles from a request to its answer.
-    """
-
+    #: Elements of a row.
     lanes: int = 4
+    #: Words per cycle.
     rate: Fraction = Fraction(1)
+    #: Cycles from a request to its answer.
     latency: int = 16
 
     def cycles(self, length: int, *, back: bool) -> int:

@@ -50,18 +50,12 @@ def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Comman
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetProgram:
-    """Program of a set, and where it finds lists and units.
-
-    Members
-    -------
-    bases : sequence of int
-        Places of the units on the server.
-    lengths : list of list of int
-        Examples of each microbatch of each worker.
-    """
+    """Program of a set, and where it finds lists and units."""
 
     lists: RelayLists
+    #: Places of the units on the server.
     bases: Sequence[int]
+    #: Examples of each microbatch of each worker.
     lengths: Lengths
     compiled: CompiledProgram
 
@@ -74,14 +68,12 @@ class SetOutcome:
     -------
     losses : array of uint32, of shape (workers, microbatches)
         Loss of each microbatch, summed over its examples, as bits.
-    records : list of TraceRecord
-        Starts and ends of the commands of the first worker; empty unless they were asked for.
-    program : CompiledProgram
-        Its commands have their places as tags.
     """
 
     losses: Bits
+    #: Starts and ends of the commands of the first worker; empty unless they were asked for.
     records: list[TraceRecord]
+    #: Its commands have their places as tags.
     program: CompiledProgram
 
 

@@ -6,7 +6,7 @@ a decision: the first number of microbatches is the only one that comes from cyc
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +16,11 @@ from host.driver.optimizer_settings import Settings
 from host.models.digits import Dataset
 from host.models.layers import perceptron
 from host.relay.edits import Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
-from host.training.golden_steps import golden_settings
+from host.training.batches import Batch, SetBatches
+from host.training.executor import Executor
 from host.training.optimizers import Optimizer
+from host.training.reference import golden_settings
+from host.training.trainer import Trainer
 from sim.arithmetic import functions
 from sim.golden import ring
 from sim.golden.relay import Counts, Server, Share, Unit, relay_set
@@ -31,25 +34,18 @@ Change = tuple[int, Kind, int | float | str]
 
 @dataclasses.dataclass(frozen=True)
 class SetReport:
-    """Report of a set, which is all that the assessor knows.
+    """Report of a set, which is all that the assessor knows."""
 
-    Members
-    -------
-    number : int
-        Number of the set, from 0.
-    loss : int
-        Loss summed over its examples, as a bit pattern.
-    fetched, pushed : mapping of int to Counts
-        By layer, from 1: elements, zeros and saturations of weights in FETCH, and of gradients in PUSH.
-    structure : Structure
-        Program of the set.
-    """
-
+    #: Number of the set, from 0.
     number: int
+    #: Loss summed over its examples, as a bit pattern.
     loss: int
     examples: int
+    #: By layer, from 1: elements, zeros and saturations of weights in FETCH, and of gradients in PUSH.
     fetched: Mapping[int, Counts]
     pushed: Mapping[int, Counts]
+
+    #: Program of the set.
     structure: Structure
 
     @property
@@ -153,30 +149,8 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
     return float((x.argmax(axis=1) == labels).mean())
 
 
-class _Examples:
-    """Examples in orders of a seed, as many as are asked for."""
-
-    def __init__(self, count: int, seed: int):
-        self._count = count
-        self._generator = np.random.default_rng((seed, 1))
-        self._left = np.empty(0, np.intp)
-
-    def take(self, count: int) -> npt.NDArray[np.intp]:
-        while len(self._left) < count:
-            self._left = np.concatenate([self._left, self._generator.permutation(self._count)])
-        found, self._left = self._left[:count], self._left[count:]
-        return found
-
-    def state(self) -> dict[str, Any]:
-        return {"left": self._left.astype(np.int64), "generator": self._generator.bit_generator.state}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._left = state["left"].astype(np.intp)
-        self._generator.bit_generator.state = state["generator"]
-
-
-class RelayRun:
-    """Run of a relay on golden nodes.
+class RelayRun(Executor[SetReport]):
+    """Sets of a relay on golden nodes.
 
     Parameters
     ----------
@@ -189,6 +163,8 @@ class RelayRun:
 
     Members
     -------
+    batches : SetBatches
+        Examples of the next sets.
     log : list of Edit
         All edits, in order.
     refused : list of str
@@ -200,7 +176,7 @@ class RelayRun:
         self._data, self._workers, self._optimizer, self._seed = data, workers, optimizer, seed
         self._assessor, self._given = assessor, list(edits)
         self._start, self._structure = structure, structure
-        self._examples = _Examples(len(data.train_y), seed)
+        self.batches = SetBatches(len(data.train_y), seed)
         self._ring = Ring(structure, nodes=workers + 1)
         self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
         self.reports: list[SetReport] = []
@@ -224,9 +200,12 @@ class RelayRun:
         self.log.append(edit)
         self._pending.append(edit)
 
-    def step(self) -> SetReport:
-        """Run the next set; the assessor's changes to what the set before has left travel meanwhile."""
-        number = len(self.reports)
+    def begin(self) -> None:
+        """Do nothing: the server has the first weights."""
+
+    def prepare(self, number: int) -> None:
+        """Carry out the edits of the next set, whose program has its number of examples; the assessor's changes to
+        what the set before has left travel meanwhile."""
         structure = self._ring.begin(number)
         for edit in self._pending:
             self._structure = edit_server(self.server, self._structure, edit)
@@ -241,21 +220,23 @@ class RelayRun:
                                          layer=layer, kind=kind, value=value))
                 except RefusedError as error:
                     self.refused.append(str(error))
-        report = self._execute(number, structure)
-        self.reports.append(report)
-        return report
+        self.batches.size = structure.count * structure.microbatch * self._workers
 
-    def _execute(self, number: int, structure: Structure) -> SetReport:
-        each = structure.count * structure.microbatch
-        indices = self._examples.take(each * self._workers)
+    def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
+        """Run a set."""
+        number, structure, (batch,) = first - 1, self._structure, batches  # sets are numbered from 0
+        indices = batch.examples
         shares: list[Share] = [(self._data.train_x[mine], self._data.train_y[mine])
-                               for mine in indices.reshape(self._workers, each)]
+                               for mine in indices.reshape(self._workers, -1)]
         loss = self._carry_out(shares, self._optimizer.settings(
             number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate), structure)
         fetched, pushed = ({layer: _together([counts[one] for one in numbers])
                             for layer, numbers in _by_layer(self.server.units).items()}
                            for counts in self._counts)
-        return SetReport(number, loss, len(indices), fetched, pushed, structure)
+        return [SetReport(number, loss, len(indices), fetched, pushed, structure)]
+
+    def record(self, step: SetReport) -> None:
+        self.reports.append(step)
 
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
@@ -268,26 +249,19 @@ class RelayRun:
                             functions=functions)
         return loss
 
-    def run(self, sets: int, on_set: Callable[[SetReport], None] = lambda report: None) -> None:
-        """Run sets."""
-        for _ in range(sets):
-            on_set(self.step())
-
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on, between two sets."""
         counts = [[report.number, layer, *dataclasses.astuple(report.fetched[layer]),
                    *dataclasses.astuple(report.pushed[layer])] for report in self.reports for layer in report.fetched]
         return {
-            **self._origin(), "batches": {"number": len(self.reports), **self._examples.state()},
-            "log": [edit.described() for edit in self.log], "refused": list(self.refused),
+            **self._origin(), "log": [edit.described() for edit in self.log], "refused": list(self.refused),
             "losses": np.array([report.loss for report in self.reports], np.uint32),
             "counts": np.array(counts, np.int64).reshape(-1, 8),
             "assessor": None if self._assessor is None else self._assessor.state(),
             "masters": [one.copy() for one in self.server.masters],
             "state": [[one.copy() for one in planes] for planes in self.server.state]}
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of a run with the same parameters; edits that were given count from there on.
+    def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
+        """Continue from a state of a run with the same parameters; edits that were given count from there on.
 
         Raises
         ------
@@ -304,7 +278,6 @@ class RelayRun:
         self._ring, structures = Ring.behind(self._start, self.log, sets=sets, nodes=self._workers + 1)
         self._structure = structures[-1] if structures else self._start
         self._pending = [edit for edit in self.log if edit.set == sets]
-        self._examples.restore(state["batches"])
         counts: list[dict[int, tuple[Counts, Counts]]] = [{} for _ in structures]
         for number, layer, *values in state["counts"].tolist():
             counts[number][layer] = Counts(*values[:3]), Counts(*values[3:])
@@ -363,5 +336,6 @@ def replayed(data: Dataset, structure: Structure, log: Mapping[str, Any], *, opt
                          f"{log['start']['digest']}")
     run = RelayRun(data, structure, workers=log["workers"], optimizer=optimizer, seed=log["seed"],
                    edits=[Edit.parse(one) for one in log["edits"]])
-    run.run(log["sets"])
+    trainer = Trainer(run, run.batches, total=log["sets"])
+    trainer.train()
     return run

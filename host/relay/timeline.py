@@ -115,14 +115,9 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A set, from 0 on.
+    """A set, from 0 on."""
 
-    Members
-    -------
-    events : tuple of Event
-        In order of link and executions.
-    """
-
+    #: In order of link and executions.
     events: tuple[Event, ...]
 
     @property

@@ -34,8 +34,8 @@ from host.driver.ring import Ring
 from host.jobs import speed
 from host.reports import grid_speed
 from host.schema import Schema
-from host.training.golden_run import Reference
 from host.training.optimizers import Adam
+from host.training.reference import Reference
 from host.transports.session import open_session
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS

@@ -1,7 +1,7 @@
 """Picture of training with stale gradients: loss over cycles by each way to treat them, with and without skew.
 
-``python -m host.reports.late`` draws the late.json of a folder that :mod:`host.training.late_learning` or
-:mod:`host.training.late_run` has written.
+``python -m host.reports.late`` draws the late.json of a folder that :mod:`host.training.late_learning` has
+written.
 """
 
 import argparse

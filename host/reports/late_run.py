@@ -12,8 +12,8 @@ from host.columns import Column, Table, columns_of
 from host.reports.late import smoothed
 from host.reports.style import COLOURS, FAINT, picture, show_thousands
 from host.schema import RUN, Schema
-from host.training.late_learning import LateConfig
-from host.training.late_run import LateRun
+from host.training.quorum import QuorumExecutor
+from host.training.quorum_config import LateConfig
 from sim.golden.rounds import ONE
 
 __all__ = ["SCHEMA", "build", "draw", "show", "table"]
@@ -34,7 +34,7 @@ SCHEMA = Schema("gradring.quorum", 2, columns_of(
     "stragglers switched_out"))
 
 
-def build(config: LateConfig, run: LateRun, **figures: Any) -> dict[str, Any]:
+def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, Any]:
     """The report of a run up to now; ``figures`` are figures of the simulation."""
     outcome, workers = run.outcome, range(config.workers)
     settings = dataclasses.asdict(config)
@@ -57,7 +57,8 @@ def build(config: LateConfig, run: LateRun, **figures: Any) -> dict[str, Any]:
                     for number, (cycle, loss, fates) in enumerate(
                         zip(outcome.cycles, outcome.losses, run.fates, strict=True))],
         "stragglers": run.laggards,
-        "switched_out": [{"worker": worker, "after": updates} for worker, updates in run.left.items()], **figures})
+        "switched_out": [{"worker": worker, "after": updates} for worker, updates in run.left_after.items()],
+        **figures})
 
 
 def _renamed(counts: dict[str, Any]) -> dict[str, Any]:

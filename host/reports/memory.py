@@ -27,8 +27,7 @@ from host.models.text_steps import CONFIG, text_chain, text_program
 from host.models.transformer import Transformer
 from host.output import write_json
 from host.program.schedules import layers_of
-from host.training.far_steps import FarStep, far_steps
-from host.training.far_text_steps import far_text_steps
+from host.training.far_steps import FarStep, far_steps, far_text_steps
 from sim import json_files
 from sim.arithmetic.functions import column_sums
 

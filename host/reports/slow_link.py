@@ -19,7 +19,7 @@ from host.driver.results import known
 from host.driver.ring import Ring
 from host.output import claim
 from host.schema import Schema, write_report
-from host.training.golden_run import Reference
+from host.training.reference import Reference
 from host.transports.session import LATENCY, open_session
 from sim.golden.ring_cycles import update_cycles
 from sim.verilated import toolchain

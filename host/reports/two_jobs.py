@@ -26,7 +26,7 @@ from host.driver.ring import Ring
 from host.driver.slot_jobs import rings_of_jobs
 from host.driver.transport import Transport
 from host.driver.words import Words
-from host.training.golden_run import Reference
+from host.training.reference import Reference
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.session import LATENCY, open_session
 from host.transports.verilated import OpenRing

@@ -13,8 +13,8 @@ from host.run import sections
 from host.run.defaults import is_programmed, with_defaults
 from host.run.sections import LEADS, SECTIONS, flag
 from host.run.spec import RunSpec
-from host.training.late_learning import Late
 from host.training.optimizers import OptimizerName
+from host.training.quorum_config import Late
 from host.training.record import HOST, NODE
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName

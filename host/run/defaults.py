@@ -17,8 +17,8 @@ from host.run.sections import (
 )
 from host.run.spec import RunSpec, paths_of
 from host.topology.course import grid_size
-from host.training.late_learning import Late, LateConfig, stragglers
 from host.training.optimizers import LEARNING_RATES, OptimizerName
+from host.training.quorum_config import Late, LateConfig, stragglers
 from host.training.record import DEFAULT, MACS, NODE, FarMemory, TrainingConfig
 from host.training.workloads import TEXT_LEARNING_RATES, WorkloadName
 from host.transports.session import LATENCY, TransportName

@@ -12,7 +12,7 @@ from host.topology.grid import Shape
 from host.topology.switching import check_weights
 from host.training.checkpoint import ADVICE, CheckpointError
 from host.training.record import TrainingConfig
-from host.training.run_check import check_run
+from host.training.updates import check_run
 from host.training.workloads import Workload
 from sim.golden.codecs import RAW, ZERO_VALUE
 

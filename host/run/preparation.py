@@ -21,8 +21,8 @@ from host.topology.course import Course
 from host.training.engine import engine_node
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, FarMemory, TrainingConfig
-from host.training.run_check import check_run
 from host.training.schedule import ALL, OVERLAPS, overlaps, programmed
+from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LONGEST_REPLAYED, TransportName
 from sim.link_faults import RandomFaults

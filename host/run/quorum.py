@@ -23,9 +23,8 @@ from host.schema import write_report
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training import checkpoint as checkpoints
 from host.training.experiment import Keeper
-from host.training.late_learning import LateConfig, Model, stragglers
-from host.training.late_nodes import node_for, patience_of
-from host.training.late_run import BLOCK, LateRun
+from host.training.quorum import BLOCK, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
+from host.training.quorum_config import LateConfig, stragglers
 from host.transports.session import LONGEST_REPLAYED, Session, open_session
 
 __all__ = ["config_of", "train"]
@@ -72,7 +71,7 @@ class _QuorumRun:
         self.block = min(BLOCK, spec.output.checkpoint or BLOCK)
         self.switch_out: bool = spec.value("schedule.switch_out")
         self.data = digits()
-        self.length = Model(self.data, config).length
+        self.length = Workers(self.data, config).length
         self.node = node_for(self.length, nodes=config.workers, ports=2 if self.switch_out else 1,
                              node=NodeConfig(weights=Weights(codec=spec.formats.weights)))
         self.result: dict[str, Any] | None = None
@@ -107,34 +106,38 @@ class _QuorumRun:
                           latency=spec.known("ring.link_latency"), timeout=patience_of(self.data, config),
                           grid=(1, config.workers) if self.switch_out else None, say=progress.say,
                           announce=progress.stage) as session, handle_signals(grace=GRACE) as signals:
-            run = LateRun(session.ring, self.data, config, block=self.block, grid=session.grid)
+            trainer = make_quorum_trainer(session.ring, self.data, config, block=self.block, grid=session.grid)
+            run, before = trainer.executor, 0
+
+            def block() -> None:
+                nonlocal before
+                signals.settle()
+                self.result = self._report(run, session)
+                progress.say(f"rounds {before + 1:3} to {trainer.number:3}   loss {run.outcome.losses[-1]:.4f}   "
+                             f"test accuracy {run.outcome.accuracy:.2%}")
+                before = trainer.number
+                self.keeper.save(trainer.state())
+
             if kept is None:
-                run.begin()
+                trainer.begin()
             else:
-                run.resume(kept)
-            progress.stage("rounds", run.expected)
+                trainer.resume(kept)
+                before = trainer.number
+            progress.stage("rounds", trainer.number + trainer.left)
             self.result = self._report(run, session) if run.fates else None
             try:
-                while not run.complete:
-                    before = len(run.fates)
-                    signals.check()
-                    run.advance()
-                    signals.settle()
-                    self.result = self._report(run, session)
-                    progress.say(f"rounds {before + 1:3} to {len(run.fates):3}   loss {run.outcome.losses[-1]:.4f}   "
-                                 f"test accuracy {run.outcome.accuracy:.2%}")
-                    self.keeper.save(run.state())
+                trainer.train(signals, on_block=block)
             except Interrupted as interrupted:  # the report is of the blocks that have ended
                 self.stopped = interrupted.signal
 
-    def _report(self, run: LateRun, session: Session) -> dict[str, Any]:
+    def _report(self, run: QuorumExecutor, session: Session) -> dict[str, Any]:
         """Report of the blocks that have ended."""
         faults = None if self.faults is None else {**dataclasses.asdict(self.faults), "count": session.faults}
         result: dict[str, Any] = report.build(
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,
             configuration=as_dict(self.node), configuration_hash=self.node.hash,
             simulated_cycles=session.elapsed.simulated)
-        return described(result, self.spec, run.master)
+        return described(result, self.spec, run.reference.master)
 
 
 def train(spec: RunSpec) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from hdl.ring.slots.job_table import JOBS
 from host.memory.chain import KINDS
 from host.options import COUNT, Section, option
 from host.topology.grid import Shape
-from host.training.late_learning import Late, LateConfig
 from host.training.optimizers import LEARNING_RATES, OptimizerName
+from host.training.quorum_config import Late, LateConfig
 from host.training.record import HOST, MACS, NODE, FarMemory, TrainingConfig
 from host.training.workloads import TEXT_LEARNING_RATES, WorkloadName
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName

@@ -33,6 +33,7 @@ from host.schema import write_report
 from host.signals import GRACE, Interrupted, handle_signals
 from host.training.checkpoint import NAME
 from host.training.optimizers import SGD
+from host.training.trainer import Trainer
 
 __all__ = ["check", "train"]
 
@@ -126,22 +127,28 @@ class _StreamingRun:
                 handle_signals(grace=GRACE) as signals:
             run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
                           traced=True, assessor=Together(*rules) if rules else None)
-            self.rows = self.keeper.go_on(ring, run) if kept else []
-            self.result = self._report(run) if self.rows else None
-            progress.stage("steps", self.steps - len(self.rows))
+            trainer = Trainer(run, run.batches, total=self.steps)
+            if kept:
+                self.rows = self.keeper.go_on(ring, trainer)
+                self.result = self._report(run)
+            progress.stage("steps", trainer.left)
+            before = simulation.cycle
+
+            def block() -> None:
+                nonlocal before
+                run.compare()
+                signals.settle()
+                latest = run.reports[-1]
+                self.rows.append(_row(run, latest.number, simulation.cycle - before, speed=self.speed, far=self.pace))
+                progress.advance(f"loss {latest.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
+                if latest.number == 0 and schedule.microbatches is None:
+                    run.choose(self.rows[0]["chosen"])
+                self.keeper.keep(ring, trainer, self.rows, last=trainer.complete)
+                self.result = self._report(run)
+                before = simulation.cycle
+
             try:
-                for number in range(len(self.rows), self.steps):
-                    signals.check()
-                    before = simulation.cycle
-                    outcome = run.step()
-                    run.compare()
-                    signals.settle()
-                    self.rows.append(_row(run, number, simulation.cycle - before, speed=self.speed, far=self.pace))
-                    progress.advance(f"loss {outcome.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
-                    if number == 0 and schedule.microbatches is None:
-                        run.choose(self.rows[0]["chosen"])
-                    self.keeper.keep(ring, run, self.rows, last=number + 1 == self.steps)
-                    self.result = self._report(run)
+                trainer.train(signals, on_block=block)
             except Interrupted as interrupted:  # the report is of the steps that have ended
                 if self.result is None or len(self.result["per_step"]) < self.steps:
                     self.stopped = interrupted.signal

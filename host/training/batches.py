@@ -8,25 +8,18 @@ import numpy.typing as npt
 
 from host.training.record import TrainingConfig
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["Batch", "Batches", "RoundBatches", "SetBatches", "Shares"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """The examples of one step.
+    """The examples of one step."""
 
-    Members
-    -------
-    epoch : int
-        Number of the epoch, from 1.
-    examples : array of int
-        Numbers of the examples.
-    due : bool
-        Whether the model is measured after the step.
-    """
-
+    #: Number of the epoch, from 1.
     epoch: int
+    #: Numbers of the examples.
     examples: npt.NDArray[np.intp]
+    #: Whether the model is measured after the step.
     due: bool
 
 
@@ -77,3 +70,126 @@ class Batches:
         self.number = state["number"]
         self._order = state["order"].copy()
         self._generator.bit_generator.state = state["generator"]
+
+
+class SetBatches:
+    """Examples in orders of a seed, one after the other, so that every batch is full.
+
+    Members
+    -------
+    number : int
+        Batches taken so far.
+    size : int
+        Examples of the next batch.
+    """
+
+    def __init__(self, examples: int, seed: int):
+        self._examples = examples
+        self._generator = np.random.default_rng((seed, 1))
+        self._left = np.empty(0, np.intp)
+        self.number = self.size = 0
+
+    def take(self) -> Batch:
+        """The next batch."""
+        while len(self._left) < self.size:
+            self._left = np.concatenate([self._left, self._generator.permutation(self._examples)])
+        examples, self._left = self._left[:self.size], self._left[self.size:]
+        self.number += 1
+        return Batch(epoch=1, examples=examples, due=False)
+
+    def state(self) -> dict[str, Any]:
+        """State that later batches depend on."""
+        return {"number": self.number, "left": self._left.astype(np.int64),
+                "generator": self._generator.bit_generator.state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.number, self._left = state["number"], state["left"].astype(np.intp)
+        self._generator.bit_generator.state = state["generator"]
+
+
+#: Streams of random numbers, beside those of first weights and of batches.
+_DEALT, _ORDERED = 2, 3
+
+
+class Shares:
+    """Shares of a data set, one for each worker, and their batches.
+
+    Of each worker's examples a part comes in the order of labels, so that it has classes of its own; the others are
+    dealt at random. All batches of a worker have the same size: what is left of its examples at the end of a turn
+    begins the first batch of the next one, which has another order.
+
+    Parameters
+    ----------
+    labels : array of int
+        Label of each example.
+    skew : float
+        Part of a worker's examples that comes from its own classes: 0 for none.
+
+    Members
+    -------
+    sizes : list of int
+        Examples of each worker.
+    """
+
+    def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
+        if not 1 <= workers <= len(labels):
+            raise ValueError(f"Workers must be between 1 and the examples, {len(labels):,}, not {workers!r}")
+        if not 0 <= skew <= 1:
+            raise ValueError(f"Skew must be between 0 and 1, not {skew!r}")
+        self._seed = seed
+        order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
+        sorted_, dealt = np.split(order, [round(skew * len(labels))])
+        sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
+        # Those who have one more of the first part have one less of the second.
+        self._examples = [np.concatenate([own, rest]) for own, rest in zip(
+            np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
+        self.sizes = [len(one) for one in self._examples]
+
+    def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
+        """Examples of a worker's batch of a number, from 0."""
+        mine = self._examples[worker]
+        first, last = number * size, (number + 1) * size
+        turns = [self._turn(worker, turn) for turn in range(first // len(mine), -(-last // len(mine)))]
+        start = first % len(mine)
+        return np.concatenate(turns)[start:start + size]
+
+    def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
+        """All examples of a worker in the order of a turn."""
+        order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
+        found: npt.NDArray[np.intp] = self._examples[worker][order]
+        return found
+
+
+class RoundBatches:
+    """Batches of rounds, each with as many examples of every worker, in the order of workers.
+
+    Members
+    -------
+    number : int
+        Rounds so far.
+    """
+
+    def __init__(self, shares: Shares, each: int):
+        self._shares, self._each = shares, each
+        self.number = 0
+
+    @property
+    def size(self) -> int:
+        """Examples of the next round."""
+        return self._each * len(self._shares.sizes)
+
+    def take(self) -> Batch:
+        """The batch of the next round."""
+        examples = np.concatenate([self._shares.batch(worker, self.number, self._each)
+                                   for worker in range(len(self._shares.sizes))])
+        self.number += 1
+        return Batch(epoch=1, examples=examples, due=False)
+
+    def state(self) -> dict[str, Any]:
+        """State that later batches depend on."""
+        return {"number": self.number}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.number = state["number"]

@@ -85,31 +85,24 @@ class CentroidClassifier(Classifier):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Outcome of a seed.
-
-    Members
-    -------
-    dense, clustered, trained : float
-        Test accuracy of the dense perceptron, with clustered weights, and with tables that were trained.
-    dense_words, table_words : int
-        Words that all nodes have sent in a step, on average, with dense weights and with tables.
-    steps : int
-        Steps in which tables were trained.
-    cycles : float
-        Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
-    multiplications : float
-        Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
-        counted; 0 if the host computes.
-    """
+    """Outcome of a seed."""
 
     seed: int
+    #: Test accuracy of the dense perceptron, with clustered weights, and with tables that were trained.
     dense: float
     clustered: float
     trained: float
+
+    #: Words that all nodes have sent in a step, on average, with dense weights and with tables.
     dense_words: float
     table_words: float
+
+    #: Steps in which tables were trained.
     steps: int
+    #: Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
     cycles: float
+    #: Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
+    #: counted; 0 if the host computes.
     multiplications: float
 
 

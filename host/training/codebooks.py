@@ -8,7 +8,7 @@ import numpy.typing as npt
 from host.driver.codebooks import codebook
 from host.driver.protocols import VectorRing
 from host.models.layers import Array
-from host.training.golden_run import Reference
+from host.training.reference import Reference
 
 __all__ = ["Codebooks"]
 

@@ -6,12 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.protocols import VectorRing
+from host.driver.results import Outcome
 from host.driver.words import Vector
-from host.training.golden_run import Reference, words_of
-from host.training.record import DivergenceError, Training, TrainingConfig
+from host.models.layers import Array
+from host.training.number_format import Elements
+from host.training.record import DivergenceError, Training, TrainingConfig, TrainingError
+from host.training.reference import Reference, words_of
 
-__all__ = ["compare_end", "compare_master", "compare_memories", "compare_rows", "compare_scores", "names",
-           "read_weights"]
+__all__ = ["compare_end", "compare_master", "compare_memories", "compare_rows", "compare_scores", "gradients_of",
+           "growth", "names", "read_weights", "refuse_nonfinite"]
 
 
 def names(nodes: Sequence[float]) -> str:
@@ -108,3 +111,34 @@ def _compare_errors(name: str, number: int, rank: int, expected: npt.NDArray[np.
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} of node {rank} differ from the golden model, "
             f"first number {index}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")
+
+
+_ADVICE = "training has diverged, try a smaller learning rate"
+
+
+def growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
+    """Growth of a counter of each node, which wraps at 32 bits."""
+    return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
+
+
+def most(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> int | None:
+    """Largest growth of a counter of a node; None where nodes do not have it, since it is not modelled."""
+    return max(growth(name, before, after)) if name in after[0] else None
+
+
+def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
+    """Gradients of each node in step ``number``, in the form in which it is given them."""
+    try:
+        return form.gradients(differences)
+    except ValueError as error:
+        raise TrainingError(f"Step {number}: {error}; {_ADVICE}") from None
+
+
+def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
+    """Raise ``TrainingError`` if nodes have found NaN or a sum that is not finite; ``nodes`` has their numbers."""
+    if outcome.local_nan:
+        found = names([nodes[rank] for rank in outcome.local_nan])
+        raise TrainingError(f"Step {number}: NaN among the gradients of node {found}; {_ADVICE}")
+    if outcome.not_finite:
+        found = names([nodes[rank] for rank in outcome.not_finite])
+        raise TrainingError(f"Step {number}: a sum of gradients is not finite, found by node {found}; {_ADVICE}")

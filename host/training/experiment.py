@@ -23,10 +23,10 @@ from host.models.layers import Array
 from host.signals import Signals
 from host.topology.course import Course
 from host.training import checkpoint
-from host.training.overlapping import OverlappingRun
 from host.training.record import Training, TrainingConfig
 from host.training.rings import Rings
-from host.training.trainer import Run
+from host.training.trainer import Trainer, make_trainer
+from host.training.updates import UpdateExecutor
 from host.training.workloads import Workload
 from host.transports.session import Elapsed, Session
 
@@ -34,30 +34,24 @@ __all__ = ["Experiment", "Keeper"]
 
 @dataclasses.dataclass(frozen=True)
 class Keeper:
-    """The place of checkpoints, and the steps after which they are written.
-
-    Parameters
-    ----------
-    identity : dict
-        Options of the run; versions are added here.
-    steps : int, optional
-        Steps between checkpoints, with one after the last step; by default one whenever the model is measured; 0
-        for none.
-    """
+    """The place of checkpoints, and the steps after which they are written."""
 
     path: Path
+    #: Options of the run; versions are added here.
     identity: dict[str, Any]
+    #: Steps between checkpoints, with one after the last step; by default one whenever the model is measured; 0 for
+    #: none.
     steps: int | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 0:
             raise ValueError(f"Steps between checkpoints must be zero or more, not {self.steps!r}")
 
-    def due(self, run: Run) -> bool:
-        """Whether a checkpoint is to be written after the step that a run has done last."""
+    def due(self, trainer: Trainer[Any]) -> bool:
+        """Whether a checkpoint must be written after the last step of a run."""
         if self.steps is None:
-            return run.due
-        return self.steps > 0 and (run.complete or len(run.training.steps) % self.steps == 0)
+            return trainer.due
+        return self.steps > 0 and (trainer.complete or trainer.number % self.steps == 0)
 
     def check_key(self) -> None:
         """Raise what :func:`host.checkpoints.keys.user_key` raises, unless no checkpoint is wanted."""
@@ -135,7 +129,7 @@ class Experiment:
         on_run : callable
             Called before each run, with its number, from 0.
         on_step, on_repeat : callable
-            See :class:`host.training.trainer.Run`.
+            See :func:`host.training.trainer.make_trainer`.
 
         Raises
         ------
@@ -155,11 +149,9 @@ class Experiment:
         for number in range(first, len(self._configs)):
             on_run(number)
             config = self._configs[number]
-            options: dict[str, Any] = {"on_step": on_step, "on_repeat": on_repeat,
-                                       "faults": lambda: self._session.faults}
-            run = (OverlappingRun(self._rings(), self._task, config, every=self._keeper.steps, **options)
-                   if config.overlaps else Run(self._rings(), self._task, config, **options))
-            self._train(number, run, content["state"] if content is not None else None, signals)
+            trainer = make_trainer(self._rings(), self._task, config, every=self._keeper.steps, on_step=on_step,
+                                   on_repeat=on_repeat, faults=lambda: self._session.faults)
+            self._train(number, trainer, content["state"] if content is not None else None, signals)
             content = None
 
     def _rings(self) -> Ring | Rings:
@@ -171,7 +163,8 @@ class Experiment:
         return Rings(self._session.grid, self._course,
                      clock=lambda: None if session.golden else session.elapsed.cycles)
 
-    def _train(self, number: int, run: Run, state: dict[str, Any] | None, signals: Signals) -> None:
+    def _train(self, number: int, trainer: Trainer[UpdateExecutor], state: dict[str, Any] | None,
+               signals: Signals) -> None:
         seconds, elapsed, simulated = self.seconds[number], self.elapsed, self.simulation_seconds
         begun, first = time.perf_counter(), Elapsed()
         watch = self._session.seconds if number or state is not None else 0.0
@@ -182,24 +175,24 @@ class Experiment:
                 self.elapsed = elapsed.plus(self._session.elapsed.since(first))
                 self.simulation_seconds = simulated + self._session.seconds - watch
 
-        self.trainings.append(run.training)
-        if state is None:
-            run.begin()
-        else:
-            run.resume(state)
-            self.trainings[number] = run.training
-            self.kept = self._steps
-            first = self._session.elapsed if number == 0 else Elapsed()
-        while not run.complete:
-            signals.check()
-            run.advance()
-            if signals.asked is not None or self._keeper.due(run):
+        def block() -> None:
+            if signals.asked is not None or self._keeper.due(trainer):
                 signals.settle()
                 measure()
-                self._save(number, run)
+                self._save(number, trainer)
+
+        self.trainings.append(trainer.executor.training)
+        if state is None:
+            trainer.begin()
+        else:
+            trainer.resume(state)
+            self.trainings[number] = trainer.executor.training
+            self.kept = self._steps
+            first = self._session.elapsed if number == 0 else Elapsed()
+        trainer.train(signals, on_block=block)
         if number + 1 < len(self._configs):
             signals.check()
-        run.finish()
+        trainer.finish()
         measure()
         if number == 0:
             self.parameters = self._task.parameters.copy()
@@ -208,11 +201,11 @@ class Experiment:
     def _steps(self) -> int:
         return sum(len(training.steps) for training in self.trainings)
 
-    def _save(self, number: int, run: Run) -> None:
+    def _save(self, number: int, trainer: Trainer[UpdateExecutor]) -> None:
         saved = self._keeper.save({
             "run": number, "trainings": [training.figures() for training in self.trainings[:number]],
             "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
-            "simulation_seconds": self.simulation_seconds, "state": run.state(),
+            "simulation_seconds": self.simulation_seconds, "state": trainer.state(),
             "dealt_to": self._session.ring.partition.root,
             "requests": [] if self._course is None else self._course.texts()})
         self.kept = self._steps if saved else self.kept

@@ -1,113 +1,130 @@
-"""Training by a program on golden nodes: does a deep network learn, without any gateware?
+"""Test accuracy by schedule or by format, with several seeds, on golden nodes.
 
-``python -m host.training.learning`` trains the network of the schedules, 64-32x9-10, or another one with some seeds,
-and prints the test accuracy of each and their mean. No bit depends on the schedule, but of one whose layers compute
-with weights that are an update behind.
+``python -m host.training.learning schedules`` trains a deep network, 64-32x9-10, by programs. No bit depends on the
+schedule, except where layers compute with weights that lack the last update.
+
+``python -m host.training.learning formats`` trains a network of one hidden layer with each format in both directions,
+gradients with residuals; with ``--compute``, formats are those of the factors of matrix products, and weights and
+gradients are raw. Nodes have the same bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim
+COMPUTE_FORMAT=…``, without their cycles.
 """
 
 import argparse
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from hdl.group import GROUP
+from hdl.config import NodeConfig, Weights
 from host.columns import Column, Table, show
+from host.driver.memory import fitted
 from host.models.digits import Dataset, digits
 from host.models.layers import widths
-from host.program.estimate import Costs
-from host.program.schedules import Kind, Schedule, build, layers_of
-from host.training.batches import Batches
-from host.training.golden_steps import falling, no_masks, percentages
+from host.training.late_learning import percentages
 from host.training.optimizers import SGD
-from host.training.record import TrainingConfig
+from host.training.record import Training, TrainingConfig
+from host.training.schedule import programmed
+from host.training.trainer import train
 from host.training.workloads import Classifier
-from sim.golden import ring
-from sim.golden.program_nodes import Nodes
+from host.transports.session import TransportName, open_session
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 
-__all__ = ["DEEP", "RATE", "learn", "main"]
-
-#: Hidden layers of the deep network, and the learning rate that it learns with.
-DEEP = (32,) * 9
-RATE = 0.02
+__all__ = ["learn", "main"]
 
 
-def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: int = 4,
-          on_step: Callable[[int, float], None] = lambda number, loss: None) -> float:
-    """Train a perceptron by a program on golden nodes, and return its test accuracy.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Study:
+    """Defaults of a study."""
+
+    values: str
+    hidden: str
+    seeds: int
+    epochs: int
+    rate: str
+
+
+_STUDIES = {
+    "schedules": _Study(values="layers", hidden="32x9", seeds=3, epochs=10, rate="0.02"),
+    "formats": _Study(values="raw,mxfp8_e4m3,mxfp8_e4m3_up,mxfp4_e2m1,mxfp4_e2m1_up,nvfp4", hidden="64", seeds=5,
+                      epochs=4, rate="0.1"),
+}
+
+
+def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
+          on_step: Callable[[Training], None] = lambda training: None) -> float:
+    """Train a perceptron on golden nodes, and return its test accuracy.
 
     Parameters
     ----------
-    on_step : callable
-        Called with the number of each step and its mean loss.
+    format : str, optional
+        Format of weights and of gradients; what gradients lose goes into those of the next step.
     """
-    task = Classifier(data, config.hidden, align=GROUP)
-    task.initialize(config.seed)
+    task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
+    node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
     length = task.parameters.size
-    batches = Batches(task.examples, config)
-    staged = 1 << (length - 1).bit_length()
-    costs = Costs(examples=-(-config.largest(task.examples) // nodes))
-    layers = layers_of(task.widths)
-    program = build(schedule, layers, nodes=nodes, costs=costs, staged=staged, distance=length).placed(nodes)
-    golden = Nodes(nodes, gradient_words=2 * staged, weights=ring.bits(task.parameters),
-                   planes=config.optimizer.planes, mastered=schedule.kind is Kind.DELAYED)
-    # Where layers have two copies of their weights, both begin with the same.
-    golden.weights, golden.weight_stride = np.tile(golden.weights, 2), length
-    older = slice(0, sum(layer.length for layer in layers[:schedule.behind]))
-    for number in range(1, batches.total + 1):
-        batch = batches.take()
-        odd = (number - 1) % 2
-        _take(task.parameters, golden, older, odd)
-        losses, gradients = zip(*task.differentiate(np.array_split(batch.examples, nodes), no_masks), strict=True)
-        golden.settings = falling(config, number, total=batches.total, examples=len(batch.examples))
-        golden.stage(ring.bits(np.stack(gradients)), staged)
-        golden.run(program, seed=number, parity=odd)
-        # The test set is for the newest weights.
-        _take(task.parameters, golden, older, odd)
-        on_step(number, sum(losses) / len(batch.examples))
-    return task.measure(nodes, no_masks, last=True)
+    node = fitted(node, [config.allocation(length)], nodes=nodes)
+    if config.overlap is not None:
+        node = programmed(node, length, len(config.hidden) + 1, stale=config.overlaps, nodes=nodes)
+    with open_session(node, nodes=nodes, transport=TransportName.GOLDEN) as session:
+        return train(session.ring, task, dataclasses.replace(config, check=False), on_step=on_step).measures[-1]
 
 
-def _take(parameters: npt.NDArray[np.float32], golden: Nodes, apart: slice, odd: int) -> None:
-    """Read weights from nodes, those of layers with two copies from the copy of even passes or of odd ones."""
-    length = len(parameters)
-    parameters[...] = ring.floats(golden.weights[0, :length])
-    parameters[apart] = ring.floats(golden.weights[0, odd * length:][apart])
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m host.training.learning", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("study", choices=_STUDIES)
+    parser.add_argument("--values", help="schedules, as layers,delayed:2, or formats, as raw,mx9")
+    parser.add_argument("--compute", action="store_true", help="formats are those of products")
+    parser.add_argument("--hidden", help="widths of hidden layers, as 64 or 32x9 [32x9, formats 64]")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
+    parser.add_argument("--seeds", type=int, help="seeds, from 0 on [3, formats 5]")
+    parser.add_argument("--epochs", type=int, help="epochs [10, formats 4]")
+    parser.add_argument("--batch", type=int, default=32, help="most examples in a step [32]")
+    parser.add_argument("--learning-rate", help="at the first step, one or several [0.02, formats 0.1]")
+    parser.add_argument("--least", type=float, default=0.0, help="least mean accuracy, as a fraction [0]")
+    return parser
+
+
+def _cases(options: argparse.Namespace, study: _Study) -> Iterator[tuple[str, TrainingConfig, str | None]]:
+    """Name, configuration and format of each row."""
+    for value in (options.values or study.values).split(","):
+        for rate in map(float, (options.learning_rate or study.rate).split(",")):
+            config = TrainingConfig(
+                epochs=options.epochs or study.epochs, batch=options.batch,
+                hidden=tuple(widths(options.hidden or study.hidden)), optimizer=SGD(learning_rate=rate, momentum=0.9))
+            match options.study, options.compute:
+                case "schedules", _:
+                    yield f"{value}, rate {rate:g}", dataclasses.replace(config, overlap=value), None
+                case _, True:
+                    yield value, dataclasses.replace(config, compute_format=value), "raw"
+                case _:
+                    known = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
+                    if value not in known:
+                        raise ValueError(f"Format must be one of {', '.join(known)}, not {value!r}")
+                    yield value, config, value
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code, 1 where a mean is below the least that is asked for."""
-    parser = argparse.ArgumentParser(prog="python -m host.training.learning", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--overlap", default=str(Schedule(Kind.LAYERS)),
-                        help="schedules, as layers or delayed:0,delayed:1 [layers]")
-    parser.add_argument("--hidden", default="", help="widths of hidden layers, as 64 or 32x9 [32x9]")
-    parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds, from 0 on [3]")
-    parser.add_argument("--epochs", type=int, default=10, help="epochs [10]")
-    parser.add_argument("--batch", type=int, default=32, help="most examples in a step [32]")
-    parser.add_argument("--learning-rate", default=str(RATE), help=f"at the first step, one or several [{RATE}]")
-    parser.add_argument("--least", type=float, default=0.0, help="least mean accuracy, as a fraction [0]")
+    parser = _parser()
     options = parser.parse_args(arguments)
-    data, hidden = digits(), tuple(widths(options.hidden)) if options.hidden else DEEP
-    rows = []
-    for schedule in map(Schedule.parse, options.overlap.split(",")):
-        for rate in map(float, options.learning_rate.split(",")):
-            found = []
-            for seed in range(options.seeds):
-                config = TrainingConfig(epochs=options.epochs, batch=options.batch, hidden=hidden, seed=seed,
-                                        optimizer=SGD(learning_rate=rate, momentum=0.9))
-                found.append(learn(data, config, schedule, nodes=options.nodes))
-                print(f"{schedule}, rate {rate:g}, seed {seed}: test accuracy {found[-1]:.2%}", flush=True)
-            print(f"mean {np.mean(found):.2%}")
-            rows.append((schedule, rate, found))
-    if len(rows) > 1:
-        show(Table("test accuracy in per cent", (
-            Column("schedule", of=lambda row: str(row[0])),
-            Column("learning_rate", format="g", of=lambda row: row[1]),
-            Column("mean", format=".2f", of=lambda row: 100 * np.mean(row[2])),
-            Column("each seed", of=lambda row: percentages(row[2]))), rows))
-    return int(min(np.mean(found) for _, _, found in rows) < options.least)
+    study = _STUDIES[options.study]
+    try:
+        cases = list(_cases(options, study))
+    except ValueError as error:
+        parser.error(str(error))
+    data, rows = digits(), []
+    for name, config, format in cases:
+        accuracies = []
+        for seed in range(options.seeds or study.seeds):
+            accuracies.append(learn(data, dataclasses.replace(config, seed=seed), nodes=options.nodes, format=format))
+            print(f"{name}, seed {seed}: test accuracy {accuracies[-1]:.2%}", flush=True)
+        rows.append((name, accuracies))
+    show(Table("test accuracy in per cent", (
+        Column(options.study, of=lambda row: row[0]),
+        Column("mean", format=".2f", of=lambda row: 100 * np.mean(row[1])),
+        Column("each seed", of=lambda row: percentages(row[1]))), rows))
+    return int(min(np.mean(accuracies) for _, accuracies in rows) < options.least)
 
 
 if __name__ == "__main__":

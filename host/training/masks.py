@@ -13,10 +13,15 @@ from host.driver.masking import MaskJob, Matrices
 from host.driver.memory import errors_base
 from host.driver.node_operations import NodeOperations
 from host.driver.results import Cycles, total
-from host.training.golden_run import Reference, words_of
 from host.training.record import NODE, DivergenceError, TrainingConfig
+from host.training.reference import Reference, words_of
 
-__all__ = ["Masks"]
+__all__ = ["Masks", "no_masks"]
+
+
+def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+    """Masks of a workload that has none."""
+    raise ValueError("Workload must be one without masks")
 
 
 class Masks:

@@ -41,20 +41,13 @@ _MOST = 1_000_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FarMemory:
-    """Far memory of nodes that compute, and how it is used.
+    """Far memory of nodes that compute, and how it is used."""
 
-    Parameters
-    ----------
-    activations : int
-        Words of the activation memory that buffers may take.
-    rate : float
-        Words per cycle from and to the far memory.
-    kind : str
-        What may be done with maps that do not fit: one of :data:`host.memory.chain.KINDS`.
-    """
-
+    #: Words of the activation memory that buffers may take.
     activations: int
+    #: Words per cycle from and to the far memory.
     rate: float = 1 / 4
+    #: What may be done with maps that do not fit: one of :data:`host.memory.chain.KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -68,68 +61,47 @@ class FarMemory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Length, data order and options of a training run.
+    """Length, data order and options of a training run."""
 
-    Parameters
-    ----------
-    epochs : int
-        Passes over the training set.
-    max_steps : int, optional
-        Steps of the whole run, in place of epochs.
-    interval : int, optional
-        Steps between measurements of the model, with one after the last step; by default an epoch.
-    batch : int
-        Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
-    hidden : tuple of int
-        Width of each hidden layer, where a perceptron is trained.
-    optimizer : Optimizer
-        Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
-    packed_state : bool
-        Whether nodes store the optimizer's state as bfloat16.
-    density : float, optional
-        Part of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by default
-        they send all that are not zero.
-    seed : int
-        Seed of the initial weights and of the order of the examples.
-    refresh : int
-        Steps between codebooks that are made of the masters, for a weight codec that has one. 12 is an epoch of
-        digits.
-    overlap : str, optional
-        Schedule of computing and communicating: see :class:`host.program.schedules.Schedule`; by default there is
-        none, and the host computes.
-    compute : str
-        ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
-    compute_format : str
-        Format that factors of matrix products are rounded to: a name of :data:`sim.golden.operands.OPERANDS`. Sums,
-        weights and all that is between products are in binary32.
-    macs : int
-        Multiply-adds per cycle of the nodes' engine, or of the one that a schedule counts on.
-    tiling : str
-        ``searched`` for factors of matrix products that are searched on a node first, ``default`` for those of a
-        model; of nodes that compute.
-    far : FarMemory, optional
-        Far memory of nodes that compute text; by default all saved maps are kept.
-    check : bool
-        Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
-        taken at their word.
-    """
-
+    #: Passes over the training set.
     epochs: int = 14
+    #: Steps of the whole run, in place of epochs.
     max_steps: int | None = None
+    #: Steps between measurements of the model, with one after the last step; by default an epoch.
     interval: int | None = None
+    #: Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
     batch: int = 128
+    #: Width of each hidden layer, where a perceptron is trained.
     hidden: tuple[int, ...] = (64,)
+    #: Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
     optimizer: Optimizer = MOMENTUM
+    #: Whether nodes store the optimizer's state as bfloat16.
     packed_state: bool = False
+    #: Part of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by default
+    #: they send all that are not zero.
     density: float | None = None
+    #: Seed of the initial weights and of the order of the examples.
     seed: int = 0
+    #: Steps between codebooks that are made of the masters, for a weight codec that has one. 12 is an epoch of
+    #: digits.
     refresh: int = 12
+    #: Schedule of computing and communicating: see :class:`host.program.schedules.Schedule`; by default there is
+    #: none, and the host computes.
     overlap: str | None = None
+    #: ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
     compute: str = HOST
+    #: Format that factors of matrix products are rounded to: a name of :data:`sim.golden.operands.OPERANDS`. Sums,
+    #: weights and all that is between products are in binary32.
     compute_format: str = FP32
+    #: Multiply-adds per cycle of the nodes' engine, or of the one that a schedule counts on.
     macs: int = MACS
+    #: ``searched`` for factors of matrix products that are searched on a node first, ``default`` for those of a
+    #: model; of nodes that compute.
     tiling: str = DEFAULT
+    #: Far memory of nodes that compute text; by default all saved maps are kept.
     far: FarMemory | None = None
+    #: Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
+    #: taken at their word.
     check: bool = True
 
     def __post_init__(self) -> None:
@@ -185,130 +157,99 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """Figures of one step.
+    """Figures of one step."""
 
-    Members
-    -------
-    number : int
-        Number of the step, from 1.
-    epoch : int
-        Number of the epoch, from 1.
-    loss : float
-        Mean over the batch, before the update.
-    cycles, bound : int
-        Cycles of the fused update on the node that took longest, and its link-cycle bound.
-    scatter_cycles, scatter_bound : int
-        Cycles of its scatter-reduce phase, and their bound.
-    words_sent, words_dense : int
-        Words on all links, headers and CRCs included; and with raw payloads. Of a node of 16-bit integers, words of
-        its gradient in compressed form, and without compression.
-    density : list of float
-        Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
-    scatter_words : int
-        Words of scatter-reduce among those on all links.
-    weight_elements, weight_words : int
-        Weights that all links have carried, and their words, without headers and CRCs.
-    codebook_words : int
-        Words of codebooks that all nodes were given before this step.
-    sparsify_cycles : int
-        Cycles of sparsification on the node that took longest; 0 where everything is sent.
-    threshold : float, optional
-        Least magnitude of elements that are sent, where not all are.
-    mask_cycles : int
-        Cycles of the commands that mask, one after the other, each on the node where it took longest.
-    elements_masked, elements_through : int
-        Elements that masks have replaced in this step, and all elements that went through masks.
-    schedule : str, optional
-        Schedule of the step, where nodes have a program; ``cycles`` are then of the whole pass.
-    modelled_cycles, compute_cycles, communicate_cycles : int
-        Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
-        each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
-    gemm_cycles, vector_cycles : int
-        Cycles of matrix products, and of functions of rows, of the node that took longest; 0 if the host computes.
-    centroid_multiplications : int
-        Multiplications of all nodes in products with tables of centroids; 0 in a program, which counts none.
-    link_restarts, words_repeated, checks_failed : int
-        Repairs of links with replay, summed over all nodes, since the step before.
-    faults_injected : int
-        Faults that the simulated links were given, since the step before.
-    repeats : int
-        Times that the step was done again after a failure of the ring; all other figures are of the last time.
-    nodes : int
-        Nodes that have done it.
-    """
-
+    #: Number of the step, from 1.
     number: int
+    #: Number of the epoch, from 1.
     epoch: int
+    #: Mean over the batch, before the update.
     loss: float
+    #: Cycles of the fused update on the node that took longest, and its link-cycle bound.
     cycles: Cycles
     bound: int
+
+    #: The same for its scatter-reduce phase alone.
     scatter_cycles: Cycles
     scatter_bound: int
+
+    #: Words on all links, headers and CRCs included; and with raw payloads. Of a node of 16-bit integers, words of
+    #: its gradient in compressed form, and without compression.
     words_sent: int
     words_dense: int
+
+    #: Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
     density: list[float]
+    #: Words of scatter-reduce among those on all links.
     scatter_words: int = 0
+    #: Weights that all links have carried, and words that those took, without headers and CRCs.
     weight_elements: int = 0
     weight_words: int = 0
+
+    #: Words of codebooks that all nodes were given before this step.
     codebook_words: int = 0
+    #: Cycles of sparsification on the node that took longest; 0 where everything is sent.
     sparsify_cycles: Cycles = 0
+    #: Least magnitude of elements that are sent, where not all are.
     threshold: float | None = None
+    #: Cycles of the commands that mask, one after the other, each on the node where it took longest.
     mask_cycles: Cycles = 0
+    #: Elements that masks have replaced in this step, and all that nodes were given to mask.
     elements_masked: int = 0
     elements_through: int = 0
+
+    #: Schedule of the step, where nodes have a program; ``cycles`` are then those of the whole pass.
     schedule: str | None = None
+    #: Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
+    #: each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
     modelled_cycles: Cycles = 0
     compute_cycles: Cycles = 0
     communicate_cycles: Cycles = 0
+
+    #: Cycles of matrix products, and of functions of rows, of the node that took longest; 0 if the host computes.
     gemm_cycles: Cycles = 0
     vector_cycles: Cycles = 0
+
+    #: Multiplications of all nodes in products with tables of centroids; 0 in a program, which counts none.
     centroid_multiplications: int = 0
+    #: Repairs of links with replay, summed over all nodes, since the step before.
     link_restarts: int = 0
     words_repeated: int = 0
     checks_failed: int = 0
+
+    #: Faults that the simulated links were given, since the step before.
     faults_injected: int = 0
+    #: Times that the step was done again after a failure of the ring; all other figures are of the last time.
     repeats: int = 0
+    #: Nodes that have done it.
     nodes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """Change of the rings between two steps.
+    """Change of the rings between two steps."""
 
-    Members
-    -------
-    step : int
-        Steps before it.
-    requests : list of str
-        Parts that were disabled and enabled.
-    shape : str
-        Shape of the new rings.
-    nodes : list of int
-        Nodes of the grid in the new rings, in the order of their shares of a batch.
-    left, joined : list of int
-        Nodes that have left, and nodes that have joined.
-    heirs : list of list of int
-        Pairs of a node that has left and the node that has its residuals and errors now.
-    moved : int
-        Elements with state and master weights that have another owner.
-    dropped : int
-        Elements of residuals and errors with a sum that was not finite; they are zeros now.
-    switch_cycles : int
-        Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links begun again.
-    carry_cycles : int
-        Cycles in which the host handed state over: it read memories of nodes and wrote them to their new owners.
-    """
-
+    #: Steps before it.
     step: int
+    #: Parts that were disabled and enabled.
     requests: list[str]
+    #: Shape of the new rings.
     shape: str
+    #: Nodes of the grid in the new rings, in the order of their shares of a batch.
     nodes: list[int]
+    #: Nodes that are no longer there, and those that were not there before.
     left: list[int]
     joined: list[int]
+
+    #: Pairs of a node that has left and the one that has its residuals and errors now, where nodes have such.
     heirs: list[list[int]]
+    #: Elements whose state and masters have another owner.
     moved: int
+    #: Elements of residuals and errors whose sum was not finite, and which are zeros now.
     dropped: int
+    #: Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links begun anew.
     switch_cycles: Cycles
+    #: Cycles in which the host read what nodes have and wrote it to those that have it now.
     carry_cycles: Cycles
 
     @property
@@ -322,52 +263,39 @@ class Change:
 
 @dataclasses.dataclass(kw_only=True)
 class Training:
-    """Outcome of a training run.
+    """Outcome of a training run."""
 
-    Members
-    -------
-    nodes : int
-        Nodes that began.
-    changes : list of Change
-        Changes of the rings between steps.
-    repeats : int
-        Steps, measurements and distributions of first weights that were done again after a failure of the ring.
-    losses, measures : list of float
-        Mean training loss during each interval, and the workload's measure after it.
-    measured : list of int
-        Steps after which the model was measured.
-    mask_cycles, elements_through : int
-        Sums over all commands that mask, measurements included: cycles on the node where each took longest,
-        and elements that nodes were given to mask.
-    elements_masked, mask_words_fetched : int
-        Counts of the nodes: elements that masks have replaced or that were not sent, and words of masks that were
-        read from memory.
-    timeline : list of list, optional
-        Commands of the last step's pass, as :class:`sim.golden.program.Span` has them, where nodes have a program.
-    search : list of str
-        Log of the search for a schedule.
-    sample : dict, optional
-        See :meth:`host.training.workloads.Workload.sample`.
-    bit_exact : bool, optional
-        True where every comparison with the golden model was made and held; null where none was asked for, and on
-        golden nodes.
-    """
-
+    #: Nodes that began.
     nodes: int
     parameters: int
     steps: list[Step] = dataclasses.field(default_factory=list)
+    #: Changes of the rings between steps.
     changes: list[Change] = dataclasses.field(default_factory=list)
+    #: Steps, measurements and distributions of first weights that were done again after a failure of the ring.
     repeats: int = 0
+    #: Mean training loss during each interval, and the workload's measure after it.
     losses: list[float] = dataclasses.field(default_factory=list)
     measures: list[float] = dataclasses.field(default_factory=list)
+
+    #: Steps after which the model was measured.
     measured: list[int] = dataclasses.field(default_factory=list)
+    #: Sums over all commands that mask, those of measurements included: cycles on the node where each took longest,
+    #: and elements that nodes were given to mask.
     mask_cycles: Cycles = 0
     elements_through: int = 0
+
+    #: Counts of the nodes: elements that masks have replaced or that were not sent, and words of masks that were read
+    #: from memory.
     elements_masked: int = 0
     mask_words_fetched: int = 0
+
+    #: Commands of the last step's pass, as :class:`sim.golden.program.Span` has them, where nodes have a program.
     timeline: list[list[Any]] | None = None
+    #: Log of the search for a schedule.
     search: list[str] = dataclasses.field(default_factory=list)
+    #: See :meth:`host.training.workloads.Workload.sample`.
     sample: dict[str, Any] | None = None
+    #: True where every comparison was made and held; None where none was asked for. (One that fails is an exception.)
     bit_exact: bool | None = None
 
     def figures(self) -> dict[str, Any]:

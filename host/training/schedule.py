@@ -20,46 +20,46 @@ from host.driver.words import Vector
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue, origin_of, spans
 from host.program.schedules import Computed, Dense, Kind, Schedule, Trials, build, fused
+from host.training.comparison import most
 from host.training.differentiator import Differentiator
 from host.training.engine import Computer, check_engine, differentiator_of
-from host.training.golden_run import Part
 from host.training.record import NODE, TrainingConfig
-from host.training.step_checks import most
+from host.training.reference import Part
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "busiest", "check_schedule", "costs_of", "durations_of",
-           "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed", "spans_of",
-           "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "GridExecution", "Timing", "busiest", "check_schedule", "costs_of",
+           "durations_of", "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed",
+           "spans_of", "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Cycles of a pass, by the traces of the nodes.
-
-    Members
-    -------
-    cycles : int
-        From the first start to the last end.
-    modelled : int
-        The same by the golden model of time, with the durations that were measured.
-    compute, communicate : int
-        Sum of the durations in each queue, of the node where it is largest; no pass is shorter than either.
-    spans : list of Span
-        All commands.
-    """
+    """Cycles of a pass, by the traces of the nodes."""
 
     schedule: str
+    #: From the first start to the last end; of passes that overlap, from the end of the last update of the pass
+    #: before to that of this pass.
     cycles: int
+    #: The same by the golden model of time, with the durations that were measured.
     modelled: int
+    #: Sum of the durations in each queue, of the node where it is largest; no pass is shorter than either.
     compute: int
     communicate: int
-    spans: list[Span]
+
+    #: All commands; none of passes that overlap.
+    spans: Sequence[Span] = ()
 
     @property
     def bound(self) -> int:
         return max(self.compute, self.communicate)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Figures of a step."""
+        return {"schedule": self.schedule, "modelled_cycles": self.modelled, "compute_cycles": self.compute,
+                "communicate_cycles": self.communicate}
 
 
 #: Name of all schedules, one after the other; and those of them that every network has.
@@ -181,8 +181,7 @@ class Execution:
                     "communicate_cycles": None}
         if timing is None:
             return {**figures, "compute_cycles": self.compute_cycles}
-        return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
-                "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
+        return {**figures, **timing.figures}
 
     def engine_figures(self, before: list[dict[str, int]],
                        after: list[dict[str, int]]) -> dict[str, Cycles]:
@@ -233,6 +232,22 @@ class Execution:
         """Go on from a state."""
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
         self._last = None if state["last"] is None else Schedule.parse(state["last"])
+
+
+class GridExecution(Execution):
+    """Steps of a run, each of which is a fused update in two dimensions.
+
+    Parameters
+    ----------
+    length : int
+        Elements of the vectors.
+    """
+
+    def update(self) -> Outcome:
+        return self._ring.collectives.fused_update(self._length)
+
+    def warm_up(self) -> None:
+        self.update()
 
 
 def number_of(value: int | Sequence[int]) -> int:

@@ -1,18 +1,23 @@
 """Sparse gradients of a training run, chosen by the nodes and compared with the golden model."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import GRADIENT_CODECS
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles
 from host.driver.words import Vector
 from host.training.comparison import names
-from host.training.density import Threshold
-from host.training.golden_run import Reference
 from host.training.number_format import Elements
 from host.training.record import DivergenceError, TrainingConfig
+from host.training.reference import Reference
+from host.training.scalars import exponential, logarithm, power
 
-__all__ = ["Sparsifier"]
+__all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 
 
 class Sparsifier:
@@ -74,3 +79,154 @@ class Sparsifier:
         self.restore(state)
         if self._controller is not None:
             self._controller.succeed(state["controller"])
+
+
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
+
+STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
+
+
+def check_zeros(gradients: str) -> None:
+    """Raise ``ValueError`` if a density has no effect on the packets of gradients in a codec."""
+    if not GRADIENT_CODECS[gradients].drops_zeros:
+        names = " or ".join(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
+        raise ValueError(f"Codec of gradients with a density must be {names}, not {gradients}: zeros do not make its "
+                         f"packets shorter; leave out the density or the codec")
+
+
+class Threshold:
+    """Choice of the threshold of every step of a run.
+
+    At hop h of scatter-reduce, sums of the elements that h nodes have kept are sent, of at most h times a node's
+    density. In the mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in
+    common. So a node may keep ``2 * density / nodes`` of its elements, here called m, in the mean over the run.
+
+    A node keeps more at the beginning, where weights move fast, and less afterwards: with x the share of the run that
+    is over in the middle of a step, the share of elements to keep is ::
+
+        target(x) = last * decay ** max(0, 1 - x / ramp),  last = m / (ramp * (decay - 1) / log(decay) + 1 - ramp)
+
+    which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m; or less,
+    where it would be above 1.
+
+    Steps that keep more than their targets are made up for by all later ones. With left the rest of the sum of all
+    targets, and ahead the sum of this step's and all later ones, a step aims at ::
+
+        t = target * min(max(left / ahead, 1 / limit), 1)
+
+    The first threshold is a quantile of all nodes' gradients: a share t of magnitudes is at least as large. From then
+    on, where nodes have kept d of their elements in a step, ::
+
+        threshold' = threshold * min(exp(gain * (d / t - 1)), limit)
+
+    and the factor is at least exp(-gain), since d is at least 0. As long as the limit is not met, d / t - 1 of all
+    steps add up to log(last threshold / first threshold) / gain. This does not grow with the number of steps, so that
+    the mean of d / t goes to 1 in a long run, wherever it began.
+
+    In a run whose end is not known, each step's target and aim is m.
+
+    Parameters
+    ----------
+    density : float
+        Density of gradients sent, in the mean over hops and steps: above 0 and at most 1.
+    nodes : float
+        Nodes of the ring; in two dimensions, those of a ring with the same mean over its hops.
+    steps : int or None
+        Steps of the run, or None if their number is not known.
+    decay : float
+        Ratio of the first targets to the last, at least 1.
+    ramp : float
+        Part of the run in which targets fall, above 0 and at most 1.
+    gain : float
+        Gain of the controller, above 0 and at most 1.
+    limit : float
+        Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
+    """
+
+    def __init__(self, *, density: float, nodes: float, steps: int | None, decay: float = 8.0, ramp: float = 0.6,
+                 gain: float = 0.3, limit: float = 2.0) -> None:
+        for name, value in (("Density", density), ("Ramp", ramp), ("Gain", gain)):
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, not {value!r}")
+        for name, count in (("Node", nodes), ("Step", steps)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} count must be at least 1, not {count!r}")
+        if not 1 <= decay < math.inf:
+            raise ValueError(f"Decay must be a finite number of at least 1, not {decay!r}")
+        if not 1 < limit < math.inf:
+            raise ValueError(f"Limit must be a finite number above 1, not {limit!r}")
+        self._steps = steps
+        self._decay = decay = 1.0 if steps is None else decay
+        self._ramp = ramp
+        self._gain = gain
+        self._limit = limit
+        mean = ramp * (decay - 1) / logarithm(decay) + 1 - ramp if decay > 1 else 1.0
+        self._last = 2 * density / nodes / mean
+        self._step = 0
+        self._elements = 0  # of all nodes together
+        self._aim = 0.0
+        self._ahead = self._left = sum(self.target(step) for step in range(1, (steps or 0) + 1))
+        self._threshold: float | None = None
+
+    def target(self, step: int) -> float:
+        """Share of its elements that a node is to keep in a step, from 1."""
+        if self._steps is None:
+            return min(self._last, 1.0)
+        over = (step - 0.5) / self._steps
+        above = power(self._decay, max(0.0, 1 - over / self._ramp))
+        return min(self._last * above, 1.0)
+
+    def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
+        """Threshold of the next step, a binary32 number above zero.
+
+        Parameters
+        ----------
+        gradients : sequence of arrays
+            One per node. Their values count as long as all have been zero, or not finite, before.
+        """
+        self._step += 1
+        target = self.target(self._step)
+        owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
+        self._aim = target * min(max(owed, 1 / self._limit), 1.0)
+        self._ahead -= target
+        self._elements = sum(gradient.size for gradient in gradients)
+        if self._threshold is None:
+            magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
+            magnitudes = magnitudes[np.isfinite(magnitudes)]
+            if magnitudes.any():
+                # As many elements as the target says, and at least one, but none that is zero.
+                place = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
+                place = max(place, int(np.count_nonzero(magnitudes == 0)))
+                self._threshold = max(float(np.partition(magnitudes, place)[place]), _SMALLEST)
+        return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
+
+    def observe(self, dropped: int) -> None:
+        """Take in how many elements of the step, of all nodes together, were not kept."""
+        if not 0 <= dropped <= self._elements:
+            raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
+        density = 1 - dropped / self._elements if self._elements else 0.0
+        self._left -= density
+        if self._threshold is not None:
+            exponent = self._gain * (density / self._aim - 1)
+            self._threshold *= exponential(min(exponent, logarithm(self._limit)))
+            self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
+
+    def state(self) -> dict[str, Any]:
+        """State that later thresholds depend on."""
+        return {name: vars(self)[name] for name in STATE}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a controller with the same parameters."""
+        vars(self).update(state)
+
+    def succeed(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a controller for another number of nodes, with this one's targets.
+
+        What the steps so far have kept above or below their targets is made up for in the same share of all later
+        ones.
+        """
+        ahead, left = state["_ahead"], state["_left"]
+        self.restore(state)
+        if self._steps is not None:
+            self._ahead = sum(self.target(step) for step in range(self._step + 1, self._steps + 1))
+            self._left = self._ahead * left / ahead

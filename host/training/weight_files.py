@@ -24,19 +24,13 @@ _ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedWeights:
-    """Parameters of a model, with the options that make the model again.
-
-    Members
-    -------
-    hidden : tuple of int
-        Width of each hidden layer of a perceptron.
-    parameters : array of float32
-        Parameters, flat, as the model has them.
-    """
+    """Parameters of a model, with the options that make the model again."""
 
     workload: WorkloadName
+    #: Width of each hidden layer of a perceptron.
     hidden: tuple[int, ...]
     seed: int
+    #: Parameters, flat, as the model has them.
     parameters: npt.NDArray[np.float32]
 
 

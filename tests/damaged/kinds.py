@@ -39,6 +39,7 @@ from sim import json_files
 from sim.verilated import cache, cache_folder
 from sim.verilated.names import Encoding, _save, read_encodings
 from tests.damaged import mutations
+from tests.host.relay.sets import do
 
 __all__ = ["KINDS", "Kind"]
 
@@ -121,9 +122,9 @@ def write_edits(folder: Path) -> Path:
                       worker=relay_experiment.WORKER)
     run = RelayRun(few(), start, workers=2, optimizer=SGD(start.rate, momentum=relay_experiment.MOMENTUM))
     run.propose(0, EditKind.MICROBATCHES, 1)
-    run.run(1)
+    do(run)
     run.propose(2, EditKind.REMOVE, 0)
-    run.run(1)
+    do(run)
     (folder / "edits.json").write_text(json.dumps(run.described()))
     return folder / "edits.json"
 

@@ -31,7 +31,7 @@ from hdl.config import (
 from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
-from host.training import golden_run as reference
+from host.training import reference
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring

@@ -16,11 +16,11 @@ def signalled(monkeypatch):
     def call(number, step):
         def advance(run):
             do(run)
-            if len(run.training.steps) == step:
+            if run.number == step:
                 os.kill(os.getpid(), number)
 
-        do = trainer.Run.advance
-        monkeypatch.setattr(trainer.Run, "advance", advance)
+        do = trainer.Trainer.advance
+        monkeypatch.setattr(trainer.Trainer, "advance", advance)
 
     return call
 

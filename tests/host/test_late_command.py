@@ -11,7 +11,7 @@ import time
 import pytest
 
 from host.run import quorum
-from host.training import checkpoint
+from host.training import checkpoint, trainer
 
 #: About nine rounds of 64-8-10, whose last worker takes three times as long.
 RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
@@ -104,15 +104,15 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
         assert time.monotonic() - sent.pop() < 10
         return out
 
-    session = quorum.LateRun.advance
+    session = trainer.Trainer.advance
 
     def advance(late):
-        if len(late.fates) == blocks:
+        if late.number == blocks:
             timer = threading.Timer(0.5, send)
             timer.start()
         session(late)
 
-    monkeypatch.setattr(quorum.LateRun, "advance", advance)
+    monkeypatch.setattr(trainer.Trainer, "advance", advance)
     blocks = 0
     assert "interrupted; no block of rounds has ended" in call("--straggler", "3:1000", "--cycles", 8_000_000)
     assert not (tmp_path / "report.json").exists()

@@ -41,7 +41,7 @@ def signalled(monkeypatch):
     """Nodes of small memories; with signals at the end of a set, or within it, the moment before nodes run."""
     monkeypatch.setattr(node_run, "worker_node", lambda **options: rings.MIXED["relay"][0])
     monkeypatch.setattr(node_run, "server_node", lambda **options: rings.MIXED["relay"][-1])
-    step, carry_out = node_run.NodeRun.step, node_run.NodeRun._carry_out
+    record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
     def ask(*numbers, at, within=False):
         def send(run, sets):
@@ -49,18 +49,17 @@ def signalled(monkeypatch):
                 for number in numbers:
                     os.kill(os.getpid(), number)
 
-        def stepped(self):
-            report = step(self)
+        def recorded(self, report):
+            record(self, report)
             if not within:
                 send(self, at)
-            return report
 
         def carried_out(self, *arguments):
             if within:
                 send(self, at - 1)
             return carry_out(self, *arguments)
 
-        monkeypatch.setattr(node_run.NodeRun, "step", stepped)
+        monkeypatch.setattr(node_run.NodeRun, "record", recorded)
         monkeypatch.setattr(node_run.NodeRun, "_carry_out", carried_out)
 
     return ask

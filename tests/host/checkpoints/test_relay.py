@@ -25,6 +25,7 @@ from host.relay.run import RelayRun
 from host.training.optimizers import SGD
 from tests.host import rings
 from tests.host.checkpoints.test_archive import Node, mutated
+from tests.host.relay.sets import do, resume, state_of
 
 RELAY = rings.MIXED["relay"]
 KEY, OWNER = b"k" * 32, b"o" * 32
@@ -68,7 +69,7 @@ def run_of(ring, *, windows=2, **options):
 
 
 def saved(run, ring, **stamp):
-    state = run.state()
+    state = state_of(run)
     return make(ProcessFrame(state=state, step=len(run.reports), order=state["batches"], nodes=ring.nodes),
                 read(ring, run.live()), key=KEY, owner=OWNER, stamp=Stamp(**stamp))
 
@@ -76,13 +77,13 @@ def saved(run, ring, **stamp):
 def resumed(data, ring, **options):
     state, frame = restore(data, ring, key=KEY, owner=OWNER)
     run = run_of(ring, **options)
-    run.resume(state)
+    resume(run, state)
     return run, frame
 
 
 def advance(run):
     """Do a set; behind the fifth one an edit is proposed, between two sets."""
-    run.step()
+    do(run)
     if len(run.reports) == 5:
         run.propose(0, Kind.RATE, 0.03)
 
@@ -118,7 +119,7 @@ def other():
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
         used = run_of(ring, seed=5)
-        used.run(3)
+        do(used, 3)
         assert [device.read_fields("PROGRAM_BANK")["bank"] for device in ring.devices] == [1] * 3
         yield ring
 
@@ -139,12 +140,12 @@ def test_resident(other):
     """A relay whose layers stay on the workers, which has other windows in use."""
     with open_relay() as (ring, _):
         run = run_of(ring, windows=3)
-        run.run(2)
+        do(run, 2)
         data = saved(run, ring)
-        run.run(3)
+        do(run, 3)
         assert run.compare()
     again, _ = resumed(data, other, windows=3)
-    again.run(3)
+    do(again, 3)
     assert again.compare()
     assert again.described() == run.described()
 
@@ -308,7 +309,7 @@ def test_read_back(other, waiting, monkeypatch, space, message):
     assert caught.value.node == rank
     assert digest(other, windows) == clean
     run, _ = resumed(waiting, other)
-    run.step()
+    do(run)
     assert run.compare()
 
 
@@ -341,9 +342,9 @@ def test_not_begun():
     """A run that has done no set has no place on the nodes; nor does another run go on from a state."""
     ring = Ring([Device(None, config) for config in RELAY])
     with pytest.raises(ValueError, match=r"^Run must have done a set before it is saved$"):
-        run_of(ring).state()
+        state_of(run_of(ring))
     run = RelayRun(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))
-    run.run(1)
-    state = run.state()
+    do(run)
+    state = state_of(run)
     with pytest.raises(ValueError, match=r"^Run must go on from one with seed 3, not 0$"):
-        RelayRun(examples(), run._start, workers=2, optimizer=SGD(0.05), seed=3).resume(state)
+        resume(RelayRun(examples(), run._start, workers=2, optimizer=SGD(0.05), seed=3), state)

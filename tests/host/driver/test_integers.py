@@ -20,8 +20,8 @@ from host.run import steps
 from host.training import weight_files as weights
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName
 from host.training.record import DivergenceError, TrainingConfig, TrainingError
-from host.training.run_check import check_run
 from host.training.trainer import train
+from host.training.updates import check_run
 from host.training.workloads import Classifier, WorkloadName
 from host.transports.session import TransportName, open_session
 from sim.golden import int16_node as model

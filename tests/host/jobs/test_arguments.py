@@ -16,6 +16,7 @@ import pytest
 import gradring
 from host import arguments
 from host.arguments import Choice, Integer, Items, Number, Optional, checked
+from host.driver.devices import Formats
 from host.jobs import simulate as module
 from host.jobs.simulate import MomentsWarning
 from host.pytorch.jobs import Jobs, Options
@@ -40,8 +41,8 @@ class AskedError(Exception):
 class Nodes:
     """Nodes that have room, and do nothing."""
 
-    nodes, weight_codec, has_residual = 2, "raw", False
-    memory = formats = property(lambda self: self)
+    nodes, formats = 2, Formats([gradring.NodeConfig()])
+    memory = property(lambda self: self)
 
     def allocate(self, allocation):
         return Buffers()

@@ -8,7 +8,7 @@ import pytest
 from hdl.compression.registry import GRADIENT_CODECS, RAW, ZERO_VALUE
 from host.jobs import simulate as module
 from host.jobs.simulate import node_for, simulate
-from host.training.density import check_zeros
+from host.training.sparsifier import check_zeros
 from sim.golden.codecs import CODECS
 
 REFUSED = "Codec of gradients with a density must be zero_value, not {}: zeros do not make its packets shorter; leave"

@@ -59,7 +59,8 @@ def result(site):
     """Bits that a run ends with, and its losses: those of the model, and of the nodes' memories."""
     while not site.run.complete:
         advance(site, 1)
-    training = site.run.finish()
+    site.run.finish()
+    training = site.run.executor.training
     assert training.bit_exact is True
     state = site.run.state()
     reference = state["memory"]["reference"]

@@ -17,7 +17,7 @@ FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "mem
 
 #: Functions that the calls of parties consist of, where a fault leaves one of them half done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
-                                          "verify", "scrub", "Run")] + [(migrate_module, "write_json")]
+                                          "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
 
 class Fault:
@@ -134,6 +134,6 @@ def test_within_steps(tmp_path, rings, expected, part, fault, forever):
             migrate(here, there, ledger)
         assert failing.failed
     if not any(site.running for site in (here, there)):  # the target, which has no room to start as long as that
-        assert (name, forever) == ("Run", True)
+        assert (name, forever) == ("make_trainer", True)
         settle(ledger, [here, there])
     check(here, there, ledger, expected, part)

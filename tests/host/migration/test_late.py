@@ -6,8 +6,8 @@ import numpy as np
 from host.checkpoints.checkpoint import ProcessFrame, make, restore
 from host.checkpoints.device_frame import read
 from host.program.feeding import RoundProgram
-from host.training.late_learning import Late, LateConfig
-from host.training.late_run import LateRun
+from host.training.quorum import make_quorum_trainer
+from host.training.quorum_config import Late, LateConfig
 from sim.golden.ring import largest_block
 from tests.host.migration.sites import DATA
 from tests.host.rings import CONFIGS, open_nodes
@@ -23,7 +23,7 @@ def train(nodes):
     pending = []
     for threads in nodes:
         with open_nodes(3, config=CONFIGS["wide"], threads=threads, timeout=60_000) as (ring, _):
-            run = LateRun(ring, DATA, CONFIG, block=3)
+            run = make_quorum_trainer(ring, DATA, CONFIG, block=3)
             if data is None:
                 run.begin()
             else:
@@ -42,7 +42,7 @@ def train(nodes):
                 frame = read(ring, live)
                 found = [[bits & 0xFFFF for bits in node["slots"] if bits >> 17 & 1]
                          for node in frame.fields["nodes"]]
-                assert [sorted(one) for one in found] == [sorted(one) for one in run.pending()]
+                assert [sorted(one) for one in found] == [sorted(one) for one in run.executor.pending()]
                 pending.append(sum(map(len, found)))
                 data = make(ProcessFrame(state=run.state()), frame, key=KEY)
             else:
@@ -56,10 +56,10 @@ def test_same_bits():
     moved, pending = train([1, 2] * 20)
     print("pending gradients at each move:", pending)
     assert sum(pending) > 0
-    assert moved.fates == whole.fates
-    assert moved.counts() == whole.counts()
+    assert moved.executor.fates == whole.executor.fates
+    assert moved.executor.counts() == whole.executor.counts()
     found, expected = moved.state(), whole.state()
     assert (found["master"] == expected["master"]).all()
     assert all(np.array_equal(one, other) for one, other in zip(found["state"], expected["state"], strict=True))
-    assert moved.outcome.losses == whole.outcome.losses
-    assert any(late for one in whole.fates for late in [one.late])
+    assert moved.executor.outcome.losses == whole.executor.outcome.losses
+    assert any(late for one in whole.executor.fates for late in [one.late])

@@ -16,6 +16,7 @@ from host.relay.places import first_bases, next_bases
 from host.relay.run import RelayRun
 from host.training.optimizers import SGD
 from tests.host import rings
+from tests.host.relay.sets import do
 
 RELAY = rings.MIXED["relay"]
 WIDTH, CLASSES, MICROBATCH = 8, 4, 4
@@ -105,7 +106,7 @@ def test_random_edits():
         run = assessor.run = run_of(ring, assessor=assessor, traced=True)
         banks, inside = [], 0
         while len(run.log) < EDITS or run.log[-1].set >= len(run.reports):
-            run.step()
+            do(run)
             assert run.compare(), f"seed {seed}, set {len(run.reports) - 1}"
             banks.append(in_force(run, ring))
             staged = [times for times in run.relay.edited if times[0] == len(run.reports)]
@@ -119,14 +120,14 @@ def test_random_edits():
         assert len(run.refused) >= 10
         assert {edit.kind for edit in run.log} == set(Kind)
     golden = RelayRun(examples(), structure_of(), workers=2, optimizer=optimizer(), edits=run.log)
-    golden.run(len(run.reports))
+    do(golden, len(run.reports))
     assert golden.digest == run.digest
     for sets, latency, threads in ((len(run.reports), 3, 1), (6, 40, 2)):
         with open_relay(latency=latency, threads=threads) as (ring, simulation):
             for rank in range(ring.nodes):
                 simulation.set_far_speed(latency=5 + 10 * rank, rate=1 + rank % 2, node=rank)
             again = run_of(ring, edits=run.log)
-            again.run(sets)
+            do(again, sets)
             assert again.compare()
             assert [one.loss for one in again.reports] == [one.loss for one in run.reports[:sets]]
             assert in_force(again, ring) == banks[sets - 1]
@@ -138,7 +139,7 @@ def test_a_node_that_refuses():
     on, and the same edit is accepted with a later number. A late and an old one are refused."""
     with open_relay() as (ring, _):
         run = run_of(ring)
-        run.run(2)
+        do(run, 2)
         relay = run.relay
         programs = [[list(commands) for commands in program] for program in ring.programs._programs]
         for _ in ring.programs.stage(programs):
@@ -150,7 +151,7 @@ def test_a_node_that_refuses():
         assert [device.read_fields("PROGRAM_BANK")["pending"] for device in ring.devices] == [0] * 3
         with pytest.raises(ValueError, match=r"^Programs must be staged before an edit$"):
             ring.programs.edit(number=2, set=2)
-        run.run(1)
+        do(run)
         assert run.compare()
         for number, first, error in ((2, 2, WrongSetError), (2, 4, WrongSetError), (1, 3, OldEditError)):
             for _ in ring.programs.stage(programs):
@@ -160,7 +161,7 @@ def test_a_node_that_refuses():
         for _ in ring.programs.stage(programs):
             pass
         ring.programs.edit(number=2, set=3)
-        run.run(2)
+        do(run, 2)
         assert run.compare()
         assert [device.read_fields("PROGRAM_BANK")["bank"] for device in ring.devices] == [1] * 3
         assert relay is run.relay
@@ -170,7 +171,7 @@ def test_an_edit_outlives_a_failed_set():
     """A set that ends badly, and a reset of the links, leave the edit waiting: it holds from its own set on."""
     with open_relay() as (ring, _):
         run = run_of(ring)
-        run.run(2)
+        do(run, 2)
         programs = [[list(commands) for commands in program] for program in ring.programs._programs]
         for _ in ring.programs.stage(programs):
             pass
@@ -183,7 +184,7 @@ def test_an_edit_outlives_a_failed_set():
         ring.recover()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
-        run.run(1)
+        do(run)
         assert run.compare()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 1}
@@ -195,12 +196,12 @@ def test_no_room():
     data = examples()
     with open_relay() as (ring, _):
         run = NodeRun(ring, data, structure_of(worker=small), optimizer=optimizer())
-        run.run(1)
+        do(run)
         with pytest.raises(RefusedError, match=r"^Edit must leave a place for 384 elements of lists among the 960 "
                                                r"of a worker's activation memory, beside buffers and lists of the "
                                                r"set that runs$"):
             run.propose(2, Kind.ADD, WIDTH)
-        run.run(1)
+        do(run)
         assert not run.log
         assert run.compare()
 

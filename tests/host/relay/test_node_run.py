@@ -29,6 +29,7 @@ from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.relay import Counts, counts, push_sum
 from tests.host import rings
+from tests.host.relay.sets import do
 
 RELAY = rings.MIXED["relay"]
 WORKER, SERVER = RELAY[0], RELAY[-1]
@@ -52,9 +53,9 @@ def test_four_layers(data):
         simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
         run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
                       optimizer=SGD(0.05, momentum=0.9), traced=True)
-        run.run(1)
+        do(run)
         run.choose(2)
-        run.run(2)
+        do(run, 2)
         assert run.same
         assert run.compare()
         assert run.times[0].run.stall > 0.15
@@ -85,9 +86,9 @@ def test_parts_of_a_layer_and_words(data):
     """A layer that is larger than a window comes in two parts; far memories move the words of the program's moves."""
     with open_relay(host_port=False) as (ring, simulation):
         run = NodeRun(ring, some(data, 50), structure_of((64, 96, 10), 2, 0.05), optimizer=SGD(0.05))
-        run.run(1)
+        do(run)
         before = [sum(simulation.far_memory(rank)[1:]) for rank in range(3)]
-        run.run(1)
+        do(run)
         moved = [sum(simulation.far_memory(rank)[1:]) - words for rank, words in enumerate(before)]
         assert [unit.words for unit in run.server.units] == [65 * 48, 65 * 48, 970]
         plan = run.reports[-1].structure.plan
@@ -108,9 +109,9 @@ def test_edits_and_adam(data):
     with open_relay(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), structure_of((64, 32, 10), 1, 0.01), optimizer=Adam(0.01))
         for layer, kind, value in ((2, Kind.ADD, 32), (0, Kind.RATE, 0.005), (2, Kind.REMOVE, 32)):
-            run.run(1)
+            do(run)
             run.propose(layer, kind, value)
-        run.run(1)
+        do(run)
         assert run.compare()
         assert run.server.units[0].words == 65 * 32
 
@@ -124,10 +125,10 @@ def test_formats_and_counts(data):
     """Layers in four formats, of which two change, with golden bits and counts; assessors see the server's."""
     with open_relay(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
-        run.run(1)
+        do(run)
         for layer, name in ((1, "mx9"), (4, "mx4")):
             run.propose(layer, Kind.FORMAT, name)
-        run.run(2)
+        do(run, 2)
         assert run.reports[-1].structure.formats == ("mx9", "mx4", "mx6", "mx4")
         assert run.same
         assert run.compare()
@@ -140,7 +141,7 @@ def test_formats_and_counts(data):
         assert all(row[1] > 0 and row[2] > 0 for row in found)
         parts = NodeRun(ring, some(data, 50), Structure((64, 96, 10), ("mx6", "mx4"), 1, 0.05, MICROBATCH,
                                                         worker_of(WORKER)), optimizer=SGD(0.05))
-        parts.run(2)
+        do(parts, 2)
         assert parts.compare()
         assert parts.reports[-1].fetched[1].elements == 65 * 96
 
@@ -153,7 +154,7 @@ def test_underflow(data):
                            assessor=Underflow(sets=2), **more)
                       for kind, place, more in ((NodeRun, (ring,), {}), (RelayRun, (), {"workers": 2})))
         for one in (run, model):
-            one.run(5)
+            do(one, 5)
         assert run.compare()
         assert [edit.line for edit in run.log] == [edit.line for edit in model.log]
         assert run.reports[-1].structure.formats == ("mx6", "mx6")
@@ -247,13 +248,13 @@ def test_nodes_without_formats():
     ring = Ring([Device(None, config) for config in (worker, server)])
     with pytest.raises(ValueError, match=r"^Format of layers on nodes without broadcast_formats must be raw, "
                                          r"not mx9$"):
-        NodeRun(ring, digits, formatted(("mx9", "raw")), optimizer=SGD(0.01)).step()
+        do(NodeRun(ring, digits, formatted(("mx9", "raw")), optimizer=SGD(0.01)))
     ring = Ring([Device(None, config) for config in (WORKER, SERVER)])
     many = Structure((64, *(4,) * 64, 10), ("raw",) * 65, 1, 0.1, MICROBATCH, dataclasses.replace(
         worker_of(WORKER), activation_words=1 << 16, far_words=1 << 20))
     with pytest.raises(ValueError, match=r"^Units must be at most 64, the entries of the server's table of "
                                          r"counts, not 65$"):
-        NodeRun(ring, digits, many, optimizer=SGD(0.01)).step()
+        do(NodeRun(ring, digits, many, optimizer=SGD(0.01)))
 
 
 @pytest.mark.parametrize("seed", range(3))

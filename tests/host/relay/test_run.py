@@ -12,6 +12,7 @@ from host.relay.experiment import CASES, WORKER, choices, failures, learn, repla
 from host.relay.run import RelayRun, SetReport, accuracy_of
 from host.training.optimizers import SGD, Adam
 from sim.golden.relay import Counts
+from tests.host.relay.sets import do
 
 DATA = digits()
 
@@ -44,12 +45,12 @@ class Once:
 def test_an_identity_changes_no_bit():
     """Scores of a model with one layer more, in every place."""
     run = run_of(structure((64, 16, 16, 10)))
-    run.run(3)
+    do(run, 3)
     for layer in (1, 2, 3):
         other = run_of(structure((64, 16, 16, 10)), assessor=Once(2, (layer, Kind.ADD, 64 if layer == 1 else 16)))
-        other.run(5)
+        do(other, 5)
         same = run_of(structure((64, 16, 16, 10)))
-        same.run(5)
+        do(same, 5)
         assert [one.loss for one in other.reports[:4]] == [one.loss for one in same.reports[:4]]
         assert other.reports[4].loss == same.reports[4].loss  # the first with the layer
         assert len(other.server.units) == 4
@@ -59,7 +60,7 @@ def test_an_identity_changes_no_bit():
 def test_what_is_asked_in_vain_changes_nothing():
     run, same = run_of(structure(), assessor=Once(0, (3, Kind.ADD, 16), (2, Kind.REMOVE, 0))), run_of(structure())
     for one in (run, same):
-        one.run(3)
+        do(one, 3)
     assert run.log == []
     assert run.refused[0] == "Edit's layer must be 1 to 2, not 3"
     assert len(run.refused) == 2
@@ -68,7 +69,7 @@ def test_what_is_asked_in_vain_changes_nothing():
 
 def test_an_edit_holds_from_the_next_set_but_one():
     run = run_of(structure(), assessor=Once(1, (2, Kind.FORMAT, "mx6"), (0, Kind.MICROBATCHES, 2)))
-    run.run(5)
+    do(run, 5)
     assert [one.structure.formats[1] for one in run.reports] == ["raw"] * 3 + ["mx6"] * 2
     assert [one.examples for one in run.reports] == [16] * 3 + [32] * 2
     assert [(one.number, one.set) for one in run.log] == [(1, 3), (2, 3)]
@@ -80,19 +81,19 @@ def test_an_edit_holds_from_the_next_set_but_one():
 def test_layers_come_and_go(optimizer):
     changes = [Once(1, (2, Kind.ADD, 16)), Once(4, (2, Kind.REMOVE, 0)), Once(6, (0, Kind.RATE, 0.05))]
     run = run_of(structure(), optimizer=optimizer, assessor=Together(*changes))
-    run.run(10)
+    do(run, 10)
     assert [len(one.structure.widths) for one in run.reports] == [3] * 3 + [4] * 3 + [3] * 4
     assert run.reports[-1].structure.rate == np.float32(0.05)
     assert [unit.length for unit in run.server.units] == [len(master) for master in run.server.masters]
     again = RelayRun(DATA, structure(), workers=2, optimizer=optimizer, edits=run.log)
-    again.run(10)
+    do(again, 10)
     assert again.digest == run.digest
 
 
 def test_a_choice_of_microbatches_is_in_the_log():
     run = run_of(structure())
     run.propose(0, Kind.MICROBATCHES, 3)
-    run.run(1)
+    do(run)
     assert run.reports[0].examples == 48
     assert (run.log[0].number, run.log[0].set) == (1, 0)
 
@@ -104,7 +105,7 @@ def test_parts_of_layers_learn_the_same():
     runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, *changes))
             for worker in (WORKER, narrow)]
     for run in runs:
-        run.run(4)
+        do(run, 4)
     assert len(runs[1].server.units) > len(runs[0].server.units)
     assert [one.loss for one in runs[0].reports] == [one.loss for one in runs[1].reports]
     assert runs[0].accuracy == runs[1].accuracy
@@ -140,7 +141,7 @@ def test_blind():
 
 def test_counts_of_layers():
     run = run_of(structure(form="mx4"))
-    run.run(1)
+    do(run)
     assert {layer: found.elements for layer, found in run.reports[0].fetched.items()} == {1: 65 * 16, 2: 17 * 10}
     assert run.reports[0].fetched[1].zero_part > 0.1
     assert run.reports[0].pushed[1].elements == 65 * 16
@@ -166,7 +167,7 @@ def test_replays(case):
 
 def test_accuracy_is_that_of_decoded_weights():
     run = run_of(structure(form="mx4"))
-    run.run(4)
+    do(run, 4)
     raw = dataclasses.replace(run.server.units[0], format="raw")
     coded = accuracy_of(run.server, DATA.test_x, DATA.test_y)
     run.server.masters = [run.server.decoded(number) for number in range(2)]
@@ -176,7 +177,7 @@ def test_accuracy_is_that_of_decoded_weights():
 
 def test_rows_and_bars():
     run = run_of(structure())
-    run.run(2)
+    do(run, 2)
     plain = row_of(CASES[0], [run])
     rows = [plain, dataclasses.replace(plain, name="more", beside=CASES[0].name, bar=0.5),
             dataclasses.replace(plain, name="deep", bar=200.0)]

@@ -18,10 +18,10 @@ from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.training import sparsifier
-from host.training.density import Threshold
-from host.training.golden_run import Reference
 from host.training.optimizers import LEARNING_RATES, SGD, Adam, OptimizerName, create
 from host.training.record import TrainingConfig
+from host.training.reference import Reference
+from host.training.sparsifier import Threshold
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
 from tests.host.golden import GoldenRing

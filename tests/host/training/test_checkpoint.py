@@ -19,7 +19,7 @@ from host.training import checkpoint
 from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import TrainingConfig
-from host.training.trainer import Run, train
+from host.training.trainer import make_trainer, train
 from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
 from tests.host.golden import SMALL, TEXT, GoldenRing
@@ -150,17 +150,18 @@ class TestRun:
         expected = train(ring, workload, config)
         last = workload.parameters.tobytes()
         ring, workload = begin()
-        run = Run(ring, workload, config)
+        run = make_trainer(ring, workload, config)
         run.begin()
         for number in range(1, len(expected.steps) + 1):
             run.advance()
             checkpoint.save(tmp_path / "file", {}, run.state())
             ring, workload = begin()
-            run = Run(ring, workload, config)
+            run = make_trainer(ring, workload, config)
             run.resume(checkpoint.load(tmp_path / "file", {}))
-            assert len(run.training.steps) == number
+            assert len(run.executor.training.steps) == number
         assert run.complete
-        assert run.finish() == expected
+        run.finish()
+        assert run.executor.training == expected
         assert workload.parameters.tobytes() == last
         assert expected.bit_exact is (True if config.check else None)
 

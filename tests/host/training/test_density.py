@@ -6,8 +6,8 @@ import pytest
 
 from host.models.digits import digits
 from host.models.layers import perceptron
-from host.training.density import Threshold
 from host.training.optimizers import SGD
+from host.training.sparsifier import Threshold
 from sim.golden import ring as golden
 from sim.golden.masking import sparsify
 

@@ -10,13 +10,13 @@ from hdl.config import Compute, NodeConfig, Weights
 from hdl.group import GROUP
 from host.driver.diagnosis import RingError
 from host.models import layers
-from host.training import golden_run, trainer
+from host.training import reference, updates
 from host.training.engine import computer_of, engine_node
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
-from host.training.run_check import check_run
 from host.training.schedule import programmed
-from host.training.trainer import Run, train
+from host.training.trainer import make_trainer, train
+from host.training.updates import check_run
 from host.training.workloads import Classifier
 from tests.host.golden import GoldenRing, compute_options, written_to
 
@@ -91,12 +91,12 @@ class TestSteps:
         """In a step nodes are given inputs and labels, and no gradients; the lists are written once."""
         ring = engine_ring(3)
         written = written_to(ring)
-        run = Run(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), CONFIG)
+        run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), CONFIG)
         run.begin()
-        lists = len(computer_of(ring, run._workload, CONFIG).lists.words)
-        assert written == {"gradients": 3 * run._length, "activations": 3 * lists}
+        lists = len(computer_of(ring, run.executor._workload, CONFIG).lists.words)
+        assert written == {"gradients": 3 * run.executor._length, "activations": 3 * lists}
         run.advance()
-        assert written == {"gradients": 3 * run._length, "activations": 3 * lists + 17 * 65}
+        assert written == {"gradients": 3 * run.executor._length, "activations": 3 * lists + 17 * 65}
 
     def test_host_computes_nothing(self, few, plain, monkeypatch):
         """A run that is not compared ends with the same bits without any function of floats on the host."""
@@ -105,16 +105,18 @@ class TestSteps:
                 raise AssertionError(f"the host has used {name}")
 
         ring = engine_ring(3)
-        run = Run(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), dataclasses.replace(CONFIG, check=False))
+        run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align),
+                           dataclasses.replace(CONFIG, check=False))
         run.begin()  # which draws the first weights
         for name in ("np", "product", "column_sums", "cross_entropy"):
             monkeypatch.setattr(layers, name, Nothing())
-        monkeypatch.setattr(golden_run.Reference, "step", None)
+        monkeypatch.setattr(reference.Reference, "step", None)
         integers = SimpleNamespace(array_split=np.array_split)
-        monkeypatch.setattr(trainer, "np", integers)
+        monkeypatch.setattr(updates, "np", integers)
         while not run.complete:
             run.advance()
-        training = run.finish()
+        run.finish()
+        training = run.executor.training
         monkeypatch.undo()
         np.testing.assert_array_equal(ring.weights, plain[0].weights)
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
@@ -157,17 +159,18 @@ class TestSteps:
     def test_goes_on_elsewhere(self, few, plain, check):
         config = dataclasses.replace(CONFIG, check=check)
         task = Classifier(few, config.hidden, align=config.align)
-        run = Run(engine_ring(3), task, config)
+        run = make_trainer(engine_ring(3), task, config)
         run.begin()
         for _ in range(4):
             run.advance()
         state = run.state()
         ring = engine_ring(3)
-        again = Run(ring, Classifier(few, config.hidden, align=config.align), config)
+        again = make_trainer(ring, Classifier(few, config.hidden, align=config.align), config)
         again.resume(state)
         while not again.complete:
             again.advance()
-        training = again.finish()
+        again.finish()
+        training = again.executor.training
         np.testing.assert_array_equal(ring.weights, plain[0].weights)
         np.testing.assert_array_equal(ring.state, plain[0].state)
         assert training.measures == plain[1].measures

@@ -21,8 +21,8 @@ from host.training.centroid_tables import CentroidClassifier
 from host.training.engine import Computer, computer_of
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
-from host.training.run_check import check_run
-from host.training.trainer import Run
+from host.training.trainer import make_trainer
+from host.training.updates import check_run
 from host.training.workloads import Classifier
 from sim.payload import from_int, to_int
 from tests.host import rings
@@ -47,11 +47,12 @@ def task(data):
 
 
 def train(ring, task, config):
-    run = Run(ring, task, config)
+    run = make_trainer(ring, task, config)
     run.begin()
     while not run.complete:
         run.advance()
-    return run.finish()
+    run.finish()
+    return run.executor.training
 
 
 def contents(ring, length):
@@ -122,7 +123,7 @@ def test_words_to_a_node(task, monkeypatch):
     """Every word that the host port of a node carries in a step is of inputs, labels, a setting or the program."""
     config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
     with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
-        run = Run(ring, task, config)
+        run = make_trainer(ring, task, config)
         run.begin()
         run.advance()
         counted = [Counted(device.transport) for device in ring.devices]
@@ -130,9 +131,9 @@ def test_words_to_a_node(task, monkeypatch):
             monkeypatch.setattr(device, "_transport", transport)
         loads, programs = 0, [device.read_register("PROGRAM_LOADS") for device in ring.devices]
         for _ in range(3):
-            before = [list(run._computer.lengths), *(transport.words.copy() for transport in counted)]
-            run._step(run._batches.number + 1, run._batches.take())
-            lengths = run._computer.lengths
+            before = [list(run.executor._computer.lengths), *(transport.words.copy() for transport in counted)]
+            run.executor._step(run._batches.number + 1, run._batches.take())
+            lengths = run.executor._computer.lengths
             loaded = lengths != before[0]
             loads += loaded
             for rank, (examples, transport, words) in enumerate(zip(lengths, counted, before[1:], strict=True)):
@@ -155,7 +156,7 @@ def test_refused_list(task):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
             computer = computer_of(ring, task, config)
-            run = Run(ring, task, config)
+            run = make_trainer(ring, task, config)
             run.begin()
             second = computer.lists.places.lists + 16
             for device in ring.devices[1:2]:
@@ -173,7 +174,7 @@ def test_dead_read(task):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
             lists = computer_of(ring, task, config).lists
-            run = Run(ring, task, config)
+            run = make_trainer(ring, task, config)
             run.begin()
             # Word 4 is the operand A of the second layer's product.
             start = lists.commands[1].fields["weight_base"]
@@ -224,13 +225,13 @@ def test_activations_and_gradients(task):
     config = dataclasses.replace(CONFIG, refresh=100)
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
-        run = Run(ring, task, config)
+        run = make_trainer(ring, task, config)
         run.begin()
-        lists = run._computer.lists
+        lists = run.executor._computer.lists
         for _ in range(3):
             weights = ring.memory.read_weights(length).view(np.uint32)
             batch = run._batches.take()
-            run._step(run._batches.number, batch)
+            run.executor._step(run._batches.number, batch)
             found = [ring.memory.read_gradients(length), ring.memory.read_activations(0, NODE.compute.activations)]
             for rank, share in enumerate(np.array_split(batch.examples, NODES)):
                 x, labels = task.examples_of(share)

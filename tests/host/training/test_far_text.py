@@ -13,8 +13,8 @@ from host.training.engine import engine_node
 from host.training.far_text import far_text_lists
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
-from host.training.run_check import check_run
 from host.training.trainer import train
+from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier
 from tests.host.golden import GoldenRing, far_options
 

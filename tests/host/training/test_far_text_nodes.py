@@ -7,9 +7,9 @@ import pytest
 
 from host.memory.chain import Policy
 from host.models.text import Text, topics
-from host.training.far_text_steps import run_text_policies
-from host.training.run_check import check_run
+from host.training.far_steps import run_text_policies
 from host.training.trainer import train
+from host.training.updates import check_run
 from host.training.workloads import CharacterModel
 from tests.host import rings
 from tests.host.golden import GoldenRing

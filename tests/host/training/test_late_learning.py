@@ -6,7 +6,8 @@ import re
 import pytest
 
 from host.schema import read_report
-from host.training.late_learning import SCHEMA, Late, LateConfig, learn, main
+from host.training.late_learning import SCHEMA, learn, main
+from host.training.quorum_config import Late, LateConfig
 
 SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=3)
 

@@ -1,10 +1,12 @@
+"""Studies on golden nodes: host/training/learning.py."""
+
 import re
 
 import numpy as np
 import pytest
 
-from host.program.schedules import Schedule
-from host.training import golden_steps, learning
+from host.training import learning
+from host.training.masks import no_masks
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import train
@@ -14,26 +16,60 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
-def test_as_the_trainer(few, schedule):
-    """Losses and accuracy are those of the trainer on a ring that updates the whole vector, with 2 nodes: sums of two
-    do not depend on where the vector is cut."""
-    losses = []
-    accuracy = learning.learn(few, CONFIG, Schedule.parse(schedule), nodes=2,
-                              on_step=lambda number, loss: losses.append(loss))
+def test_schedules(few, schedule):
+    """Losses and accuracy are those of a ring that updates the whole vector, with 2 nodes: sums of two do not depend
+    on where the vector is cut."""
+    steps = []
+    config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
+    accuracy = learning.learn(few, config, nodes=2, on_step=lambda training: steps.append(training.steps[-1]))
     expected = train(GoldenRing(2), few, CONFIG)
-    assert losses == [step.loss for step in expected.steps]
+    assert list(dict.fromkeys(step.loss for step in steps)) == [step.loss for step in expected.steps]
     assert accuracy == expected.measures[-1]
 
 
-def test_command(few, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])
+def test_formats(few, name):
+    """The accuracy is that of the trainer on a ring with these codecs."""
+    config = TrainingConfig(epochs=2, batch=10, hidden=(7,), optimizer=SGD(learning_rate=0.3, momentum=0.9))
+    accuracy = learning.learn(few, config, nodes=3, format=name)
+    expected = train(GoldenRing(3, weight_codec=name, gradient_codec=name), few, config)
+    assert accuracy == expected.measures[-1]
+
+
+@pytest.mark.parametrize(("options", "rows"), [
+    (("schedules", "--values", "strict,delayed:1", "--hidden", "5", "--nodes", "3"),
+     ["strict, rate 0.02", "delayed:1, rate 0.02"]),
+    (("formats", "--values", "mx4,mxfp8_e4m3_up"), ["mx4", "mxfp8_e4m3_up"]),
+    (("formats", "--compute", "--values", "bf16"), ["bf16"]),
+])
+def test_command(few, monkeypatch, capsys, options, rows):
+    """A row of each value, with the mean of its seeds."""
     monkeypatch.setattr(learning, "digits", lambda: few)
-    monkeypatch.setattr(learning, "DEEP", (5,))
-    assert learning.main(["--seeds", "2", "--epochs", "1", "--overlap", "strict", "--nodes", "3"]) == 0
-    accuracies = [float(number) for number in re.findall(r"([\d.]+)%", capsys.readouterr().out)]
-    assert accuracies[2] == pytest.approx(np.mean(accuracies[:2]), abs=0.02)
-    assert learning.main(["--seeds", "1", "--epochs", "1", "--least", "1.01"]) == 1
+    assert learning.main([*options, "--seeds", "2", "--epochs", "1"]) == 0
+    table = re.findall(r"^(\S.*?) {2,}([\d.]+) +([\d., ]+?) *$", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _, _ in table] == rows
+    for _, mean, each in table:
+        assert float(mean) == pytest.approx(np.mean([float(one) for one in each.split(", ")]), abs=0.02)
+
+
+def test_least_accuracy(few, monkeypatch):
+    monkeypatch.setattr(learning, "digits", lambda: few)
+    options = ["formats", "--values", "raw", "--seeds", "1", "--epochs", "1", "--least"]
+    assert learning.main([*options, "0"]) == 0
+    assert learning.main([*options, "1.01"]) == 1
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("formats", "--values", "mx7"), "Format must be one of "),
+    (("formats", "--compute", "--values", "mx7"), "must be one of "),
+    (("schedules", "--values", "fast"), "must be one of none, "),
+])
+def test_errors(capsys, options, message):
+    with pytest.raises(SystemExit):
+        learning.main([*options])
+    assert message in capsys.readouterr().err
 
 
 def test_masks_are_refused():
     with pytest.raises(ValueError, match=r"^Workload must be one without masks$"):
-        golden_steps.no_masks([], 0.0)
+        no_masks([], 0.0)

@@ -15,8 +15,8 @@ from host.models.digits import Dataset, digits
 from host.models.text import Text, topics
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import TrainingConfig
-from host.training.recovery import REPEATS
 from host.training.trainer import train
+from host.training.updates import REPEATS
 from host.training.workloads import CharacterModel
 from tests.host import rings
 from tests.host.golden import SMALL, TEXT, GoldenRing

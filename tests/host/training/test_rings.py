@@ -15,7 +15,7 @@ from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.rings import Rings
-from host.training.trainer import Run
+from host.training.trainer import make_trainer
 from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
 from tests.host.golden import SMALL, TEXT, GoldenRing, Grid, trained
@@ -52,7 +52,8 @@ def workload_of(name, few, text):
 def finish(run):
     while not run.complete:
         run.advance()
-    return run.finish()
+    run.finish()
+    return run.executor.training
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -64,12 +65,12 @@ def test_every_step_and_change(few, text, tmp_path, name):
 
     def begin():
         rings = Rings(Grid(2, 3, **options), course_of())
-        return rings, Run(rings, workload_of(name, few, text), config)
+        return rings, make_trainer(rings, workload_of(name, few, text), config)
 
     rings, run = begin()
     run.begin()
     expected = finish(run)
-    last = trained(rings.ring, run._length, packed_state=config.packed_state)
+    last = trained(rings.ring, run.executor._length, packed_state=config.packed_state)
     assert expected.bit_exact is True
     assert [step.nodes for step in expected.steps[:6]] == [6, 5, 1, 6, 4, 6]
     assert [change.shape for change in expected.changes] == ["flat", "flat", "grid", "grid", "flat"]
@@ -87,14 +88,15 @@ def test_every_step_and_change(few, text, tmp_path, name):
         checkpoint.save(tmp_path / "file", {}, run.state())
         rings, run = begin()
         run.resume(checkpoint.load(tmp_path / "file", {}))
-        assert len(run.training.steps) == number
-    assert run.finish() == expected
-    assert trained(rings.ring, run._length, packed_state=config.packed_state) == last
+        assert len(run.executor.training.steps) == number
+    run.finish()
+    assert run.executor.training == expected
+    assert trained(rings.ring, run.executor._length, packed_state=config.packed_state) == last
 
 
 def test_flat_by_request(few):
     rings = Rings(Grid(2, 3), course_of("-node4@1", Shape.FLAT))
-    run = Run(rings, Classifier(few, ()), CONFIG)
+    run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
     finish(run)
     assert [plan.shape for plan in rings._grid.switched] == [Shape.FLAT, Shape.FLAT]
@@ -105,7 +107,7 @@ def test_mean_over_those_that_are_there(few):
     weights = []
     for requests in ("", "-card1@0", "-node4@3 +node4@5"):
         rings = Rings(Grid(2, 3), course_of(requests))
-        run = Run(rings, Classifier(few, ()), CONFIG)
+        run = make_trainer(rings, Classifier(few, ()), CONFIG)
         run.begin()
         finish(run)
         weights.append(rings.ring.memory.read_weights(650)[0])
@@ -117,7 +119,7 @@ def test_mean_over_those_that_are_there(few):
 def test_lost_words(few, at):
     """A word that was sent and not received is found at the next change, and at the end."""
     grid = Grid(2, 3)
-    run = Run(Rings(grid, course_of("-node4@2")), Classifier(few, ()), CONFIG)
+    run = make_trainer(Rings(grid, course_of("-node4@2")), Classifier(few, ()), CONFIG)
     run.begin()
     for _ in range(at + 1):
         run.advance()
@@ -142,7 +144,7 @@ def test_repeated_step(few, update):
     outcomes, said = [], []
     for number in (0, update):
         grid = Grid(2, 3, fault=failing(number))
-        run = Run(Rings(grid, course_of()), Classifier(few, ()), CONFIG, on_repeat=said.append)
+        run = make_trainer(Rings(grid, course_of()), Classifier(few, ()), CONFIG, on_repeat=said.append)
         run.begin()
         training = finish(run)
         assert len(said) == training.repeats == bool(number)
@@ -154,7 +156,7 @@ def test_repeated_step(few, update):
 def test_divergence(few):
     """A node that has another state than the golden model behind a change is found there."""
     rings = Rings(Grid(2, 3), course_of("-node4@2"))
-    run = Run(rings, Classifier(few, ()), CONFIG)
+    run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
     run.advance()
     run.advance()

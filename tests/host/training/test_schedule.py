@@ -16,9 +16,9 @@ from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training import checkpoint
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
-from host.training.run_check import check_run
 from host.training.schedule import programmed
-from host.training.trainer import Run
+from host.training.trainer import make_trainer
+from host.training.updates import check_run
 from host.training.workloads import Classifier
 from sim.golden.program import Span
 from tests.host import rings
@@ -38,11 +38,12 @@ def task(data):
 
 
 def train(ring, task, overlap, **options):
-    run = Run(ring, task, dataclasses.replace(CONFIG, overlap=overlap), **options)
+    run = make_trainer(ring, task, dataclasses.replace(CONFIG, overlap=overlap), **options)
     run.begin()
     while not run.complete:
         run.advance()
-    return run.finish()
+    run.finish()
+    return run.executor.training
 
 
 def contents(ring, length):
@@ -139,18 +140,19 @@ def test_goes_on(task, tmp_path, name):
         bits = contents(ring, task.parameters.size)
     for number in range(1 + CONFIG.max_steps):
         with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
-            run = Run(ring, task, config)
+            run = make_trainer(ring, task, config)
             if number:
                 run.resume(checkpoint.load(path, {}))
             else:
                 run.begin()
             if run.complete:
-                assert run.finish() == expected
+                run.finish()
+                assert run.executor.training == expected
                 assert all(map(np.array_equal, bits, contents(ring, task.parameters.size)))
             else:
                 run.advance()
                 checkpoint.save(path, {}, run.state())
-                searched = [line.partition("  ")[0] for line in run.training.search]
+                searched = [line.partition("  ")[0] for line in run.executor.training.search]
                 if name == "search":
                     assert searched[:2] == ["chunks:1", "chunks:2"][:number + 1]
     assert number == len(expected.steps)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from host.training.shares import Shares
+from host.training.batches import Shares
 
 LABELS = np.repeat(np.arange(10), 20)
 

@@ -12,9 +12,9 @@ from host.models.text import Text, topics
 from host.training.engine import engine_node
 from host.training.optimizers import Adam
 from host.training.record import DivergenceError, TrainingConfig
-from host.training.run_check import check_run
 from host.training.text_engine import text_lists
-from host.training.trainer import Run, train
+from host.training.trainer import make_trainer, train
+from host.training.updates import check_run
 from host.training.workloads import CharacterModel
 from tests.host.golden import GoldenRing, compute_options, written_to
 
@@ -62,9 +62,9 @@ class TestSameBits:
         other = GoldenRing(2)
         train(other, CharacterModel(text), on_host(SHORT))
         ring = ring_of(2)
-        run = Run(ring, CharacterModel(text), dataclasses.replace(SHORT, check=False))
+        run = make_trainer(ring, CharacterModel(text), dataclasses.replace(SHORT, check=False))
         run.begin()
-        monkeypatch.setattr(run, "_measure", lambda: 0.0)
+        monkeypatch.setattr(run.executor, "_measure", lambda: 0.0)
         monkeypatch.setattr(transformer.Transformer, "gradient_pass", None)
         while not run.complete:
             run.advance()
@@ -83,20 +83,20 @@ class TestSteps:
         """In a step nodes are given 64 words for each sequence; lists are written once, and no gradients."""
         ring = ring_of(3)
         written = written_to(ring)
-        run = Run(ring, CharacterModel(text), SHORT)
+        run = make_trainer(ring, CharacterModel(text), SHORT)
         run.begin()
         lists = written["activations"]
         assert written["gradients"] == 0
         run.advance()
         assert written == {"gradients": 0, "activations": lists + 7 * 64}
         assert ring.lists == 7 * 2
-        assert run.training.steps[0].compute_cycles is None  # not modelled
+        assert run.executor.training.steps[0].compute_cycles is None  # not modelled
 
     def test_together(self, text):
         """Shares of four and three sequences are run two at a time, and the last one with padding."""
         ring = ring_of(2, words=2 * WORDS)
         written = written_to(ring)
-        run = Run(ring, CharacterModel(text), SHORT)
+        run = make_trainer(ring, CharacterModel(text), SHORT)
         run.begin()
         lists = written["activations"]
         run.advance()
@@ -119,14 +119,15 @@ class TestSteps:
     def test_goes_on_elsewhere(self, text):
         other, ring = GoldenRing(2), ring_of(2)
         expected = train(other, CharacterModel(text), on_host(SHORT))
-        run = Run(ring_of(2), CharacterModel(text), SHORT)
+        run = make_trainer(ring_of(2), CharacterModel(text), SHORT)
         run.begin()
         run.advance()
-        again = Run(ring, CharacterModel(text), SHORT)
+        again = make_trainer(ring, CharacterModel(text), SHORT)
         again.resume(run.state())
         while not again.complete:
             again.advance()
-        assert again.finish().measures == expected.measures
+        again.finish()
+        assert again.executor.training.measures == expected.measures
         np.testing.assert_array_equal(ring.weights, other.weights)
 
     def test_divergence(self, text):

@@ -12,9 +12,9 @@ from host.models.text import Text, topics
 from host.training.engine import engine_node
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
-from host.training.run_check import check_run
 from host.training.text_engine import TextComputer, text_lists
 from host.training.trainer import train
+from host.training.updates import check_run
 from host.training.workloads import CharacterModel
 from tests.host import rings
 from tests.host.compute.test_text_lists import NAN, memories_of

@@ -11,13 +11,12 @@ from host.driver.diagnosis import RingError
 from host.driver.memory import Buffer, distance_of
 from host.models.digits import Dataset
 from host.training import checkpoint
+from host.training.delayed import OverlappingExecution
 from host.training.optimizers import SGD
-from host.training.overlapping import OverlappingRun
-from host.training.passes import OverlappingExecution
 from host.training.record import DivergenceError, TrainingConfig
-from host.training.run_check import check_run
 from host.training.schedule import programmed
-from host.training.trainer import Run
+from host.training.trainer import make_trainer
+from host.training.updates import check_run
 from host.training.workloads import Classifier
 from sim.golden.program import Span
 from tests.host import rings
@@ -37,13 +36,14 @@ def task(data):
 
 def run_of(ring, task, overlap, **options):
     config = dataclasses.replace(CONFIG, overlap=overlap)
-    return (OverlappingRun if config.overlaps else Run)(ring, task, config, **options)
+    return make_trainer(ring, task, config, **options)
 
 
 def finish(run):
     while not run.complete:
         run.advance()
-    return run.finish()
+    run.finish()
+    return run.executor.training
 
 
 def train(ring, task, overlap, **options):
@@ -107,9 +107,10 @@ def test_goes_on(task, tmp_path):
                 run.resume(checkpoint.load(path, {}))
             else:
                 run.begin()
-            assert len(run.training.steps) == steps
+            assert len(run.executor.training.steps) == steps
             if run.complete:
-                training = run.finish()
+                run.finish()
+                training = run.executor.training
                 assert (training.losses, training.measures) == (expected.losses, expected.measures)
                 assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
                 assert all(map(np.array_equal, contents(ring, task.parameters.size), bits))

@@ -1,4 +1,4 @@
-"""Workers that stay behind and are switched out of their ring: host/training/late_run.py."""
+"""Workers that stay behind and are switched out of their ring: host/training/quorum.py."""
 
 import dataclasses
 import io
@@ -8,8 +8,8 @@ import pytest
 from host.driver.ring import Ring
 from host.plain_text import PlainConsole
 from host.reports import late_run as report
-from host.training.late_learning import Late, LateConfig
-from host.training.late_run import LateRun
+from host.training.quorum import make_quorum_trainer
+from host.training.quorum_config import Late, LateConfig
 from sim.link_faults import RandomFaults
 from tests.host.topology.grids import ROUNDS, open_grid
 
@@ -20,15 +20,13 @@ BLOCK = 4
 def train(data, config, *, state=None, keep=lambda state: None):
     """A run on a row of nodes, from a state on if there is one; ``keep`` is given the state behind each block."""
     with open_grid(1, config.workers, config=ROUNDS, faults=RandomFaults(rate=1e-4, seed=2)) as (grid, _):
-        run = LateRun(Ring(grid.devices), data, config, block=BLOCK, grid=grid)
+        run = make_quorum_trainer(Ring(grid.devices), data, config, block=BLOCK, grid=grid)
         if state is None:
             run.begin()
         else:
             run.resume(state)
-        while not run.complete:
-            run.advance()
-            keep(run.state())
-    return run
+        run.train(on_block=lambda: keep(run.state()))
+    return run.executor
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,7 @@ def test_switch_out(data, config, tmp_path):
     model; a run that goes on behind that has the same bits."""
     states = []
     run = train(data, config, keep=states.append)
-    assert run.left == {1: BLOCK}
+    assert run.left_after == {1: BLOCK}
     assert len(run.fates) > BLOCK + 1
     assert {one.on_time for one in run.fates} == {0b1101}
     assert not any(one.dropped for one in run.fates[BLOCK + 1:])
@@ -50,7 +48,7 @@ def test_switch_out(data, config, tmp_path):
     assert gone["computed"] == gone["dropped"] > 0
     assert run.pending()[1] == []
     again = train(data, config, state=states[0])
-    assert (again.left, again.fates, again.counts()) == (run.left, run.fates, run.counts())
+    assert (again.left_after, again.fates, again.counts()) == (run.left_after, run.fates, run.counts())
     assert again.outcome.losses == run.outcome.losses
     assert (again.state()["master"] == run.state()["master"]).all()
     found = report.build(config, run)
@@ -65,5 +63,5 @@ def test_switch_out(data, config, tmp_path):
 def test_none_would_be_left(data, config):
     """None leaves a ring of two."""
     run = train(data, dataclasses.replace(config, workers=2, slow={1: 4}, quorum=1, cycles=120_000))
-    assert run.left == {}
+    assert run.left_after == {}
     assert "rounds from 4 on: no ring would be left without workers 1, so they stay" in run.laggards

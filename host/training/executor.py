@@ -1,0 +1,75 @@
+"""The way in which nodes do the steps of a run, as the trainer asks for it.
+
+An executor has nodes, the golden model that they are compared with, and the record of the run. It takes no batches,
+counts no steps and writes no checkpoints: :class:`host.training.trainer.Trainer` does, for all of them.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from host.training.batches import Batch
+
+__all__ = ["Executor"]
+
+S = TypeVar("S")
+
+
+class Executor(abc.ABC, Generic[S]):
+    """Steps of a run on nodes.
+
+    Members
+    -------
+    most : int
+        Most steps of a block, which nodes do without a stop.
+    equal : bool
+        Whether all batches of a block have the same size.
+    """
+
+    most = 1
+    equal = False
+
+    @property
+    def left(self) -> int:
+        """Steps that follow, as far as is known, of a run that the trainer does not count down."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """Give the nodes the first weights."""
+
+    def prepare(self, number: int) -> None:
+        """Prepare the step after the first ``number`` steps, before its batch is taken."""
+
+    @abc.abstractmethod
+    def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
+        """Do the steps of a block and compare the nodes with the golden model.
+
+        Parameters
+        ----------
+        first : int
+            Number of the first step, from 1.
+
+        Returns
+        -------
+        sequence
+            Figures of each step; there may be fewer than batches.
+        """
+
+    def record(self, step: S) -> None:
+        """Add a step to the record of the run, unless :meth:`execute` has done so."""
+
+    def measure(self, number: int) -> None:
+        """Measure the model after step ``number``."""
+
+    def finish(self) -> None:
+        """Do what is left after the last step."""
+
+    def state(self) -> dict[str, Any]:
+        """State that the rest of the run depends on, and the record: numbers, texts, arrays, and lists and
+        dictionaries of them."""
+        raise NotImplementedError
+
+    def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
+        """Continue from a state, in place of :meth:`begin`; ``restored`` nodes have their share of it already."""
+        raise NotImplementedError

@@ -1,0 +1,385 @@
+"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, in step with the ring."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.masking import MaskJob, Matrices
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
+from host.topology.grid import Plan, Shape
+
+if TYPE_CHECKING:
+    from sim.golden.ring import Traffic, Update
+
+__all__ = ["GridReference", "IntegerReference", "Part", "Places", "Reference", "golden_settings",
+           "reference_of", "words_of"]
+
+Bits: TypeAlias = npt.NDArray[np.uint32]
+#: Elements of a vector: those of a slice, or at indices.
+Places: TypeAlias = slice | npt.NDArray[np.int64]
+_ALL = slice(None)
+
+
+class Part(NamedTuple):
+    """A collective of a step: the name of its operation, its elements, and its turn."""
+
+    operation: str
+    base: int
+    length: int
+    turn: int
+
+
+def words_of(vector: Vector) -> Bits:
+    """Elements as words: patterns of binary32, or integers with their sign extended."""
+    return (vector.astype(np.int32) if vector.dtype == np.int16 else vector).view(np.uint32)
+
+
+def golden_settings(settings: Settings | FixedSettings) -> Any:
+    """Settings in the form that the golden model takes them; whether state is packed is not among them."""
+    from sim.golden import ring as golden
+
+    return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
+                              if name != "packed_state"})
+
+
+def _packed(settings: Settings | FixedSettings) -> bool:
+    """Whether state is packed."""
+    return isinstance(settings, Settings) and settings.packed_state
+
+
+class Reference:
+    """Golden state of a run on a ring; all arrays have the elements of the whole vector.
+
+    Operations are of the elements at some ``places``, which are a vector of their own to the nodes.
+
+    Members
+    -------
+    counter : str
+        The counter of the words that :meth:`step` predicts.
+    weights, master : array of uint32
+        Weights that nodes compute with, and masters that those are encoded from; the same without a weight codec.
+    has_master : bool
+        Whether nodes keep masters.
+    residuals : array of uint32, optional
+        Residual of the gradient codec on each node, if the codec loses something.
+    """
+
+    counter = "WORDS_SENT"
+
+    def __init__(self, ring: VectorRing, weights: Vector, planes: int,
+                 centroids: Bits | None = None):
+        # Loaded here, since nothing else in host/ needs the models of a node's inside.
+        from sim.golden import masking
+        from sim.golden import ring as golden
+        from sim.golden.codecs import CODECS
+
+        self._golden = golden
+        self._masking = masking
+        self._traffic = golden.Traffic
+        self._ring = ring
+        self.has_master = ring.formats.has_master
+        self._codec = CODECS[ring.formats.weight_codec]
+        self._gradient_codec = CODECS[ring.formats.gradient_codec]
+        if centroids is not None:
+            self.bind(centroids)
+        self.master = golden.bits(weights).copy()
+        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
+                                         segment=ring.formats.segment).copy()
+        self.state = [np.zeros_like(self.weights) for _ in range(planes)]
+        self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
+        self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
+
+    @property
+    def equivalent_nodes(self) -> float:
+        """Nodes of a ring over whose hops the sums of all nodes' sparse gradients have the same mean density."""
+        return self._ring.nodes
+
+    def arrays(self) -> dict[str, Any]:
+        """Copies of all arrays."""
+        return {"weights": self.weights.copy(), "master": self.master.copy(),
+                "state": [plane.copy() for plane in self.state], "errors": self.errors.copy(),
+                "residuals": None if self.residuals is None else self.residuals.copy()}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Go on from copies of such arrays."""
+        self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
+        self.state = [plane.copy() for plane in arrays["state"]]
+        self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
+
+    def adopt(self, ring: VectorRing, *, packed_state: bool) -> None:
+        """Take what the nodes have, after steps that this model has not done."""
+        length = len(self.weights)
+        self.weights = ring.memory.read_weights(length, ranks=[0])[0].view(np.uint32)
+        self.master = ring.memory.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
+        self.state = [ring.memory.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+                      for plane in range(len(self.state))]
+        if self.residuals is not None:
+            self.residuals = ring.memory.read_residual(length).view(np.uint32)
+
+    def unknown(self) -> "Traffic":
+        """Traffic of a step that this model has not done."""
+        none = np.zeros((0, self._ring.nodes), np.int64)
+        return self._traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0),
+                             scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+
+    def bind(self, centroids: Bits) -> None:
+        """Go on with another codebook."""
+        self._codec = self._codec.bind(centroids)
+
+    def load(self, weights: Bits, places: Places, *, fresh: bool) -> None:
+        """Continue with other weights at some places, without residuals; ``fresh`` without state and errors, too."""
+        self.master[places] = weights
+        self.weights[places] = self._golden.distribute(weights, self._ring.nodes, weight_codec=self._codec,
+                                                       segment=self._ring.formats.segment)
+        if self.residuals is not None:
+            self.residuals[:, places] = 0
+        if fresh:
+            self.errors[:, places] = 0
+            for plane in self.state:
+                plane[places] = 0
+
+    def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = _ALL) -> (
+            tuple[list[Vector], list[int]]):
+        """Gradients that nodes send, and the number of elements that each has dropped."""
+        golden = self._golden
+        bound = int(golden.bits([threshold])[0])
+        kept, self.errors[:, places] = self._masking.sparsify(golden.bits(np.stack(gradients)),
+                                                              self.errors[:, places], bound)
+        length = kept.shape[1]
+        sent = np.count_nonzero(kept, axis=1) if bound else [length] * len(kept)
+        return list(golden.floats(kept)), [length - int(count) for count in sent]
+
+    def all_reduce(self, gradients: Sequence[Vector], places: Places | None) -> tuple[Bits, "Traffic"]:
+        """Sum of gradients, with the residuals at some places, or with none; and the traffic of an all-reduce."""
+        given = self._golden.bits(np.stack(gradients))
+        residuals = None
+        if self.residuals is not None:
+            residuals = np.zeros_like(given) if places is None else self.residuals[:, places]
+        formats = self._ring.formats
+        total, traffic = self._golden.all_reduce(given, gradient_codec=self._gradient_codec, residuals=residuals,
+                                                 segment=formats.segment, lanes=formats.lanes)
+        if self.residuals is not None and residuals is not None and places is not None:
+            self.residuals[:, places] = residuals
+        return total, traffic
+
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
+             parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
+        """Do the ring's step, and return its traffic.
+
+        Parameters
+        ----------
+        gradients : sequence of array
+        parts : sequence of Part, optional
+            Collectives that together do the step; by default one fused update of the whole vector. They change the
+            traffic, and no bits.
+        """
+        given = self._golden.bits(np.stack(gradients))
+        residuals = None if self.residuals is None else self.residuals[:, places].copy()
+        before = None if residuals is None else residuals.copy()
+        update = self._update(given, settings, places, 0, residuals)
+        traffics = None if parts is None else [self._part(one, given, settings, before, update) for one in parts]
+        self.weights, self.master = (_put(old, places, new) for old, new in (
+            (self.weights, update.weights), (self.master, update.master)))
+        self.state = [_put(old, places, new) for old, new in zip(self.state, update.state, strict=True)]
+        if self.residuals is not None and residuals is not None:
+            self.residuals[:, places] = residuals
+        return update.traffic if traffics is None else _together(update.traffic, traffics)
+
+    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
+                residuals: Bits | None) -> "Update":
+        """A fused update of the elements at some places, whose gradients and residuals are given; the residuals are
+        replaced, and nothing else."""
+        golden, formats = self._golden, self._ring.formats
+        numbers, packed_state = golden_settings(settings), _packed(settings)
+        master, state = self.master[places], [plane[places] for plane in self.state]
+        shape: dict[str, Any] = {"packed_state": packed_state, "segment": formats.segment, "lanes": formats.lanes}
+        update: Update
+        if self._ring.partition.root is not None and self._ring.nodes > 1:
+            from sim.golden import one_owner
+
+            update = one_owner.fused_update(gradients, master, state, numbers, self._ring.partition.root, **shape)
+        else:
+            update = golden.fused_update(gradients, master, state, numbers, weight_codec=self._codec,
+                                         gradient_codec=self._gradient_codec, residuals=residuals, turn=turn, **shape)
+        return update
+
+    def _part(self, part: Part, gradients: Bits, settings: Settings | FixedSettings,
+              before: Bits | None, update: "Update") -> "Traffic":
+        """Traffic of a collective of the step, with the residuals before it and the outcome of the whole."""
+        golden = self._golden
+        elements = slice(part.base, part.base + part.length)
+        shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes, "turn": part.turn}
+        gradients = gradients[:, elements]
+        residuals = None if before is None else before[:, elements].copy()
+        traffic: Traffic
+        match part.operation:
+            case "FUSED_UPDATE":
+                return self._update(gradients, settings, elements, part.turn, residuals).traffic
+            case "REDUCE_SCATTER":
+                _, traffic = golden.reduce_scatter(gradients, gradient_codec=self._gradient_codec,
+                                                   residuals=residuals, **shape)
+            case "ALL_GATHER":
+                weights = np.broadcast_to(update.weights[elements], (self._ring.nodes, part.length))
+                _, traffic = golden.all_gather(weights, weight_codec=self._codec, **shape)
+            case other:
+                raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+        return traffic
+
+    def mask(self, job: MaskJob, alternative: float) -> tuple[Bits, int]:
+        """The matrices of a job as they must come back, and the number of elements that are replaced."""
+        masking = self._masking
+        shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
+        kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
+        return (np.where(kept, words_of(job.matrices), self._pattern(alternative)),
+                int(kept.size - np.count_nonzero(kept)))
+
+    def masked(self, job: MaskJob, alternative: float) -> Matrices:
+        """The matrices of a job as they must come back."""
+        return self.mask(job, alternative)[0].view(job.matrices.dtype)
+
+    def _pattern(self, number: float) -> Bits:
+        """Bit pattern of an element."""
+        return self._golden.bits([number])
+
+
+def _put(array: Bits, places: Places, values: Bits) -> Bits:
+    """An array with other values at some places: of all places a new one, since others may keep the old one."""
+    if places is _ALL:
+        return values
+    array[places] = values
+    return array
+
+
+def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
+    """Traffic of collectives that are done one after the other, with the densities of the whole vector."""
+    scatter, gather = ([getattr(one, name) for one in parts if getattr(one, name).size]
+                       for name in ("scatter_words", "gather_words"))
+    return dataclasses.replace(
+        whole, scatter_words=sum(scatter, start=np.zeros_like(whole.scatter_words)),
+        gather_words=sum(gather, start=np.zeros_like(whole.gather_words)),
+        **{name: sum(getattr(one, name) for one in parts) for name in
+           ("dense_words", "scatter_bound", "bound", "gather_elements", "gather_payload")})
+
+
+class IntegerReference(Reference):
+    """Golden model of a training run on the int16 node."""
+
+    counter = "COMPRESSED_WORDS"
+
+    def __init__(self, weights: Vector):
+        from sim.golden import int16_node as reduced
+        from sim.golden import masking
+        from sim.golden.ring import Traffic
+
+        self._masking = masking
+        self._reduced = reduced
+        self._traffic = Traffic
+        self.has_master = False
+        self.master = self.weights = words_of(weights)
+        self.state = []
+        self.errors = np.zeros((1, weights.size), dtype=np.uint32)
+        self.residuals = None
+
+    def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = _ALL) -> (
+            tuple[list[Vector], list[int]]):
+        gradient, = gradients
+        kept = self._reduced.sparsify(gradient, self._reduced.from_words(self.errors[0]), int(threshold))
+        self.errors = self._reduced.to_words(kept.errors)[np.newaxis]
+        return [kept.gradients.astype(np.int16)], [kept.dropped]
+
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
+             parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
+        gradient, = gradients
+        update = self._reduced.update(gradient, self._reduced.from_words(self.weights),
+                                      gradient_scale=int(settings.gradient_scale),
+                                      learning_rate=int(settings.learning_rate))
+        self.master = self.weights = self._reduced.to_words(update.weights)
+        return self._traffic(
+            scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
+            dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
+            scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+
+    def _pattern(self, number: float) -> Bits:
+        return self._reduced.to_words([int(number)])
+
+
+class GridReference(Reference):
+    """Golden model of a training run in two dimensions.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Rows and columns of enabled nodes.
+    options
+        Those of :class:`Reference`.
+    """
+
+    def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
+        super().__init__(ring, *options)
+        from sim.golden import grid
+
+        self._grid = grid
+        self._rows, self._columns = rows, columns
+
+    @property
+    def equivalent_nodes(self) -> float:
+        """At hop h of a row, sums of h nodes are sent, and at hop h of a column, of h whole rows."""
+        rows, columns = self._rows, self._columns
+        hops = rows + columns - 2
+        return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
+
+    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
+                residuals: Bits | None) -> "Update":
+        numbers, packed_state = golden_settings(settings), _packed(settings)
+        shape = (self._rows, self._columns, -1)
+        update = self._grid.fused_update(
+            gradients.reshape(shape), self.master, self.state, numbers, packed_state=packed_state,
+            weight_codec=self._codec, gradient_codec=self._gradient_codec,
+            residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.formats.segment,
+            lanes=self._ring.formats.lanes)
+        whole: Update = self._golden.Update(weights=update.weights, master=update.master, state=update.state,
+                                            total=update.total, traffic=self._together(*update.traffic))
+        return whole
+
+    def _together(self, sums: list["Traffic"], updates: list["Traffic"], gathers: list["Traffic"]) -> "Traffic":
+        """Traffic of a step. Hops of rows come before those of columns; bounds are those of the rows, the columns
+        and the gathering that have most to do, one after the other."""
+        rows, columns = self._rows, self._columns
+        gather, = gathers
+        sizes = [len(block) for block in self._golden.block_indices(len(self.master), columns)]
+        # Column c has block (c + 1) mod C.
+        parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
+
+        def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
+            """Words of each node at each hop, from those of each row or column."""
+            together = np.stack(words, axis=1 if by_row else 2)  # hops, rows, columns
+            return together.reshape(len(together), rows * columns)
+
+        return self._traffic(
+            scatter_words=np.concatenate([spread([one.scatter_words for one in sums], by_row=True),
+                                          spread([one.scatter_words for one in updates], by_row=False)]),
+            gather_words=np.concatenate([spread([one.gather_words for one in updates], by_row=False),
+                                         spread([gather.gather_words] * rows, by_row=True)]),
+            dense_words=sum(one.dense_words for one in (*sums, *updates)) + rows * gather.dense_words,
+            density=np.concatenate([np.mean([one.density for one in sums], axis=0),
+                                    (parts[:, np.newaxis] * [one.density for one in updates]).sum(axis=0)]),
+            scatter_bound=max(one.scatter_bound for one in sums) + max(one.scatter_bound for one in updates),
+            bound=max(one.bound for one in sums) + max(one.bound for one in updates) + gather.bound,
+            gather_elements=sum(one.gather_elements for one in updates) + rows * gather.gather_elements,
+            gather_payload=sum(one.gather_payload for one in updates) + rows * gather.gather_payload)
+
+
+def reference_of(ring: VectorRing, plan: Plan | None, weights: Vector, planes: int,
+                 centroids: Bits | None = None) -> Reference:
+    """Golden model of the nodes of a ring, or of the rings of a plan."""
+    if plan is None or plan.shape is not Shape.GRID:
+        return Reference(ring, weights, planes, centroids)
+    row, column = plan.settings[plan.order[0]].seats
+    assert row is not None
+    assert column is not None
+    return GridReference(ring, weights, planes, centroids, rows=column.size, columns=row.size)

@@ -1,0 +1,493 @@
+"""Steps in which nodes sum gradients and update weights, checked bit for bit.
+
+In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
+gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
+each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
+other and with the golden model, as bit patterns, and the words that each node has sent with those the golden model
+predicts. Where nodes have a weight codec, the new weights come
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
+with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
+gradient codec that loses something, their residuals are compared at the end of the run.
+
+Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
+:mod:`sim.golden.int16_node`. They have no links: the number of words of their gradients in compressed
+form is compared.
+
+Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
+a density, nodes send only the largest elements of their gradients, and add the others to the next ones.
+
+A step that the ring could not do, for a word that was damaged or lost on a link, is done again from its beginning.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Configuration
+from host.driver.diagnosis import RingError
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.protocols import TrainingRing
+from host.driver.vector_protocols import Memory
+from host.driver.words import Vector
+from host.topology.grid import Plan, Shape
+from host.training.batches import Batch
+from host.training.codebooks import Codebooks
+from host.training.comparison import (
+    compare_end,
+    compare_memories,
+    compare_scores,
+    gradients_of,
+    growth,
+    most,
+    names,
+    read_weights,
+    refuse_nonfinite,
+)
+from host.training.engine import Computer
+from host.training.executor import Executor
+from host.training.masks import Masks
+from host.training.number_format import check_optimizer, elements_of
+from host.training.record import DivergenceError, Step, Training, TrainingConfig
+from host.training.reference import IntegerReference, Reference, reference_of
+from host.training.rings import Rings
+from host.training.schedule import Execution, GridExecution, check_schedule, execution_of
+from host.training.sparsifier import Sparsifier, check_zeros
+from host.training.workloads import Classifier, Workload, WorkloadName
+
+__all__ = ["REPEATS", "UpdateExecutor", "check_run", "repeat", "write_nodes"]
+
+
+T = TypeVar("T")
+
+
+class UpdateExecutor(Executor[Step]):
+    """Steps of a run, each of which sums gradients and updates weights.
+
+    Parameters
+    ----------
+    ring : Ring or Rings
+        The ring of all steps, or rings of a grid, one after the other.
+    on_repeat : callable
+        Called with a line that names the part that is done again, and the reason.
+    faults : callable
+        Counts the faults that the links were given so far.
+
+    Members
+    -------
+    training : Training
+        Outcome so far.
+    """
+
+    def __init__(self, ring: TrainingRing | Rings, workload: Workload, config: TrainingConfig, *,
+                 on_repeat: Callable[[str], None] = lambda line: None, faults: Callable[[], int] = lambda: 0):
+        self._rings = ring if isinstance(ring, Rings) else None
+        self._workload = workload
+        self._config = config
+        self._on_repeat = on_repeat
+        self._faults, self._injected = faults, faults()
+        self._length = workload.parameters.size
+        self._number, self._total = 0, config.steps(workload.examples)
+        first = ring.ring if isinstance(ring, Rings) else ring
+        self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
+        self._bind(first)
+        # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
+        self._blind = self._computer is not None and not config.check
+        self.training = Training(nodes=first.nodes, parameters=self._length)
+        self._interval_loss, self._interval_count = 0.0, 0
+
+    def _bind(self, ring: TrainingRing) -> None:
+        """Do the next steps on these nodes."""
+        config = self._config
+        self._ring = ring
+        ring.memory.require(config.allocation(self._length))
+        self._codebooks = Codebooks(ring, config.refresh)
+        if self._plan is not None and self._plan.shape is Shape.GRID:
+            self._execution: Execution = GridExecution(ring, self._length)
+        else:
+            self._execution = self._executes(ring)
+        self._computer = self._execution.computer
+
+    def _executes(self, ring: TrainingRing) -> Execution:
+        """The way in which nodes do steps."""
+        return execution_of(ring, self._workload, self._config)
+
+    @property
+    def _plan(self) -> Plan | None:
+        """Rings of a grid, where there is one."""
+        return None if self._rings is None else self._rings.plan
+
+    def begin(self) -> None:
+        parameters, config = self._workload.parameters, self._config
+        self._workload.initialize(config.seed)
+        if self._ring.formats.has_codebook:
+            self._codebooks.load(parameters)
+        self._model(self._form.weights(parameters))
+        first = self._form.weights(parameters)
+        self._repeat("distribution of the first weights", lambda: self._distribute(first))
+        self._prepare()
+        self._ring.counters.clear()
+        self._counters = self._ring.counters.read()
+
+    def _prepare(self) -> None:
+        """Give nodes that compute what they need beside the model."""
+        if self._computer is not None:
+            self._computer.prepare()
+
+    def _model(self, weights: Vector) -> None:
+        """Make the golden model, and the masks and the sparsifier that go with it."""
+        ring, config = self._ring, self._config
+        self._reference: Reference = (IntegerReference(weights) if ring.formats.int16
+                           else reference_of(ring, self._plan, weights, config.optimizer.planes,
+                                             self._codebooks.centroids))
+        self._masks = Masks(ring.local, self._reference, config)
+        self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._total)
+
+    def _distribute(self, weights: Vector) -> None:
+        ring, config = self._ring, self._config
+        ring.collectives.distribute(weights)  # residuals are zeros afterwards
+        if self._reference.has_master or ring.formats.int16:
+            self._workload.parameters[...] = self._form.parameters(read_weights(ring, self._reference, config, 0))
+        if config.optimizer.planes:
+            ring.memory.clear_state(self._length, packed_state=config.packed_state)
+        if config.density is not None:
+            ring.memory.clear_errors(self._length)
+
+    def prepare(self, number: int) -> None:
+        """Change the rings if they must change before the next step."""
+        if self._rings is not None and self._rings.due(number):
+            self._change(self._rings)
+
+    def execute(self, first: int, batches: Sequence[Batch]) -> list[Step]:
+        last = self._number = first + len(batches) - 1
+        what = f"step {last}" if first == last else f"steps {first} to {last}"
+        before = self.training.repeats
+        done = self._repeat(what, lambda: self._block(first, batches))
+        for _, loss, count in done:
+            self._interval_loss += loss
+            self._interval_count += count
+        repeats = self.training.repeats - before
+        return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
+
+    def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
+        """Do the steps of a block: the figures of each, its loss summed over the batch, and the number of losses in
+        that sum."""
+        return [self._step(number, batch) for number, batch in enumerate(batches, first)]
+
+    def record(self, step: Step) -> None:
+        self.training.steps.append(step)
+
+    def _change(self, rings: Rings) -> None:
+        """Go on in other rings, whose nodes, and golden model, have what those before had."""
+        number, memory, old = self._number, self._memory(), rings.plan
+        change = rings.move(number, self._length, self._config)
+        self._bind(rings.ring)
+        self._codebooks.move(memory["codebooks"])
+        self._model(self._form.weights(self._workload.parameters))
+        self._reference.restore(rings.handed_over(memory["reference"], old))
+        self._masks.restore(memory["masks"])
+        self._sparsify.succeed(memory["sparsify"])
+        self._execution.restore(memory["execution"])
+        if self._config.check:
+            read_weights(self._ring, self._reference, self._config, number)
+            compare_memories(self._ring, self._reference, self._config, number)
+        self._counters = self._ring.counters.read()
+        self.training.changes.append(change)
+
+    def measure(self, number: int) -> None:
+        measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
+        self.training.losses.append(self._interval_loss / self._interval_count)
+        self.training.measures.append(measure)
+        self.training.measured.append(number)
+        self._interval_loss, self._interval_count = 0.0, 0
+
+    def _measure(self) -> float:
+        """Measure the model, a perceptron on the nodes where these compute."""
+        if not (isinstance(self._computer, Computer) and isinstance(self._workload, Classifier)):
+            if self._blind:
+                self._fetch()
+            return self._workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
+        scores = self._computer.scores(self._workload.test_x, odd=self._newest)
+        if self._config.check:
+            compare_scores(self._number, self._workload.scores(), scores)
+        return self._workload.rate(scores)
+
+    def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
+        """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
+        ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
+        parameters = self._workload.parameters
+        masks.number = number
+        shares = np.array_split(batch.examples, ring.nodes)
+        cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
+        codebook_words = self._codebooks.refresh(number, reference)
+        count = self._workload.count(batch.examples)
+        losses, gradients = [], []
+        if not self._blind:
+            found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
+            losses, gradients = list(found), gradients_of(number, self._form, differences)
+        settings = self._settings(number, count)
+        ring.settings.write(settings)
+        self._give(shares, gradients)
+        sent_gradients = self._sparsify(number, gradients)
+        outcome = self._execution.update()
+        refuse_nonfinite(number, outcome, range(ring.nodes) if self._plan is None else self._plan.order)
+        losses = self._losses(number, losses)
+        self.training.search, self.training.timeline = self._execution.log, self._execution.timeline
+
+        traffic = (reference.unknown() if self._blind
+                   else reference.step(sent_gradients, settings, self._execution.parts))
+        before, counters = self._count()
+        sent = growth(reference.counter, before, counters)
+        if not self._blind:
+            parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
+        if config.check and sent != traffic.words.tolist():
+            raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words, and must have sent "
+                                  f"{names(traffic.words.tolist())}")
+        return Step(
+            number=number, epoch=batch.epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
+            scatter_cycles=most("SCATTER_REDUCE_CYCLES", before, counters),
+            scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
+            density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
+            weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
+            codebook_words=codebook_words, nodes=ring.nodes,
+            **self._execution.figures(before, counters), **self._repairs(before, counters),
+            sparsify_cycles=self._sparsify.cycles, threshold=self._sparsify.threshold,
+            mask_cycles=None if masks.cycles is None else masks.cycles - (cycles or 0),
+            elements_masked=masks.replaced - replaced, elements_through=masks.elements - elements), sum(losses), count
+
+    def _settings(self, number: int, count: int) -> Settings | FixedSettings:
+        """Settings of a step, whose losses are ``count``."""
+        optimizer, left = self._config.optimizer, 1 - (number - 1) / self._total
+        return self._form.settings(optimizer, number, count=count, packed_state=self._config.packed_state,
+                                   learning_rate=optimizer.learning_rate * left)
+
+    def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
+        """Give nodes the gradients, or that from which they compute them."""
+        if self._computer is None:
+            self._execution.write(gradients)
+            return
+        self._execution.compute([self._workload.examples_of(share) for share in shares])
+
+    def _losses(self, number: int, losses: list[float]) -> list[float]:
+        """Losses of the shares: those of the nodes where these compute, compared with the given ones."""
+        if self._computer is None:
+            return losses
+        found = self._computer.losses()
+        if self._config.check and found != losses:
+            raise DivergenceError(f"Step {number}: nodes have computed losses of {names(found)}, and must have "
+                                  f"computed {names(losses)}")
+        return found
+
+    def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
+        """Faults of links since the step before, and their repairs."""
+        injected, self._injected = self._injected, self._faults()
+        return {"faults_injected": self._injected - injected, **{
+            name: sum(growth(name.upper(), before, after))
+            for name in ("link_restarts", "words_repeated", "checks_failed")}}
+
+    def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+        """Counters of each node before and now, of which those of masks are added up."""
+        before, self._counters = self._counters, self._ring.counters.read()
+        self.training.elements_masked += sum(growth("ELEMENTS_MASKED", before, self._counters))
+        self.training.mask_words_fetched += sum(growth("MASK_WORDS_FETCHED", before, self._counters))
+        return before, self._counters
+
+    def _counted(self, action: Callable[[], T]) -> T:
+        """Do an action that may have nodes mask, and count their masking."""
+        elements = self._masks.elements
+        result = action()
+        if self._masks.elements > elements or self._computer is not None:
+            self._count()
+        return result
+
+    def finish(self) -> None:
+        """Take a sample, and compare the memories of the nodes with the golden model."""
+        training, masks = self.training, self._masks
+        training.sample = self._repeat("sample", lambda: self._counted(
+            lambda: self._workload.sample(self._ring.nodes, masks)))
+        training.mask_cycles, training.elements_through = masks.cycles, masks.elements
+        if self._blind:
+            self._fetch()
+        if self._rings is not None:
+            self._rings.balance(self._number)
+        if self._config.check:
+            compare_end(self._ring, self._reference, self._config, training, weights=self._laid_out(),
+                        replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
+            training.bit_exact = True
+
+    @property
+    def _newest(self) -> int:
+        """Lists of nodes that compute with the newest weights: those of even passes, 0, or of odd ones."""
+        return 0
+
+    def _laid_out(self) -> npt.NDArray[np.uint32]:
+        """Weights as they lie from the base on."""
+        return self._reference.weights
+
+    def _memory(self) -> dict[str, Any]:
+        """State that a step changes, but for its figures."""
+        if self._blind:
+            self._reference.adopt(self._ring, packed_state=self._config.packed_state)
+            self._fetch()
+        return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
+                "masks": self._masks.state(), "sparsify": self._sparsify.state(),
+                "execution": self._execution.state(),
+                "elements_masked": self.training.elements_masked,
+                "mask_words_fetched": self.training.mask_words_fetched}
+
+    def _fetch(self) -> None:
+        """Take the weights of the nodes, which the host has no need of before."""
+        found = read_weights(self._ring, self._reference, self._config, self._number)
+        self._workload.parameters[...] = self._form.parameters(found)
+
+    def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
+        """Go back to the beginning of a step, or on from where another process has ended; ``nodes`` as well."""
+        self._codebooks.restore(memory["codebooks"], self._reference)
+        self._reference.restore(memory["reference"])
+        self._masks.restore(memory["masks"])
+        self._sparsify.restore(memory["sparsify"])
+        self._execution.restore(memory["execution"])
+        self.training.elements_masked = memory["elements_masked"]
+        self.training.mask_words_fetched = memory["mask_words_fetched"]
+        if nodes:
+            write_nodes(self._ring.memory, self._reference, self._codebooks.centroids, self._config)
+            self._prepare()
+        self._counters = self._ring.counters.read()
+
+    def _repeat(self, what: str, action: Callable[[], T]) -> T:
+        """Do an action, and repeat it from its beginning after a failure of the ring."""
+        if self._blind:
+            return action()
+        memory = self._memory()
+
+        def again(line: str) -> None:
+            self._on_repeat(line)
+            self._ring.recover()
+            if self._rings is not None:
+                self._rings.forget()
+            self._recall(memory)
+            self.training.repeats += 1
+
+        return repeat(what, action, again)
+
+    def state(self) -> dict[str, Any]:
+        return {"memory": self._memory(), "settings": self._ring.settings.known,
+                "parameters": self._workload.parameters.copy(),
+                "interval_loss": self._interval_loss, "interval_count": self._interval_count,
+                "stage": None if self._rings is None else self._rings.stage, "training": self.training.figures()}
+
+    def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
+        if self._rings is not None:
+            self._bind(self._rings.enter(state["stage"]))
+        self._workload.initialize(self._config.seed)
+        self._workload.parameters[...] = state["parameters"]
+        self._number = state["batches"]["number"]
+        self._codebooks.centroids = state["memory"]["codebooks"]["centroids"]
+        self._model(self._form.weights(self._workload.parameters))
+        self.training = Training.from_figures(state["training"])
+        self._interval_loss, self._interval_count = state["interval_loss"], state["interval_count"]
+        self._reference.restore(state["memory"]["reference"])
+        self._execution.restore(state["memory"]["execution"])
+        self._ring.counters.clear()
+        self._counters = self._ring.counters.read()
+        repeats = self.training.repeats
+        if not restored:
+            self._repeat("first command", lambda: self._warm_up(state["settings"]))
+        self.training.repeats = repeats  # a run that was not stopped has none here
+        self._recall(state["memory"], nodes=not restored)
+        self._ring.settings.restore(state["settings"])
+
+    def _warm_up(self, settings: dict[str, int | float]) -> None:
+        """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn;
+        cycles depend a little on whose turn it is, which differs between new nodes and nodes after a step."""
+        ring = self._ring
+        ring.settings.restore(settings)
+        gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
+        shares = np.array_split(np.arange(self._config.largest(self._workload.examples)), ring.nodes)
+        self._prepare()
+        self._give(shares, gradients)
+        if self._config.density is not None:
+            ring.local.sparsify(self._length, threshold=0)
+            self._give(shares, gradients)
+        self._execution.warm_up()
+
+
+#: Times that the same thing is done again, one after the other.
+REPEATS = 3
+
+
+def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
+    """Do an action until it succeeds, at most ``1 + REPEATS`` times.
+
+    Parameters
+    ----------
+    what : str
+        Name of the action, for messages.
+    action : callable
+    again : callable
+        Called with a line for the user before each repeat; restores the state from before the action.
+
+    Raises
+    ------
+    RingError
+        The action failed every time, or in a way that another try does not mend.
+    """
+    for failures in range(1, REPEATS + 2):
+        try:
+            return action()
+        except RingError as error:
+            if not error.transient:
+                raise
+            if failures > REPEATS:
+                raise RingError(f"{what} failed {failures} times in a row, which is no passing disturbance: check "
+                                f"the links of the ring; the last time {error}", cause=error.cause,
+                                events=error.events) from error
+            reason = str(error).partition("\n")[0]
+        again(f"{what} is repeated: {reason}")
+    raise AssertionError("the loop returns or raises")
+
+
+def write_nodes(memory: Memory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
+                config: TrainingConfig) -> None:
+    """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
+
+    Parameters
+    ----------
+    centroids : array of uint32, optional
+        Codebook of a weight codec that has one.
+    config : TrainingConfig
+        Whether state is stored as bfloat16, and whether nodes keep the elements that they do not send.
+    """
+    if centroids is not None:
+        memory.write_codebook(centroids)
+    memory.write_weights(reference.weights)
+    if reference.has_master:
+        memory.write_master(reference.master)
+    for plane, state in enumerate(reference.state):
+        memory.write_state(state.view(np.float32), plane, packed_state=config.packed_state)
+    if config.density is not None:
+        memory.write_errors(list(reference.errors))
+    if reference.residuals is not None:
+        memory.write_residual(list(reference.residuals))
+
+
+def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that a ring of such nodes can do a training run, before there is one.
+
+    Raises
+    ------
+    ValueError
+        The ring cannot do the run; the message says why.
+    """
+    if node.is_int16:
+        if workload.name is not WorkloadName.DIGITS:
+            raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
+        check_optimizer(config.optimizer)
+    if config.density is not None and not node.sparsify:
+        raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
+    if config.density is not None:
+        check_zeros(node.gradients)
+    config.allocation(workload.parameters.size).check(node, nodes=nodes)
+    check_schedule(node, workload, config, nodes=nodes)
