@@ -15,7 +15,7 @@ def main() -> None:
     """Entry point: a message in place of a traceback, also while modules are imported."""
     _check_memory()
     try:
-        from host.importing import ended_at_once
+        from host.signals import ended_at_once
 
         with ended_at_once():
             from host.cli import main as command

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end, which it hears between two steps.
+"""Signals: those that ask a run to end, which it hears between two steps, and all other handlers of the host.
 
 Example
 -------
@@ -12,14 +12,18 @@ Example
 """
 
 import contextlib
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-from sim.verilated.processes import heard
+__all__ = ["ENDING", "GRACE", "Interrupted", "Signals", "ended_at_once", "handle_signals", "handled", "overlook",
+           "restore_default"]
 
-__all__ = ["GRACE", "Interrupted", "Signals", "handle_signals"]
+Handler = Callable[[int, FrameType | None], object]
+#: Signals that end a program.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: Seconds that a step has to end after a signal.
 GRACE = 6.0
@@ -73,6 +77,22 @@ class Signals:
 
 
 @contextlib.contextmanager
+def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Call a function for these signals during the block, unless they are ignored; in the main thread only."""
+    before = {number: signal.getsignal(number) for number in numbers
+              if threading.current_thread() is threading.main_thread()}
+    try:
+        for number, old in before.items():
+            if old not in (signal.SIG_IGN, None):  # None: a handler that Python has not set
+                signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in before.items():
+            if old is not None:
+                signal.signal(number, old)
+
+
+@contextlib.contextmanager
 def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
     """Handle SIGINT and SIGTERM during the block; in the main thread only.
 
@@ -81,6 +101,8 @@ def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
     grace : float
         See :class:`Signals`.
     """
+    from sim.verilated.processes import heard
+
     signals = Signals(grace=grace)
     before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -90,3 +112,29 @@ def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
         signals.settle()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"ended by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def ended_at_once() -> Iterator[None]:
+    """Make signals end the process during the block, with a line, unless they are ignored.
+
+    For imports, since modules that are loaded in part have nothing to tidy up.
+    """
+    with handled(_end, *ENDING):
+        yield
+
+
+def restore_default(*numbers: signal.Signals) -> None:
+    """Give signals their default effect, for this process and the program that takes its place."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def overlook(number: signal.Signals) -> None:
+    """Let a signal do nothing in this process; programs that it starts do not inherit that."""
+    signal.signal(number, lambda number, frame: None)

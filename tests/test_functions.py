@@ -1,4 +1,4 @@
-"""Functions of host/ that can be read at once."""
+"""Functions of host/ that can be read at once, and jobs that one class or module does for all."""
 
 import ast
 
@@ -18,3 +18,32 @@ def test_functions_are_short():
                     lengths[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = node.end_lineno - node.lineno + 1
     assert len(lengths) > 3000
     assert {name: length for name, length in lengths.items() if length > LINES} == {}
+
+
+def calls():
+    """Calls in host/: the module, the class or "" where there is none, and the called function as text."""
+    for path in files(".py"):
+        if path.is_relative_to(ROOT / "host"):
+            tree = ast.parse(path.read_text())
+            owners = {id(node): owner.name for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef)
+                      for node in ast.walk(owner)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call):
+                    yield str(path.relative_to(ROOT)), owners.get(id(node), ""), ast.unparse(node.func), node
+
+
+def test_one_class_steps_batches():
+    """The trainer takes all batches, has executors do all steps, and counts them."""
+    stepping = {(module, owner) for module, owner, name, node in calls()
+                if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
+                    node.args or node.keywords or "transports/golden" in module))}
+    assert stepping == {("host/training/trainer.py", "Trainer")}
+    counting = {str(path.relative_to(ROOT)) for path in files(".py") if path.is_relative_to(ROOT / "host")
+                for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assign | ast.AugAssign)
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+                if ast.unparse(target).endswith("batches.number")}
+    assert counting == {"host/training/trainer.py"}
+
+
+def test_one_module_installs_signal_handlers():
+    assert {module for module, _, name, _ in calls() if name == "signal.signal"} == {"host/signals.py"}

@@ -222,8 +222,7 @@ def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progr
         progress.stage("run that moves", steps)
         source.begin()
         assert source.run is not None
-        for _ in range(after):
-            source.run.advance()
+        source.run.train(until=after)
         progress.say(f"moved after step {after}")
         downtime = migrate(source, target, ledger)
         lines = {site.name: site.pass_cycles(downtime.live_words) for site in (source, target)}

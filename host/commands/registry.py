@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import typer
 from typer import core, main
 
-from host.importing import ended_at_once
+from host.signals import ended_at_once
 
 __all__ = ["COMMANDS", "CommandGroup"]
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from host.make.targets import Target, check_known, find_target, manual, overview
+from host.signals import ENDING, handled, restore_default
 
 __all__ = ["ENVIRONMENT", "InstallError", "call", "install", "main", "read_flags"]
 
@@ -50,11 +51,8 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
             if number != signal.SIGINT:  # which a terminal sends to both
                 process.send_signal(number)
 
-        before = {number: signal.signal(number, on_signal) for number in (
-            signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN}
-        code = process.wait()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+        with handled(on_signal, *ENDING):
+            code = process.wait()
     return 128 + received[-1] if received else code if code >= 0 else 128 - code
 
 
@@ -159,8 +157,7 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
-            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by this process, and else by the command as well
-                signal.signal(ignored, signal.SIG_DFL)
+            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # ignored by this process, and else by the command
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code
@@ -177,7 +174,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     goal, *goals = arguments
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        restore_default(signal.SIGINT)
     letters, values = read_flags(os.environ.get(_FLAGS, ""))
     environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *values)}
     values.pop("PYTHON", None)  # the one that runs this

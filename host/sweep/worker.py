@@ -19,6 +19,7 @@ from host.driver.results import known
 from host.models.text import Text, topics
 from host.models.transformer import TransformerConfig
 from host.program.schedules import layers_of
+from host.signals import overlook
 from host.sweep.jobs import Job, JobKind, SweepError, store
 from host.training.batches import Batches
 from host.training.optimizers import OptimizerName, create
@@ -187,8 +188,7 @@ def work(folder: str) -> None:
         error = attempt(order, Path(folder), lambda stage: say(stage=stage))
         say(**({"done": True} if error is None else {"error": error}))
 
-    # Unlike one that is ignored, it is no business of the tools.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    overlook(signal.SIGTERM)
     threading.Thread(target=listen, daemon=True).start()
     try:
         while True:

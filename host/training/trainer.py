@@ -126,11 +126,14 @@ class Trainer(Generic[ExecutorT]):
                 break
         return batches
 
-    def train(self, signals: Signals | None = None, *, on_block: Callable[[], None] = lambda: None) -> None:
+    def train(self, signals: Signals | None = None, *, until: int | None = None,
+              on_block: Callable[[], None] = lambda: None) -> None:
         """Do all steps that are left, of a run that has begun or resumed.
 
         Parameters
         ----------
+        until : int, optional
+            Steps of the run after which it stops.
         on_block : callable
             Called after each block: to write a checkpoint, for example.
 
@@ -140,7 +143,7 @@ class Trainer(Generic[ExecutorT]):
             A signal has come.
         """
         signals = Signals() if signals is None else signals
-        while not self.complete:
+        while not self.complete and self.number != until:
             signals.check()
             self.advance()
             on_block()

@@ -11,7 +11,7 @@ import typer
 
 from host import cli
 from host.commands.registry import COMMANDS
-from host.importing import ended_at_once
+from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
