@@ -5,7 +5,7 @@ memories of another pace, and with whatever an earlier run has left in banks and
 """
 
 import copy
-from pathlib import Path
+import dataclasses
 from typing import Any
 
 from host.checkpoints.checkpoint import restore
@@ -13,60 +13,36 @@ from host.checkpoints.device_frame import DeviceFrame, read
 from host.checkpoints.keys import user_key
 from host.checkpoints.rejections import RejectionError
 from host.driver.ring import Ring
-from host.output import write_bytes
 from host.relay.node_run import NodeRun
 from host.training import checkpoint
+from host.training.experiment import Keeper
 from host.training.trainer import Trainer
 
 __all__ = ["RelayKeeper"]
 
 
-class RelayKeeper:
-    """The place of checkpoints, and the sets after which they are written.
+@dataclasses.dataclass
+class RelayKeeper(Keeper):
+    """The place of checkpoints of nodes, and the sets after which they are written; one also when a run is
+    interrupted."""
 
-    Parameters
-    ----------
-    options : dict
-        Options of the run that its bits and its report depend on; versions are added here.
-    sets : int
-        Sets between checkpoints; 0 for none unless the run is interrupted.
+    _latest: tuple[dict[str, Any], DeviceFrame] | None = None
 
-    Members
-    -------
-    sets_kept : int
-        Sets in the latest state that is kept, in memory or in the file.
-    """
-
-    def __init__(self, path: Path, options: dict[str, Any], *, sets: int):
-        self.path, self.sets = path, sets
-        self._identity = {"options": options, "versions": checkpoint.versions()}
-        self._latest: tuple[dict[str, Any], DeviceFrame] | None = None
-        self.sets_kept = 0
-
-    def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any], *, last: bool) -> None:
+    def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any]) -> None:
         """Keep the state after the latest set, with figures of all sets, and write the file if it is due."""
         self._latest = copy.deepcopy({"state": trainer.state(), "rows": rows}), read(
             ring, trainer.executor.live())
-        self.sets_kept = len(rows)
-        if self.sets > 0 and (last or len(rows) % self.sets == 0):
+        if self.due(trainer):
             self.write()
 
     def write(self) -> None:
         """Write the file with the state after the latest set, unless it has that state, or no set has ended."""
         if self._latest is not None:
             content, frame = self._latest
-            write_bytes(self.path, checkpoint.packed(self._identity, content, device=frame))
+            self.save(content, len(content["rows"]), device=frame)
             self._latest = None
 
-    def check(self) -> bool:
-        """Whether there is a file; a ``CheckpointError`` unless it is of this run."""
-        try:
-            checkpoint.load(self.path, self._identity)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def go_on(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
+    def resume(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
         """Bring nodes and run to the state of the file, and return the figures of all sets.
 
         Raises
@@ -83,5 +59,5 @@ class RelayKeeper:
         content = state["content"]
         trainer.resume(content["state"], restored=True)
         rows: list[Any] = content["rows"]
-        self.sets_kept = len(rows)
+        self.kept = len(rows)
         return rows

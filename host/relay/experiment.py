@@ -127,12 +127,7 @@ def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None =
     with open_relay(nodes, workers=WORKERS, threads=threads, arithmetic=arithmetic) as (ring, _):
         run = NodeRun(ring, data, start, optimizer=optimizer, seed=seed, assessor=case.assessor())
         run.propose(0, Kind.MICROBATCHES, COUNT)
-
-        def compare() -> None:
-            on_set(run.reports[-1])
-            run.compare()
-
-        Trainer(run, run.batches, total=sets_of(case, data, epochs)).train(on_block=compare)
+        Trainer(run, run.batches, total=sets_of(case, data, epochs)).train(on_block=lambda: on_set(run.reports[-1]))
     return run
 
 

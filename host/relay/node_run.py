@@ -44,8 +44,9 @@ from host.relay.places import lists_base, next_bases
 from host.relay.plan import Worker, check_server
 from host.relay.program_timeline import Far, packet_cycles, program_run
 from host.relay.ring import RelayRing, SetOutcome, SetProgram
-from host.relay.run import Assessor, RelayRun, edit_server
+from host.relay.run import Assessor, RelayRun, SetReport, edit_server
 from host.relay.timeline import Costs, Run, link_cycles, words_per_parameter
+from host.training.batches import Batch
 from host.training.optimizers import Optimizer
 from host.training.reference import golden_settings
 from sim.arithmetic import functions
@@ -263,6 +264,12 @@ class NodeRun(RelayRun):
                 self.relay.turn()
                 self._next = None
         super().prepare(number)
+
+    def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
+        """Run a set, and compare the nodes with the golden ones."""
+        reports = super().execute(first, batches)
+        self.compare()
+        return reports
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
         relay = self._on_nodes(structure)

@@ -23,7 +23,7 @@ from host.training.record import NODE, Step, Training, TrainingConfig
 from host.transports.session import Elapsed, TransportName
 from sim.link_faults import RandomFaults, wires
 
-__all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "write_report"]
+__all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report"]
 
 #: Test accuracy for which the epochs are counted.
 TARGET = 0.97
@@ -246,9 +246,9 @@ def _ring(simulation: Simulation) -> dict[str, Any]:
                            for stage in course.stages]}}
 
 
-def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Write report.json and report.png; their paths."""
-    written, picture = schema.write_report(report, directory), directory / "report.png"
+def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path:
+    """Draw report.png; its path."""
+    picture = directory / "report.png"
     note = "" if report["compute"] == "host" else f" (compute: {report['compute']})"
     draw(report, picture, note=verdict(report) + note)
-    return written, picture
+    return picture

@@ -1,19 +1,29 @@
-"""Files of a training run: its identity in a checkpoint, the room that it needs, and advice on how to go on."""
+"""Files of a run: the checkpoint that it continues from, its results, and its end by a signal."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
 
 from hdl.config import Configuration
 from hdl.config.forms import as_dict
 from hdl.ring.slots.job_table import JOBS
 from host.console import shown
+from host.output import claim, prepare, write_bytes
 from host.reports.measured import timeline_names
+from host.run.spec import RunSpec, to_toml
+from host.schema import write_report
+from host.signals import GRACE, Interrupted, Signals, handle_signals
 from host.training.checkpoint import NAME
-from host.training.experiment import Experiment, Keeper
+from host.training.experiment import Keeper
 from host.training.record import TrainingConfig
 from host.training.workloads import Workload
 
-__all__ = ["FILES", "advice", "identity_of", "space"]
+__all__ = ["FILES", "advice", "end_interrupted", "identity_of", "open_files", "space", "until_signal",
+           "write_results"]
 
 #: Files that a run of `gradring train` of any kind may write in its output folder.
 FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", NAME, *timeline_names(),
@@ -35,9 +45,56 @@ def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
     return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 
 
-def advice(experiment: Experiment, keeper: Keeper) -> str:
-    """Advice on how a run that has ended early can go on."""
-    if not experiment.kept:
-        return "there is no checkpoint yet, so that the next run begins at the first step"
-    return (f"{shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
-            f"goes on from there")
+def open_files(spec: RunSpec, keeper: Keeper, say: Callable[[str], None], *, space: int = 0,
+               check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
+    """Check that all results can be written; the content of the checkpoint to resume from, if there is one.
+
+    Parameters
+    ----------
+    space : int
+        Bytes that the results take at the most.
+    check : callable
+        Raises ``CheckpointError`` unless the run can continue from a content.
+    """
+    folder = spec.known("output.folder")
+    keeper.check_key()
+    prepare(folder, files=[name for name in FILES if "/" not in name], space=space)
+    content = keeper.load() if spec.output.resume else None
+    if content is not None:
+        check(content)
+    claim(folder, files=FILES, keep=() if content is None else (NAME,))
+    if spec.output.resume:
+        say(f"{shown(keeper.path)}: " + ("there is none, so the run begins at its first step" if content is None else
+                                         "the run continues from there"))
+    return content
+
+
+def until_signal(action: Callable[[Signals], None]) -> int:
+    """Carry out steps until they end, or a signal comes between two of them: its number, or 0."""
+    with handle_signals(grace=GRACE) as signals:
+        try:
+            action(signals)
+        except Interrupted as interrupted:
+            return interrupted.signal
+    return 0
+
+
+def write_results(spec: RunSpec, report: dict[str, Any]) -> Path:
+    """Write the report and the description of a run; the path of the report."""
+    folder = spec.known("output.folder")
+    write_bytes(folder / "run.toml", to_toml(spec).encode())
+    return write_report(report, folder)
+
+
+def advice(keeper: Keeper) -> str:
+    """Advice on how a run that has ended early can continue."""
+    if not keeper.kept:
+        return "there is no checkpoint yet, so that the next run begins at its first step"
+    return (f"{shown(keeper.path)} holds {keeper.kept} step{'s' if keeper.kept > 1 else ''}: the same command with "
+            f"--resume (make: RESUME=1) continues from there")
+
+
+def end_interrupted(number: int, keeper: Keeper, console: Console) -> NoReturn:
+    """End the program after a signal, with advice on how to continue."""
+    console.print(f"interrupted; {advice(keeper)}", soft_wrap=True)
+    raise typer.Exit(128 + number)

@@ -4,23 +4,18 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from hdl.config import NodeConfig, Weights
 from hdl.config.forms import as_dict
 from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import COUNT, SEEDS, check_range
-from host.output import claim, prepare, write_bytes
 from host.reports import late_run as report
-from host.run.files import FILES
+from host.run.files import end_interrupted, open_files, until_signal, write_results
 from host.run.preparation import random_faults
 from host.run.repeat import described
 from host.run.sections import Quorum
-from host.run.spec import RunSpec, to_toml
-from host.schema import write_report
-from host.signals import GRACE, Interrupted, handle_signals
+from host.run.spec import RunSpec
 from host.training import checkpoint as checkpoints
 from host.training.experiment import Keeper
 from host.training.quorum import BLOCK, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
@@ -80,23 +75,14 @@ class _QuorumRun:
     def open_files(self) -> dict[str, Any] | None:
         """Check that all results can be written; the content of the checkpoint to resume from, if there is one."""
         config, spec = self.config, self.spec
-        self.identity = {
+        identity = {
             "straggler": {**dataclasses.asdict(config), "late": config.late.value,
                           "slow": {str(rank): factor for rank, factor in config.slow.items()}},
             "block": self.block, "configuration": as_dict(self.node), "link_latency": spec.ring.link_latency,
             "host_port": spec.backend.host_port,
             "faults": None if self.faults is None else dataclasses.asdict(self.faults)}
-        self.keeper = Keeper(self.folder / checkpoints.NAME, self.identity, steps=spec.output.checkpoint)
-        self.keeper.check_key()
-        prepare(self.folder, files=("report.json", "report.png", checkpoints.NAME),
-                space=64 * self.length + (2 << 20))
-        kept = self.keeper.load() if spec.output.resume else None
-        claim(self.folder, files=FILES, keep=() if kept is None else (checkpoints.NAME,))
-        if spec.output.resume:
-            self.progress.say(f"{shown(self.keeper.path)}: " + (
-                "there is none, so training begins at its first round" if kept is None else
-                "training continues from there"))
-        return kept
+        self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
+        return open_files(spec, self.keeper, self.progress.say, space=64 * self.length + (2 << 20))
 
     def carry_out(self, kept: dict[str, Any] | None) -> None:
         """Do all rounds, until the cycles are over or a signal comes."""
@@ -105,30 +91,27 @@ class _QuorumRun:
                           arithmetic=spec.known("backend.arithmetic"), host_port=spec.backend.host_port,
                           latency=spec.known("ring.link_latency"), timeout=patience_of(self.data, config),
                           grid=(1, config.workers) if self.switch_out else None, say=progress.say,
-                          announce=progress.stage) as session, handle_signals(grace=GRACE) as signals:
+                          announce=progress.stage) as session:
             trainer = make_quorum_trainer(session.ring, self.data, config, block=self.block, grid=session.grid)
             run, before = trainer.executor, 0
 
             def block() -> None:
                 nonlocal before
-                signals.settle()
                 self.result = self._report(run, session)
                 progress.say(f"rounds {before + 1:3} to {trainer.number:3}   loss {run.outcome.losses[-1]:.4f}   "
                              f"test accuracy {run.outcome.accuracy:.2%}")
                 before = trainer.number
-                self.keeper.save(trainer.state())
+                self.keeper.save(trainer.state(), trainer.number)
 
             if kept is None:
                 trainer.begin()
             else:
                 trainer.resume(kept)
-                before = trainer.number
+                before = self.keeper.kept = trainer.number
             progress.stage("rounds", trainer.number + trainer.left)
             self.result = self._report(run, session) if run.fates else None
-            try:
-                trainer.train(signals, on_block=block)
-            except Interrupted as interrupted:  # the report is of the blocks that have ended
-                self.stopped = interrupted.signal
+            # The report is of the blocks that have ended.
+            self.stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
 
     def _report(self, run: QuorumExecutor, session: Session) -> dict[str, Any]:
         """Report of the blocks that have ended."""
@@ -156,23 +139,16 @@ def train(spec: RunSpec) -> dict[str, Any]:
         progress.stage("data")
         run = _QuorumRun(spec, progress)
         run.carry_out(run.open_files())
-        result, stopped = run.result, run.stopped
-        if result is None:
-            if stopped:
-                console.print("interrupted; no block of rounds has ended, so that the next run begins at the first "
-                              "round", soft_wrap=True)
-                raise typer.Exit(128 + stopped)
+        if run.result is None:
+            if run.stopped:
+                end_interrupted(run.stopped, run.keeper, console)
             raise ValueError(f"Cycles must be enough for a round, not {run.config.cycles:,}")
-        result["interrupted"] = bool(stopped)
+        run.result["interrupted"] = bool(run.stopped)
         progress.stage("report")
-        write_bytes(run.folder / "run.toml", to_toml(spec).encode())
-        written = write_report(result, run.folder)
-        report.draw(result, run.folder / "report.png")
-    report.show(result, console)
-    console.print(" · ".join(map(shown, (written, run.folder / "report.png"))), soft_wrap=True)
-    if stopped:
-        console.print("interrupted; " + (
-            "there is no checkpoint, so that the next run begins at the first round" if run.keeper.steps == 0 else
-            "the same command with --resume (make: RESUME=1) continues from there"), soft_wrap=True)
-        raise typer.Exit(128 + stopped)
-    return result
+        written, picture = write_results(spec, run.result), run.folder / "report.png"
+        report.draw(run.result, picture)
+    report.show(run.result, console)
+    console.print(" · ".join(map(shown, (written, picture))), soft_wrap=True)
+    if run.stopped:
+        end_interrupted(run.stopped, run.keeper, console)
+    return run.result

@@ -6,28 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from hdl.config.forms import as_dict
-from host import schema
 from host.console import Progress, make_console, shown
 from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
-from host.output import claim, prepare, write_bytes
+from host.output import prepare
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
 from host.reports import measured as schedules
 from host.reports import measured_trace, report, summary, training_page
 from host.run import preparation, slow_link
-from host.run.files import FILES, advice, identity_of, space
+from host.run.files import advice, end_interrupted, identity_of, open_files, space, until_signal, write_results
 from host.run.nodes import check_past, lines
 from host.run.preparation import Preparation
 from host.run.processes import other_processes, threads_of
 from host.run.repeat import described
-from host.run.spec import RunSpec, to_toml
-from host.signals import GRACE, Interrupted, handle_signals
+from host.run.spec import RunSpec
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
 from host.training.experiment import Experiment, Keeper
@@ -67,19 +64,11 @@ class _StepRun:
             topology=spec.ring.topology, shape=None if spec.ring.shape is None else spec.ring.shape.value,
             **({} if spec.ring.slow_link is None else {"slow_link": spec.ring.slow_link}))
         self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
-        self.keeper.check_key()
         if spec.output.chakra is not None:
             prepare(spec.output.chakra.parent)
-        prepare(self.folder, files=[name for name in FILES if "/" not in name],
-                space=space(prepared.task, prepared.config, prepared.nodes))
-        self.kept = self.keeper.load() if spec.output.resume else None
-        if self.kept is not None:
-            check_past(prepared.course, self.kept, shown(self.keeper.path))
-        claim(self.folder, files=FILES, keep=() if self.kept is None else (checkpoints.NAME,))
-        if spec.output.resume:
-            self.progress.say(f"{shown(self.keeper.path)}: " + (
-                "there is none, so training begins at its first step" if self.kept is None else
-                "training continues from there"))
+        self.kept = open_files(spec, self.keeper, self.progress.say,
+                               space=space(prepared.task, prepared.config, prepared.nodes),
+                               check=lambda content: check_past(prepared.course, content, shown(self.keeper.path)))
 
     def events(self) -> Any:
         """Events for TensorBoard, if they are asked for."""
@@ -129,14 +118,12 @@ class _StepRun:
             if events is not None:
                 events.step(training)
 
-        with handle_signals(grace=GRACE) as signals:
-            try:
-                experiment.run(signals, on_run=begin, on_step=step, on_repeat=progress.say)
-            except Interrupted as interrupted:
-                self.stopped = interrupted.signal
-            except (DeviceError, RingError):
-                progress.say(advice(experiment, self.keeper))
-                raise
+        try:
+            self.stopped = until_signal(lambda signals: experiment.run(signals, on_run=begin, on_step=step,
+                                                                       on_repeat=progress.say))
+        except (DeviceError, RingError):
+            progress.say(advice(self.keeper))
+            raise
         self.simulation = self._simulation(session)
 
     def _announce(self, number: int) -> None:
@@ -184,8 +171,7 @@ class _StepRun:
         prepared, folder, chakra = self.prepared, self.folder, self.spec.output.chakra
         with Progress(console) as progress:
             progress.stage("report")
-            write_bytes(folder / "run.toml", to_toml(self.spec).encode())
-            written, picture = report.write_report(result, folder)
+            written, picture = write_results(self.spec, result), report.draw_report(result, folder)
             timelines = schedules.write(result, folder, nodes=prepared.nodes) if self.overlap is not None else []
             if chakra is not None and isinstance(prepared.task, Classifier):
                 timelines += measured_trace.write(result, prepared.task.layers, chakra, nodes=prepared.nodes)
@@ -227,9 +213,8 @@ def train(spec: RunSpec) -> dict[str, Any]:
     result = run.result()
     if run.stopped:
         if result is not None:
-            schema.write_report(result, run.folder)
-        console.print(f"interrupted; {advice(run.experiment, run.keeper)}", soft_wrap=True)
-        raise typer.Exit(128 + run.stopped)
+            write_results(spec, result)
+        end_interrupted(run.stopped, run.keeper, console)
     assert result is not None
     run.write(console, result)
     return result

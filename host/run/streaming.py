@@ -8,12 +8,10 @@ import typer
 from rich.console import Console
 
 from hdl.config import NodeConfig
-from host.checkpoints.keys import user_key
 from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
-from host.output import claim, prepare, write_bytes
 from host.relay.assessor import Plateau, Together, Underflow
 from host.relay.checkpoint import RelayKeeper
 from host.relay.edits import Structure
@@ -25,12 +23,10 @@ from host.relay.program_timeline import Far
 from host.relay.run import Assessor
 from host.relay.timeline import microbatches
 from host.reports import streaming as report
-from host.run.files import FILES
+from host.run.files import end_interrupted, open_files, until_signal, write_results
 from host.run.repeat import described
 from host.run.sections import Streaming
-from host.run.spec import RunSpec, to_toml
-from host.schema import write_report
-from host.signals import GRACE, Interrupted, handle_signals
+from host.run.spec import RunSpec
 from host.training.checkpoint import NAME
 from host.training.optimizers import SGD
 from host.training.trainer import Trainer
@@ -94,18 +90,9 @@ class _StreamingRun:
 
     def open_files(self, console: Console) -> bool:
         """Check that all results can be written; whether there is a checkpoint to resume from."""
-        user_key()  # of checkpoints
-        prepare(self.folder, files=("report.json", NAME))
-        self.keeper = RelayKeeper(self.folder / NAME, self._identity(), sets=self.spec.output.checkpoint or 0)
-        resume = self.spec.output.resume
-        kept = resume and self.keeper.check()
-        claim(self.folder, files=FILES, keep=(NAME,) if kept else ())
+        self.keeper = RelayKeeper(self.folder / NAME, self._identity(), steps=self.spec.output.checkpoint)
         console.print(self.plan.line, soft_wrap=True)
-        if resume:
-            console.print(f"{shown(self.keeper.path)}: " + (
-                "the run continues from there" if kept else "there is none, so the run begins at its first step"),
-                soft_wrap=True)
-        return kept
+        return open_files(self.spec, self.keeper, lambda line: console.print(line, soft_wrap=True)) is not None
 
     def _identity(self) -> dict[str, Any]:
         """Description of the run without what its bits do not depend on."""
@@ -123,36 +110,31 @@ class _StreamingRun:
                                  *([Underflow()] if schedule.underflow else [])]
         progress.stage("build", 1)
         with open_relay(self.configs, workers=self.workers, rate=self.speed, worker_rate=self.worker_speed,
-                        threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation), \
-                handle_signals(grace=GRACE) as signals:
+                        threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation):
             run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
                           traced=True, assessor=Together(*rules) if rules else None)
             trainer = Trainer(run, run.batches, total=self.steps)
             if kept:
-                self.rows = self.keeper.go_on(ring, trainer)
+                self.rows = self.keeper.resume(ring, trainer)
                 self.result = self._report(run)
             progress.stage("steps", trainer.left)
             before = simulation.cycle
 
             def block() -> None:
                 nonlocal before
-                run.compare()
-                signals.settle()
                 latest = run.reports[-1]
                 self.rows.append(_row(run, latest.number, simulation.cycle - before, speed=self.speed, far=self.pace))
                 progress.advance(f"loss {latest.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
                 if latest.number == 0 and schedule.microbatches is None:
                     run.choose(self.rows[0]["chosen"])
-                self.keeper.keep(ring, trainer, self.rows, last=trainer.complete)
+                self.keeper.keep(ring, trainer, self.rows)
                 self.result = self._report(run)
                 before = simulation.cycle
 
-            try:
-                trainer.train(signals, on_block=block)
-            except Interrupted as interrupted:  # the report is of the steps that have ended
-                if self.result is None or len(self.result["per_step"]) < self.steps:
-                    self.stopped = interrupted.signal
-                    self.keeper.write()
+            stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
+            if stopped and not trainer.complete:  # the report is of the steps that have ended
+                self.stopped = stopped
+                self.keeper.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
         """Report of the steps so far, made between two steps, since within one the golden nodes are at neither."""
@@ -171,17 +153,8 @@ class _StreamingRun:
         console.print(report.table(rows))
         console.print(report.link_line(rows[-1]), soft_wrap=True)
         console.print(self.verdict, soft_wrap=True)
-        write_bytes(self.folder / "run.toml", to_toml(self.spec).encode())
-        written = write_report({**self.result, "interrupted": bool(self.stopped)}, self.folder)
+        written = write_results(self.spec, {**self.result, "interrupted": bool(self.stopped)})
         console.print(shown(written), soft_wrap=True)
-
-    @property
-    def advice(self) -> str:
-        """Line about the next run, after one that was interrupted."""
-        if not self.keeper.sets_kept:
-            return "interrupted; no step has ended, so that the next run begins at its first step"
-        return (f"interrupted; {shown(self.keeper.path)} holds {self.keeper.sets_kept} steps: the same command with "
-                f"--resume (make: RESUME=1) continues from there")
 
 
 def train(spec: RunSpec) -> dict[str, Any] | None:
@@ -201,8 +174,7 @@ def train(spec: RunSpec) -> dict[str, Any] | None:
     if run.result is not None:
         run.write(console)
     if run.stopped:
-        console.print(run.advice, soft_wrap=True)
-        raise typer.Exit(128 + run.stopped)
+        end_interrupted(run.stopped, run.keeper, console)
     if run.result is not None and not run.result["bit_exact"]:
         raise typer.Exit(1)
     return run.result

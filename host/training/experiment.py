@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from host.checkpoints.device_frame import DeviceFrame
 from host.checkpoints.keys import user_key
 from host.driver.ring import Ring
 from host.models.layers import Array
@@ -32,7 +33,7 @@ from host.transports.session import Elapsed, Session
 
 __all__ = ["Experiment", "Keeper"]
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Keeper:
     """The place of checkpoints, and the steps after which they are written."""
 
@@ -42,6 +43,8 @@ class Keeper:
     #: Steps between checkpoints, with one after the last step; by default one whenever the model is measured; 0 for
     #: none.
     steps: int | None = None
+    #: Steps, of all runs, up to the last checkpoint.
+    kept: int = 0
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 0:
@@ -58,11 +61,11 @@ class Keeper:
         if self.steps != 0:
             user_key()
 
-    def save(self, content: dict[str, Any]) -> bool:
-        """Write the file, unless none is wanted; tell whether there is one."""
+    def save(self, content: dict[str, Any], kept: int, **device: DeviceFrame) -> None:
+        """Write the file after a number of steps, unless none is wanted; with a ``device`` frame, if there is one."""
         if self.steps != 0:
-            checkpoint.save(self.path, self._whole(), content)
-        return self.steps != 0
+            checkpoint.save(self.path, self._whole(), content, **device)
+            self.kept = kept
 
     def load(self) -> dict[str, Any] | None:
         """The content of the file; None where there is none."""
@@ -100,8 +103,6 @@ class Experiment:
         Seconds that each run has taken.
     simulation_seconds : float
         Seconds of the first run that the simulation took.
-    kept : int
-        Steps, of all runs, up to the last checkpoint.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
@@ -117,7 +118,6 @@ class Experiment:
         self.elapsed = Elapsed()
         self.seconds = [0.0] * len(configs)
         self.simulation_seconds = 0.0
-        self.kept = 0
 
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
@@ -177,7 +177,6 @@ class Experiment:
 
         def block() -> None:
             if signals.asked is not None or self._keeper.due(trainer):
-                signals.settle()
                 measure()
                 self._save(number, trainer)
 
@@ -187,7 +186,7 @@ class Experiment:
         else:
             trainer.resume(state)
             self.trainings[number] = trainer.executor.training
-            self.kept = self._steps
+            self._keeper.kept = self._steps
             first = self._session.elapsed if number == 0 else Elapsed()
         trainer.train(signals, on_block=block)
         if number + 1 < len(self._configs):
@@ -202,10 +201,9 @@ class Experiment:
         return sum(len(training.steps) for training in self.trainings)
 
     def _save(self, number: int, trainer: Trainer[UpdateExecutor]) -> None:
-        saved = self._keeper.save({
+        self._keeper.save({
             "run": number, "trainings": [training.figures() for training in self.trainings[:number]],
             "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
             "simulation_seconds": self.simulation_seconds, "state": trainer.state(),
             "dealt_to": self._session.ring.partition.root,
-            "requests": [] if self._course is None else self._course.texts()})
-        self.kept = self._steps if saved else self.kept
+            "requests": [] if self._course is None else self._course.texts()}, self._steps)

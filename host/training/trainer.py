@@ -146,6 +146,7 @@ class Trainer(Generic[ExecutorT]):
         while not self.complete and self.number != until:
             signals.check()
             self.advance()
+            signals.settle()
             on_block()
 
     def finish(self) -> None:

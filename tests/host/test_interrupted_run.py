@@ -36,9 +36,9 @@ class TestInterrupted:
         found, out, err = run(*self.ARGUMENTS, "--output", broken, "--resume")
         assert (found, err) == (code, "")
         lines = out.splitlines()
-        assert lines[0].endswith("checkpoint.tar: there is none, so training begins at its first step")
+        assert lines[0].endswith("checkpoint.tar: there is none, so the run begins at its first step")
         assert lines[-1].endswith("checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) "
-                                  "goes on from there")
+                                  "continues from there")
         assert lines[-1].startswith("interrupted; ")
         result = json.loads((broken / "report.json").read_text())
         assert (result["interrupted"], result["steps"], result["accuracy"]) == (True, 2, None)

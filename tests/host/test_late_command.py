@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from host.run import quorum
+from host.run import files, quorum
 from host.training import checkpoint, trainer
 
 #: About nine rounds of 64-8-10, whose last worker takes three times as long.
@@ -91,7 +91,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
     """A signal ends a run in a block within seconds, though the simulation runs for minutes; the report is of the
     blocks before."""
     nodes_of("wide")
-    monkeypatch.setattr(quorum, "GRACE", 0.1)
+    monkeypatch.setattr(files, "GRACE", 0.1)
     sent = []
 
     def send():
@@ -114,11 +114,11 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer.Trainer, "advance", advance)
     blocks = 0
-    assert "interrupted; no block of rounds has ended" in call("--straggler", "3:1000", "--cycles", 8_000_000)
+    assert "interrupted; there is no checkpoint yet, so that the next run begins at its first step" in call("--straggler", "3:1000", "--cycles", 8_000_000)
     assert not (tmp_path / "report.json").exists()
     blocks = 1
     out = call("--straggler", "3:40", "--cycles", 2_000_000, "--checkpoint", 1)
-    assert "interrupted; the same command with --resume (make: RESUME=1) continues from there\n" in out
+    assert "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there\n" in out
     found = json.loads((tmp_path / "report.json").read_text())
     assert (found["interrupted"], len(found["updates"]), found["gradients"]["computed"]) == (True, 1, 4)
 
@@ -152,7 +152,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     folder.mkdir()
     shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
     again, out = report(*faults, "--resume", folder=folder)
-    assert "checkpoint.tar: training continues from there\n" in out
+    assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
     # The host looks at nodes at multiples of 16 cycles of a simulation, which begins again with the process.
     lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(found["updates"])]

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from host import signals
 from host.models.digits import digits
 from host.relay import experiment, node_run
 from host.training import checkpoint
@@ -96,8 +95,8 @@ def test_goes_on(run, signalled, tmp_path):
 
 
 @pytest.mark.parametrize(("sets", "line"), [
-    (1, "interrupted; no step has ended, so that the next run begins at its first step"),
-    (2, "checkpoint.tar holds 1 steps: the same command with --resume (make: RESUME=1) continues from there"),
+    (1, "interrupted; there is no checkpoint yet, so that the next run begins at its first step"),
+    (2, "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there"),
 ])
 def test_second_signal(run, signalled, tmp_path, sets, line):
     """Another signal gives the set up; the report and the checkpoint are of the sets before."""
@@ -112,13 +111,13 @@ def test_second_signal(run, signalled, tmp_path, sets, line):
 
 def test_grace(run, signalled, monkeypatch, tmp_path):
     """A set that takes longer than the time for its end is given up."""
-    monkeypatch.setattr(signals, "GRACE", 0.01)
+    monkeypatch.setattr(files, "GRACE", 0.01)
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
     signalled(signal.SIGINT, at=1)
     begun = time.monotonic()
     code, out, err = run("train", "--schedule", "streaming", "--steps", 1, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (130, "")
-    assert out.endswith("interrupted; no step has ended, so that the next run begins at its first step\n")
+    assert out.endswith("interrupted; there is no checkpoint yet, so that the next run begins at its first step\n")
     assert time.monotonic() < begun + 50
 
 

@@ -209,7 +209,7 @@ class TestExperiment:
             experiment = self.start(few, tmp_path, steps=steps)
             with pytest.raises(Interrupted):
                 interrupt(experiment, number)
-            assert experiment.kept == number
+            assert experiment._keeper.kept == number
             assert sum(len(training.steps) for training in experiment.trainings) == number
             again = self.start(few, tmp_path, steps=steps, resume=True)
             again.run(Signals())
@@ -221,7 +221,7 @@ class TestExperiment:
         experiment, signals = self.start(few, tmp_path, steps=0), Signals()
         with pytest.raises(Interrupted):
             experiment.run(signals, on_step=lambda training: signals.take(signal.SIGINT, None))
-        assert experiment.kept == 0
+        assert experiment._keeper.kept == 0
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(ValueError, match=r"^Steps between checkpoints must be zero or more, not -1$"):
             self.start(few, tmp_path, steps=-1)
