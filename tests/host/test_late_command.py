@@ -114,11 +114,13 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer.Trainer, "advance", advance)
     blocks = 0
-    assert "interrupted; there is no checkpoint yet, so that the next run begins at its first step" in call("--straggler", "3:1000", "--cycles", 8_000_000)
+    assert call("--straggler", "3:1000", "--cycles", 8_000_000).endswith(
+        "interrupted; there is no checkpoint yet, so that the next run begins at its first step\n")
     assert not (tmp_path / "report.json").exists()
     blocks = 1
     out = call("--straggler", "3:40", "--cycles", 2_000_000, "--checkpoint", 1)
-    assert "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there\n" in out
+    assert out.endswith("checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from "
+                        "there\n")
     found = json.loads((tmp_path / "report.json").read_text())
     assert (found["interrupted"], len(found["updates"]), found["gradients"]["computed"]) == (True, 1, 4)
 

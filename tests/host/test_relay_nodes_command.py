@@ -9,6 +9,7 @@ import pytest
 
 from host.models.digits import digits
 from host.relay import experiment, node_run
+from host.run import files
 from host.training import checkpoint
 from tests.host import rings
 
@@ -113,7 +114,7 @@ def test_grace(run, signalled, monkeypatch, tmp_path):
     """A set that takes longer than the time for its end is given up."""
     monkeypatch.setattr(files, "GRACE", 0.01)
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
-    signalled(signal.SIGINT, at=1)
+    signalled(signal.SIGINT, at=1, within=True)
     begun = time.monotonic()
     code, out, err = run("train", "--schedule", "streaming", "--steps", 1, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (130, "")
