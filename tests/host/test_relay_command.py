@@ -42,7 +42,7 @@ def test_nodes(run, monkeypatch, tmp_path):
     assert (code, err) == (0, "")
     found = json.loads((tmp_path / "relay.json").read_text())
     [row] = found["nodes"]
-    assert (row["name"], row["sets"], row["same"]) == ("64-10, a plateau adds a layer", 30, True)
+    assert (row["name"], row["sets"], row["bit_exact"]) == ("64-10, a plateau adds a layer", 30, True)
     assert round(100 * row["accuracy"], 4) == found["cases"][1]["accuracies"][0]
     assert f"{100 * row['accuracy']:.2f}" in out
 
