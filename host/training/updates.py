@@ -30,7 +30,7 @@ from hdl.config import Configuration
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import TrainingRing
-from host.driver.vector_protocols import Memory
+from host.driver.ring_memory import RingMemory
 from host.driver.words import Vector
 from host.topology.grid import Plan, Shape
 from host.training.batches import Batch
@@ -449,7 +449,7 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     raise AssertionError("the loop returns or raises")
 
 
-def write_nodes(memory: Memory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
+def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
     """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
 
