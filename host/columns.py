@@ -61,29 +61,19 @@ def ratio_text(part: float | None, whole: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Figure that each row of a table has.
+    """Figure that each row of a table has."""
 
-    Parameters
-    ----------
-    name : str
-        Key in JSON.
-    format : str or callable
-        See :func:`shown`.
-    title : str
-        Heading; by default the name in words.
-    of : callable, optional
-        Value in a row; by default the key or the member with this name.
-    modelled : bool
-        Whether the figure comes from a model, which the heading says.
-    columns : sequence of Column
-        Columns of the rows that the value is.
-    """
-
+    #: Key in JSON.
     name: str
+    #: See :func:`shown`.
     format: str | Callable[[Any], str] = ""
+    #: Heading; by default the name in words.
     title: str = ""
+    #: Value in a row; by default the key or the member with this name.
     of: Callable[[Any], Any] | None = None
+    #: Whether the figure comes from a model, which the heading says.
     modelled: bool = False
+    #: Columns of the rows that the value is.
     columns: Sequence["Column"] = ()
 
     @property
@@ -121,27 +111,21 @@ class Table:
     ----------
     title : str
     columns : sequence of Column
-    rows : sequence
-        Mappings, or objects with members.
-    header : bool
-        Whether the columns have headings.
-    caption : str
-        Text below.
-    group : callable, optional
-        Value of a row; a line separates rows with different values.
-    headed : bool
-        Whether the values of ``group`` are headings of the rows that follow.
-    marked : callable
-        Whether a row misses its limit.
     """
 
     title: str
     columns: Sequence[Column]
+    #: Mappings, or objects with members.
     rows: Sequence[Any]
+    #: Whether the columns have headings.
     header: bool = True
+    #: Text below.
     caption: str = ""
+    #: Value of a row; a line separates rows with different values.
     group: Callable[[Any], Any] = lambda row: None
+    #: Whether the values of ``group`` are headings of the rows that follow.
     headed: bool = False
+    #: Whether a row misses its limit.
     marked: Callable[[Any], bool] = lambda row: False
 
     @property

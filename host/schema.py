@@ -29,14 +29,12 @@ class Schema:
     Parameters
     ----------
     name : str
-    version : int
-        Changes when a column changes its meaning or is removed.
-    own : sequence of Column
-        Columns, without the columns of every report.
     """
 
     name: str
+    #: Changes when a column changes its meaning or is removed.
     version: int
+    #: Columns, without the columns of every report.
     own: Sequence[Column]
 
     @property

@@ -25,14 +25,6 @@ class Row:
 
     Members
     -------
-    target, program : str
-        Names of the target and of the program.
-    length : int
-        Parameters of the network.
-    overlapped : bool
-        Whether computing and communicating overlap.
-    alpha : float
-        Factor of the throttled cycles.
     execution, first, second : float
         Cycles on the execution machine: as it is, throttled, and with every rate halved again.
     estimate, plain : float
@@ -43,10 +35,15 @@ class Row:
         Cycles of the target, as it was really run.
     """
 
+    #: Names of the target and of the program.
     target: str
     program: str
+
+    #: Parameters of the network.
     length: int
+    #: Whether computing and communicating overlap.
     overlapped: bool
+    #: Factor of the throttled cycles.
     alpha: float
     #: Cycles on the execution machine: as it is, throttled, and with every rate halved again.
     execution: float

@@ -88,52 +88,34 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
 
 @dataclasses.dataclass(frozen=True)
 class FormatOptions(Section):
-    """Formats of a job's vectors.
+    """Formats of a job's vectors."""
 
-    Parameters
-    ----------
-    gradients : str, optional
-        Codec of gradients: ``mx9``, for instance; by default raw, or zero_value with a density.
-    weights : str
-        Codec of new weights.
-    density : float, optional
-        Fraction of the elements that nodes send.
-    packed_state : bool
-        Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
-        0.996, such as the default, and :class:`MomentsWarning` is given.
-    """
-
+    #: Codec of gradients: ``mx9``, for instance; by default raw, or zero_value with a density.
     gradients: str | None = option(None, kind=_NODE["gradients"])
+    #: Codec of new weights.
     weights: str = option(Weights.codec, kind=_NODE["weights"])
+    #: Fraction of the elements that nodes send.
     density: float | None = option(None, kind=DENSITY)
+    #: Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
+    #: 0.996, such as the default, and :class:`MomentsWarning` is given.
     packed_state: bool = option(False, kind=Flag())
 
 
 @dataclasses.dataclass(frozen=True)
 class RingOptions(Section):
-    """Simulation of a job's ring.
+    """Simulation of a job's ring."""
 
-    Parameters
-    ----------
-    threads : int
-        Threads of the simulation.
-    arithmetic : Arithmetic
-        Floating-point units of gateware, or native ones, which change the speed only.
-    host_port : bool
-        Whether vectors go through simulated host ports; else the ports' time is modelled.
-    link_latency : int
-        Cycles of each link.
-    transport : TransportName
-        Verilated nodes, or golden models in their place, which have no second witness: docs/golden.md.
-    announce : callable
-        Called with the name of each stage of a build as it begins.
-    """
-
+    #: Threads of the simulation.
     threads: int = option(1, kind=Integer(1))
+    #: Floating-point units of gateware, or native ones, which change the speed only.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
+    #: Whether vectors go through simulated host ports; else the ports' time is modelled.
     host_port: bool = option(False, kind=Flag())
+    #: Cycles of each link.
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
+    #: Verilated nodes, or golden models in their place, which have no second witness: docs/golden.md.
     transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
+    #: Called with the name of each stage of a build as it begins.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
     def __post_init__(self) -> None:

@@ -60,20 +60,18 @@ class Command:
     -------
     name : str
     kind : Kind
-    start, end : int
-        Cycles.
-    after : tuple of str
-        Names of commands that have to end before.
-    elements, size : int
-        Elements of a collective's vector, and its bytes: of a prediction those of a vector without codec that would
-        put as many words on the links of a ring.
     """
 
     name: str
     kind: Kind
+    #: Cycles.
     start: int
     end: int
+
+    #: Names of commands that have to end before.
     after: tuple[str, ...] = ()
+    #: Elements of a collective's vector, and its bytes: of a prediction those of a vector without codec that would
+    #: put as many words on the links of a ring.
     elements: int = 0
     size: int = 0
 

@@ -26,15 +26,13 @@ class Case:
     Parameters
     ----------
     nodes, length : int
-    density : float
-        Fraction of the gradients that are not zero.
-    codec : str
-        ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format.
     """
 
     nodes: int
     length: int
+    #: Fraction of the gradients that are not zero.
     density: float = 1.0
+    #: ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format.
     codec: str = "dense"
 
 

@@ -106,14 +106,12 @@ class Seen:
 
     Members
     -------
-    link : tuple of int
-        Ranks of the sender and of its successor.
-    cycles : tuple of int
-        Cycle of each word on the sender's wires.
     words : tuple of int
     """
 
+    #: Ranks of the sender and of its successor.
     link: tuple[int, int]
+    #: Cycle of each word on the sender's wires.
     cycles: tuple[int, ...]
     words: tuple[int, ...]
 

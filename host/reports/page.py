@@ -30,11 +30,10 @@ class Note:
     Members
     -------
     text : str
-    rows : tuple of str
-        Beginnings of the names of its rows; empty, if it belongs to all.
     """
 
     text: str
+    #: Beginnings of the names of its rows; empty, if it belongs to all.
     rows: tuple[str, ...] = ()
 
 
@@ -44,11 +43,10 @@ class Picture:
 
     Members
     -------
-    path : Path
-        PNG file, as :func:`host.reports.style.picture` writes it.
     alternative : str
     """
 
+    #: PNG file, as :func:`host.reports.style.picture` writes it.
     path: pathlib.Path
     alternative: str
 

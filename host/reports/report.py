@@ -31,50 +31,33 @@ TARGET = 0.97
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """Figures of the simulation as a whole.
+    """Figures of the simulation as a whole."""
 
-    Members
-    -------
-    transport : str
-        Transport to the nodes.
-    threads : int
-        Threads of the simulation.
-    arithmetic : str
-        Simulation of the floating-point units.
-    link_latency : int
-        Cycles of each link.
-    configuration : dict
-        Sections of every node's configuration that are there; the codecs of weights and gradients are among them.
-    configuration_hash : int
-        Its hash.
-    host_port : bool
-        Whether transfers from and to memories went through the simulated host ports.
-    elapsed : Elapsed
-        Cycles in all, host traffic included.
-    seconds : dict
-        Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
-    simulation_seconds : float
-        Seconds of the run that the simulation took.
-    faults : RandomFaults, optional
-        Faults of the links, of nodes whose links repeat words.
-    course : Course, optional
-        Rings of a grid.
-    partitioning : dict, optional
-        Partition of a ring with a slow link, and the cycles for which it was chosen.
-    """
-
+    #: Transport to the nodes.
     transport: str
+    #: Threads of the simulation.
     threads: int
+    #: Simulation of the floating-point units.
     arithmetic: str
+    #: Cycles of each link.
     link_latency: int
+    #: Sections of every node's configuration that are there; the codecs of weights and gradients are among them.
     configuration: dict[str, Any]
+    #: Its hash.
     configuration_hash: int
+    #: Whether transfers from and to memories went through the simulated host ports.
     host_port: bool
+    #: Cycles in all, host traffic included.
     elapsed: Elapsed
+    #: Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
     seconds: dict[str, float]
+    #: Seconds of the run that the simulation took.
     simulation_seconds: float
+    #: Faults of the links, of nodes whose links repeat words.
     faults: RandomFaults | None = None
+    #: Rings of a grid.
     course: Course | None = None
+    #: Partition of a ring with a slow link, and the cycles for which it was chosen.
     partitioning: dict[str, Any] | None = None
 
     @property

@@ -33,15 +33,15 @@ class Row:
     -------
     schedule : str
     cycles : int
-    compute, communicate : int
-        Cycles of all commands of each queue, one after the other: no step is shorter than the larger of both.
     spans : list of Span
     """
 
     schedule: str
     cycles: int
+    #: Cycles of all commands of each queue, one after the other: no step is shorter than the larger of both.
     compute: int
     communicate: int
+
     spans: list[Span]
 
     @property

@@ -38,27 +38,19 @@ _RATE = Fraction(1, 2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A vector on a ring with a slow link.
+    """A vector on a ring with a slow link."""
 
-    Parameters
-    ----------
-    nodes, length : int
-        Nodes of the ring, and elements of the vector.
-    rate : Fraction
-        Words per cycle of the slow link.
-    link : int
-        Rank that sends on it.
-    density : float
-        Fraction of the gradients that are not zero.
-    latency : int
-        Cycles of each link.
-    """
-
+    #: Nodes of the ring, and elements of the vector.
     nodes: int
     length: int
+
+    #: Words per cycle of the slow link.
     rate: Fraction = _RATE
+    #: Rank that sends on it.
     link: int = 1
+    #: Fraction of the gradients that are not zero.
     density: float = 1.0
+    #: Cycles of each link.
     latency: int = LATENCY
 
 
@@ -79,25 +71,22 @@ class Row:
     Members
     -------
     case : Case
-    clean : int
-        A block for each rank, all links at full rate.
-    block_offset, root_reduce : int
-        A block for each rank, and all blocks of the node that drives the slow link, with that link slow.
-    modelled_block_offset, modelled_root_reduce : float
-        The same by the model, dense.
-    measured : float
-        Rate of the slow link that the host has measured.
-    root : int, optional
-        Root that the host chooses; None for a block for each rank.
     """
 
     case: Case
+    #: A block for each rank, all links at full rate.
     clean: int
+    #: A block for each rank, and all blocks of the node that drives the slow link, with that link slow.
     block_offset: int
     root_reduce: int
+
+    #: The same by the model, dense.
     modelled_block_offset: float
     modelled_root_reduce: float
+
+    #: Rate of the slow link that the host has measured.
     measured: float
+    #: Root that the host chooses; None for a block for each rank.
     root: int | None
 
     @property

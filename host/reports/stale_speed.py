@@ -42,27 +42,19 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Passes by a schedule.
+    """Passes by a schedule."""
 
-    Members
-    -------
-    schedule : str
-        Schedule of the passes.
-    cycles : float
-        Of a pass, from the end of its last update to that of the next pass.
-    compute, communicate : float
-        Cycles of all commands of a queue in a pass, on the node where they are most.
-    commands : int
-        Commands of the queue that communicates.
-    versions : list of int
-        Updates that the weights of each layer lack in the last pass.
-    """
-
+    #: Schedule of the passes.
     schedule: str
+    #: Of a pass, from the end of its last update to that of the next pass.
     cycles: float
+    #: Cycles of all commands of a queue in a pass, on the node where they are most.
     compute: float
     communicate: float
+
+    #: Commands of the queue that communicates.
     commands: int
+    #: Updates that the weights of each layer lack in the last pass.
     versions: list[int]
 
     @property

@@ -82,26 +82,21 @@ class Jobs:
 
     Members
     -------
-    rings : list of Ring
-        Of each job.
     simulation : VerilatedRing
-    late : list
-        Transports to all nodes, whose requests can be late.
     config : NodeConfig
-    length : int
-        Elements of all commands.
-    timeout : int
-        Cycles that nodes wait for each other.
-    span : int
-        Cycles from one command of the job that is looked at to the next.
     """
 
+    #: Of each job.
     rings: list[Ring]
     simulation: Any
+    #: Transports to all nodes, whose requests can be late.
     late: list[_LateTransport]
     config: NodeConfig
+    #: Elements of all commands.
     length: int
+    #: Cycles that nodes wait for each other.
     timeout: int
+    #: Cycles from one command of the job that is looked at to the next.
     span: int
 
     def run_until(self, cycle: int) -> None:

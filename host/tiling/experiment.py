@@ -77,8 +77,6 @@ class Result:
 
     Members
     -------
-    task, method : str
-        Product, and search.
     best : list of int
         Least cost that each seed has found.
     curves : list of list of int
@@ -87,8 +85,10 @@ class Result:
         Evaluations of states that fit, in the mean.
     """
 
+    #: Product, and search.
     task: str
     method: str
+
     #: Least cost that each seed has found.
     best: list[int]
     #: Least cost after each evaluation.
@@ -106,10 +106,6 @@ class Check:
 
     Members
     -------
-    name : str
-        Product and levels.
-    states : int
-        States that were carried out.
     wrong : int
         States with other cycles than the model.
     digest : str
@@ -118,7 +114,9 @@ class Check:
         Least and largest ratio of estimated cycles to counted ones.
     """
 
+    #: Product and levels.
     name: str
+    #: States that were carried out.
     states: int
     #: States whose cycles are not those of the model.
     wrong: int

@@ -176,59 +176,40 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class SimulationOptions(Section):
-    """Simulation of Verilated nodes.
+    """Simulation of Verilated nodes."""
 
-    Parameters
-    ----------
-    threads : int
-        Threads; they change its speed only.
-    arithmetic : Arithmetic
-        Floating-point units of gateware, or native ones, which change its speed only.
-    host_port : bool
-        Whether transfers to and from memories go through the nodes' host ports; if not, they take no simulated time,
-        and :attr:`Session.elapsed` has the time that they would have taken.
-    processes : Processes, optional
-        Other processes that have some of the nodes.
-    wave : Path, optional
-        File that all signals are written to.
-    far_rate : float, optional
-        Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; by default those of a
-        new simulation.
-    """
-
+    #: Threads; they change its speed only.
     threads: int = option(1, kind=Integer(1))
+    #: Floating-point units of gateware, or native ones, which change its speed only.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
+    #: Whether transfers to and from memories go through the nodes' host ports; if not, they take no simulated time,
+    #: and :attr:`Session.elapsed` has the time that they would have taken.
     host_port: bool = option(True, kind=Flag())
+    #: Other processes that have some of the nodes.
     processes: "Processes | None" = option(
         None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
+    #: File that all signals are written to.
     wave: Path | None = option(None, kind=Optional(PathName()))
+    #: Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; by default those of a
+    #: new simulation.
     far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkOptions(Section):
-    """Links between nodes.
+    """Links between nodes."""
 
-    Parameters
-    ----------
-    latency : int
-        Cycles of each link, for words and for credits.
-    timeout : int
-        Cycles that a node waits for the ring before it abandons a command, in addition to those that follow from the
-        latency.
-    faults : RandomFaults, optional
-        Random faults of all links, of transports verilated and pysim.
-    slow_link : tuple of int and Fraction, optional
-        A rank, and the words per cycle of the link from it; Verilated only. By default all links have one.
-    grid : tuple of int, optional
-        Rows and columns of simulated nodes with two ports, joined as :mod:`host.topology.grid` describes.
-    """
-
+    #: Cycles of each link, for words and for credits.
     latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
+    #: Cycles that a node waits for the ring before it abandons a command, in addition to those that follow from the
+    #: latency.
     timeout: int = option(TIMEOUT, kind=Integer(1))
+    #: Random faults of all links, of transports verilated and pysim.
     faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
+    #: A rank, and the words per cycle of the link from it; Verilated only. By default all links have one.
     slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
         Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")))
+    #: Rows and columns of simulated nodes with two ports, joined as :mod:`host.topology.grid` describes.
     grid: tuple[int, int] | None = option(None, kind=Optional(
         Items((Integer(1), Integer(1)), "numbers of rows and columns")))
 
@@ -240,43 +221,28 @@ class LinkOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class BoardOptions(Section):
-    """A board, simulated or at a serial port.
+    """A board, simulated or at a serial port."""
 
-    Parameters
-    ----------
-    rates : mapping, optional
-        Clock and baud rate of a simulated board; by default those with the fewest cycles to a bit.
-    device : str, optional
-        The serial port of a board.
-    baud : int
-        Bits per second on it.
-    frequency : float
-        Cycles per second of the nodes on that board.
-    persistence : float
-        Seconds for which a serial port that is lost is waited for.
-    """
-
+    #: Clock and baud rate of a simulated board; by default those with the fewest cycles to a bit.
     rates: Mapping[str, int] | None = option(None, kind=Optional(
         Table(Integer(1), "a mapping of clock and baud to integers of at least 1")))
+    #: The serial port of a board.
     device: str | None = option(None, kind=Optional(Text()))
+    #: Bits per second on it.
     baud: int = option(BAUD, kind=Integer(1))
+    #: Cycles per second of the nodes on that board.
     frequency: float = option(24e6, kind=Number(0, above=True))
+    #: Seconds for which a serial port that is lost is waited for.
     persistence: float = option(0.0, kind=Number(0))
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgressOptions(Section):
-    """Functions that are called with news.
+    """Functions that are called with news."""
 
-    Parameters
-    ----------
-    say : callable
-        Called with a line if a port is lost, and when it is back.
-    announce : callable
-        Called with the name of each stage of a build as it begins.
-    """
-
+    #: Called with a line if a port is lost, and when it is back.
     say: Callable[[str], None] = option(lambda text: None, kind=Call())
+    #: Called with the name of each stage of a build as it begins.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
 
