@@ -32,7 +32,6 @@ def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "
 
     Parameters
     ----------
-    value : object
     form : str or callable
         Format of numbers, as ``,`` or ``.2%``, or a function that makes the text.
     missing : str
@@ -105,13 +104,7 @@ def record(columns: Sequence[Column], row: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under columns. ``console.print`` prints it, at least as wide as its figures.
-
-    Parameters
-    ----------
-    title : str
-    columns : sequence of Column
-    """
+    """Rows under columns. ``console.print`` prints it, at least as wide as its figures."""
 
     title: str
     columns: Sequence[Column]
@@ -193,7 +186,6 @@ def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
 
     Parameters
     ----------
-    items : str, Column or type
     names
         Names in reports of fields that have others in the code.
     """

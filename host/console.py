@@ -48,7 +48,6 @@ class Progress:
 
     Parameters
     ----------
-    console : Console
     interval : float
         Seconds between two lines of a stage that counts, at least.
     """

@@ -24,12 +24,7 @@ RUN = columns_of("run weights_sha256")
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Schema of a report. docs/report_fields.md has the meanings of its columns.
-
-    Parameters
-    ----------
-    name : str
-    """
+    """Schema of a report. docs/report_fields.md has the meanings of its columns."""
 
     name: str
     #: Changes when a column changes its meaning or is removed.

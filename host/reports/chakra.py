@@ -54,13 +54,7 @@ _NODE_TYPES = {"INVALID_NODE": 0, "COMP_NODE": _COMPUTE, "COMM_COLL_NODE": _COLL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command of a step.
-
-    Members
-    -------
-    name : str
-    kind : Kind
-    """
+    """A command of a step."""
 
     name: str
     kind: Kind

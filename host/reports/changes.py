@@ -81,8 +81,6 @@ def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool =
 
     Parameters
     ----------
-    axes : Axes
-    report : dict
     scale : float
         Length of a step on the horizontal axis.
     named : bool

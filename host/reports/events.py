@@ -64,7 +64,6 @@ class Events:
 
     Parameters
     ----------
-    folder : Path
     names : sequence of str
         Name of each run.
     measure : str

@@ -21,12 +21,7 @@ _NODES["mx9"] = _NODES["dense"].replace(weights=Weights(codec="mx9"), gradients=
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A vector on a ring.
-
-    Parameters
-    ----------
-    nodes, length : int
-    """
+    """A vector on a ring."""
 
     nodes: int
     length: int

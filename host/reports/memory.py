@@ -117,7 +117,6 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
 
     Parameters
     ----------
-    model : Transformer
     length : int
         Characters, behind which the sequence is padded.
     options

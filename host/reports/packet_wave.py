@@ -53,7 +53,6 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
         The VCD file.
     wave : Wave
         The waveform that the packets are from.
-    packets : sequence of Seen
     encodings : sequence of Encoding
         Signals whose values have names; the machines and operations among them are shown for each node.
     """

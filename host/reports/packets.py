@@ -102,12 +102,7 @@ class Wave:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A packet that a node has put on its link.
-
-    Members
-    -------
-    words : tuple of int
-    """
+    """A packet that a node has put on its link."""
 
     #: Ranks of the sender and of its successor.
     link: tuple[int, int]

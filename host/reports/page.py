@@ -25,12 +25,7 @@ __all__ = ["NO_WITNESS", "Note", "Picture", "settings_table", "simulation_notes"
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """A footnote.
-
-    Members
-    -------
-    text : str
-    """
+    """A footnote."""
 
     text: str
     #: Beginnings of the names of its rows; empty, if it belongs to all.
@@ -39,12 +34,7 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture, and its text for readers who do not see it.
-
-    Members
-    -------
-    alternative : str
-    """
+    """A picture, and its text for readers who do not see it."""
 
     #: PNG file, as :func:`host.reports.style.picture` writes it.
     path: pathlib.Path
@@ -76,7 +66,6 @@ def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str)
 
     Parameters
     ----------
-    transport : TransportName
     latency : int
         Cycles of each link.
     arithmetic : str
@@ -144,15 +133,12 @@ def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence
 
     Parameters
     ----------
-    path : Path
-    title : str
     verdict : str
         Outcome of the comparison with the golden model.
     tables : sequence of Table
         Tables of figures with titles, as they are printed; the first cell of a row is its name.
     settings : sequence of Table
         Tables of what was run.
-    pictures : sequence of Picture
     notes : sequence of Note
         Origin of the figures, and what is modelled.
     report : mapping

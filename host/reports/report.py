@@ -166,8 +166,6 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
 
     Parameters
     ----------
-    config : TrainingConfig
-    training : Training
     simulation : Simulation
         Simulation of this training run, without the comparison.
     comparison : tuple, optional

@@ -27,14 +27,7 @@ INPUTS, CLASSES = 64, 10
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A step by one schedule.
-
-    Members
-    -------
-    schedule : str
-    cycles : int
-    spans : list of Span
-    """
+    """A step by one schedule."""
 
     schedule: str
     cycles: int
@@ -62,8 +55,6 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
     ----------
     sizes : sequence of int
         Widths of the perceptron, inputs and outputs included.
-    nodes : int
-    costs : Costs
     """
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length

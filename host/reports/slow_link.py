@@ -66,12 +66,7 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Cycles of one case.
-
-    Members
-    -------
-    case : Case
-    """
+    """Cycles of one case."""
 
     case: Case
     #: A block for each rank, all links at full rate.
@@ -101,8 +96,6 @@ def measured_update(ring: Ring, length: int, density: float) -> int:
 
     Parameters
     ----------
-    ring : Ring
-    length : int
     density : float
         Fraction of the gradients that are not zero.
     """
@@ -136,7 +129,6 @@ def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
 
     Parameters
     ----------
-    cases : tuple of Case
     node : NodeConfig
         Configuration of every node.
     announce : callable

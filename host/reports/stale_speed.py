@@ -68,9 +68,6 @@ class Bench:
 
     Parameters
     ----------
-    ring : Ring
-    layers : sequence of Dense
-    costs : Costs
     distance : int
         Elements from the first copy of weights to the second.
     """

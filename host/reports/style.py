@@ -41,7 +41,6 @@ def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, col
 
     Parameters
     ----------
-    path : Path
     size : (float, float)
         Width and height in inches.
     rows, columns : int

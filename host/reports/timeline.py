@@ -40,7 +40,6 @@ def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]
 
     Parameters
     ----------
-    spans : sequence of Span
     compute : str
         What computed: ``modelled``, or ``engine``.
     """
@@ -64,8 +63,6 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
 
     Parameters
     ----------
-    spans : sequence of Span
-    path : Path
     title, note : str
         The lines above; the note says what computed.
 

@@ -27,7 +27,6 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     ----------
     report : dict
         Report, as :func:`host.reports.report.build_report` makes it.
-    path : Path
     note : str
         A line below the title.
     """

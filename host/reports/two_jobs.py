@@ -78,13 +78,7 @@ class _LateTransport:
 
 @dataclasses.dataclass
 class Jobs:
-    """Two jobs on an open ring.
-
-    Members
-    -------
-    simulation : VerilatedRing
-    config : NodeConfig
-    """
+    """Two jobs on an open ring."""
 
     #: Of each job.
     rings: list[Ring]
