@@ -337,17 +337,14 @@ def listed(regions: Mapping[str, bytes]) -> list[dict[str, Any]]:
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
     """The bytes of a checkpoint.
 
+    Raises ``ValueError``: the fields are not those of a manifest, or the checkpoint would be too large.
+
     Parameters
     ----------
     fields : mapping
         Fields of the manifest, apart from schema, format and regions.
     key : bytes
         Key of the HMAC.
-
-    Raises
-    ------
-    ValueError
-        The fields are not those of a manifest, or the checkpoint would be too large.
     """
     raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": listed(regions)})
     parse(raw)

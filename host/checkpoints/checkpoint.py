@@ -206,6 +206,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
             expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
     """Bring nodes to the state of a checkpoint, without starting anything.
 
+    Raises ``RejectionError``: the target is what it was.
+
     Parameters
     ----------
     ring : Ring
@@ -217,11 +219,6 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
     -------
     (object, DeviceFrame)
         State of the process, None without process frame, and the frame of the nodes.
-
-    Raises
-    ------
-    RejectionError
-        The target is what it was.
     """
     archive = examine(source, key=key, expected=expected)
     frame = admit(archive, ring, watermarked=None if owner is None else lambda manifest: check_watermark(

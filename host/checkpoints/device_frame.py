@@ -106,17 +106,12 @@ def windows_of(frame: DeviceFrame) -> list[Windows]:
 def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
     """Read the nodes of a ring, behind all commands that were queued before.
 
+    Raises ``RingError``: a command before has failed; ``RuntimeError``: a program runs.
+
     Parameters
     ----------
     live : mapping or sequence of mapping, optional
         Windows of all nodes, or of each; by default all memories.
-
-    Raises
-    ------
-    RingError
-        A command before has failed.
-    RuntimeError
-        A program runs.
     """
     ring.commands.wait()
     ring.collectives.quiesce()

@@ -114,10 +114,8 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 def timing_of(config: NodeConfig) -> Timing:
     """Latencies of a node.
 
-    Raises
-    ------
-    ValueError
-        The node is reduced, or its codec of weights has a codebook, whose reading the walk does not have.
+    Raises ``ValueError``: the node is reduced, or its codec of weights has a codebook, whose reading the walk does
+    not have.
     """
     if config.is_int16:
         raise ValueError("Node must have collectives to be predicted, not be reduced")

@@ -249,6 +249,9 @@ class Device:
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
         """Set a register.
 
+        Raises ``ReadOnlyError``: the register cannot be written; ``TypeError, ValueError``: the register cannot hold
+        the value.
+
         Parameters
         ----------
         name : str
@@ -256,13 +259,6 @@ class Device:
         value : int or float
             A float is rounded to binary32, and is for registers of kind float32 only. On a node of 16-bit integers
             these registers take signed integers.
-
-        Raises
-        ------
-        ReadOnlyError
-            The register cannot be written.
-        TypeError, ValueError
-            The register cannot hold the value.
         """
         entry = register(name)
         bits = to_bits(entry, value, integers=bool(self.config.is_int16))
@@ -310,17 +306,14 @@ class Device:
     def submit_read_memory(self, space: int, address: int, count: int) -> Pending[Words]:
         """Read elements of a memory, as bits.
 
+        Raises ``BadAddressError``: the memory does not exist, or is smaller.
+
         Parameters
         ----------
         space : int
             :class:`Space`; state plane p is ``Space.STATE + p``.
         address, count : int
             First element, and number of elements.
-
-        Raises
-        ------
-        BadAddressError
-            The memory does not exist, or is smaller.
         """
         _check_range(space, address, count)
         name = self._memory_name(space)
@@ -336,6 +329,9 @@ class Device:
     def submit_write_memory(self, space: int, address: int, elements: NDArray[Any]) -> Pending[None]:
         """Set elements of a memory.
 
+        Raises ``BadAddressError``: the memory does not exist, or is smaller. In a transfer of several packets, the
+        packets that fit are written.
+
         Parameters
         ----------
         space : int
@@ -344,12 +340,6 @@ class Device:
             First element.
         elements : array of uint32 or float32, one dimension
             Bits, or numbers whose bits are written.
-
-        Raises
-        ------
-        BadAddressError
-            The memory does not exist, or is smaller. In a transfer of several packets, the packets that fit are
-            written.
         """
         elements = np.asarray(elements)
         if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
@@ -402,6 +392,9 @@ class Device:
                             idle: bool = False) -> Pending[None]:
         """Load commands of a queue's program, which ends behind them.
 
+        Raises ``ProgramTooLongError``: the program has no room for all of them; ``ProgramRunningError``: a program
+        runs.
+
         Parameters
         ----------
         queue : int
@@ -414,13 +407,6 @@ class Device:
             Number of the program, which :meth:`run` names; that of the latest load holds for all queues.
         idle : bool
             Whether it is for the bank that does not run, of a node with two; a program may run then.
-
-        Raises
-        ------
-        ProgramTooLongError
-            The program has no room for all of them.
-        ProgramRunningError
-            A program runs.
         """
         header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
                       "Program's")
@@ -459,15 +445,12 @@ class Device:
 
         Of the 256 that a node keeps, those that it has overwritten while they were read are missing.
 
+        Raises ``TraceError``: there were more records since then than a node keeps.
+
         Parameters
         ----------
         since : int, optional
             Register TRACE_POINTER before the first record that is wanted, where nothing is recorded meanwhile.
-
-        Raises
-        ------
-        TraceError
-            There were more records since then than a node keeps.
         """
         space = self.config.memory_map["trace"]
         if since is None:

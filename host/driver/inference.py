@@ -107,6 +107,8 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
             gradient_base: int = 0, weight_base: int = 0) -> Program:
     """Lay layers out in buffers of given sizes.
 
+    Raises ``ValueError``: layers do not follow each other, or there is no room for them and one sample.
+
     Parameters
     ----------
     layers : sequence of IntegerLayer
@@ -117,11 +119,6 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
         Elements of the buffers in both memories.
     gradient_base, weight_base : int
         Addresses of the buffers, multiples of 32.
-
-    Raises
-    ------
-    ValueError
-        Layers do not follow each other, or there is no room for them and one sample.
     """
     shapes = [np.asarray(layer.codes).shape for layer in layers]
     _check(layers, shapes, lanes)

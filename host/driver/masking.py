@@ -114,6 +114,8 @@ def _up(value: int, multiple: int) -> int:
 def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
     """Lay jobs out in regions, in their order; a job that does not fit is split between two matrices.
 
+    Raises ``ValueError``: there is no room for even one matrix, or nodes of this element type cannot do the job.
+
     Parameters
     ----------
     lanes : int
@@ -124,11 +126,6 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
         Room for the list of jobs and the words of external masks.
     element : str
         Element type of the nodes: fp32 or int16.
-
-    Raises
-    ------
-    ValueError
-        There is no room for even one matrix, or nodes of this element type cannot do the job.
     """
     for job in jobs:
         if job.matrices.dtype != _TYPES[element]:

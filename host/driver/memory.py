@@ -97,15 +97,12 @@ Where = int | Buffer | Buffers
 def place(where: Where, part: str) -> Buffer:
     """Find the buffer of one part of a vector.
 
+    Raises ``ValueError``: the vector has no such buffer, or the buffer is in another space.
+
     Parameters
     ----------
     part : str
         ``gradients``, ``weights``, ``state`` or ``errors``.
-
-    Raises
-    ------
-    ValueError
-        The vector has no such buffer, or the buffer is in another space.
     """
     space = "weights" if part == "errors" else part
     if isinstance(where, Buffers):

@@ -67,6 +67,9 @@ class NodeOperations:
         If the buffers have no room for all jobs of a node, several commands run one after the other; commands
         of different nodes run at the same time. A node may have no job.
 
+        Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for even one
+        matrix.
+
         Parameters
         ----------
         jobs : sequence of sequence of MaskJob
@@ -80,13 +83,6 @@ class NodeOperations:
             Buffer in gradients for the matrices; by default the whole memory.
         lists : Buffer, optional
             Buffer in weights for lists of jobs and words of external masks.
-
-        Raises
-        ------
-        RingError
-            A command failed on at least one node.
-        ValueError
-            There is no room for even one matrix.
         """
         if len(jobs) != len(self._devices):
             raise ValueError(f"Jobs must be one sequence per node, {len(self._devices)}, not {len(jobs)}")
@@ -151,6 +147,9 @@ class NodeOperations:
         Layers go to a buffer of each node's weight memory, and all else to a buffer of its gradient memory; the
         contents of both are lost. If there is no room for all samples of a node, several commands run.
 
+        Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for the layers
+        and one sample, or they do not follow each other.
+
         Parameters
         ----------
         layers : sequence of IntegerLayer
@@ -159,13 +158,6 @@ class NodeOperations:
             A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
         data, lists : Buffer, optional
             Buffers in gradients and in weights; by default the whole memories.
-
-        Raises
-        ------
-        RingError
-            A command failed on at least one node.
-        ValueError
-            There is no room for the layers and one sample, or they do not follow each other.
         """
         if not all(config.has(Quantization) for config in self._devices.configs):
             raise ValueError("Nodes must have quantization in their configuration, to infer")
@@ -247,6 +239,9 @@ class ListCompute:
                    patience: int = 0) -> list[ListsOutcome]:
         """Run lists of layers, one after the other, and wait for them; see docs/compute/layers.md.
 
+        Raises ``RingError``: a node has refused a list; ``PlanError``: a list is not of the memory plan; nothing runs
+        then.
+
         Parameters
         ----------
         lists : sequence of int
@@ -257,13 +252,6 @@ class ListCompute:
             Elements that are added to the addresses of relative operands, a multiple of 32.
         patience : int
             Cycles that a list may take.
-
-        Raises
-        ------
-        RingError
-            A node has refused a list.
-        PlanError
-            A list is not of the memory plan; nothing runs then.
         """
         self._planned.check(lists)
         if len(lengths) != len(self._devices):

@@ -94,6 +94,9 @@ class RingCollectives(WeightUpdates):
         A command may be for a part of the vector. Its results are those of a command for the whole vector, bit for
         bit: the block of a group of 32 elements depends only on its position in the vector.
 
+        Raises ``ValueError``: the operation is another one, the vector lacks a buffer that the operation needs, or
+        there is no such part.
+
         Parameters
         ----------
         operation : Operation
@@ -109,12 +112,6 @@ class RingCollectives(WeightUpdates):
             First element of the part, a multiple of 32.
         length : int, optional
             Elements of the part: a multiple of 32, or all up to the end of the vector, as it is by default.
-
-        Raises
-        ------
-        ValueError
-            The operation is another one, the vector lacks a buffer that the operation needs, or there is no such
-            part.
         """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "

@@ -120,6 +120,11 @@ class RingPrograms:
     def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
 
+        Raises ``ProgramTooLongError``: a queue has no room for all of its commands; ``ProgramRunningError``: a
+        program runs; ``ValueError``: commands wait for other nodes without control words, or with programs of other
+        lengths; or a program has more queues than nodes with several of them; ``PlanError``: a program runs a list
+        that is not of the memory plan; nothing is loaded then.
+
         Parameters
         ----------
         programs : sequence of sequence of sequence of Command
@@ -129,18 +134,6 @@ class RingPrograms:
             Number of the program, which :meth:`run` names.
         changes : bool
             Whether to send only the queues that differ from the programs that this ring has loaded.
-
-        Raises
-        ------
-        ProgramTooLongError
-            A queue has no room for all of its commands.
-        ProgramRunningError
-            A program runs.
-        ValueError
-            Commands wait for other nodes without control words, or with programs of other lengths; or a program has
-            more queues than nodes with several of them.
-        PlanError
-            A program runs a list that is not of the memory plan; nothing is loaded then.
         """
         self._check(programs)
         if self._config.queues > 1:
@@ -241,6 +234,10 @@ class RingPrograms:
             over: Callable[[], bool] = lambda: False) -> Passes:
         """Run the programs of all nodes, wait for them, and read the traces.
 
+        Raises ``RingError``: a command failed on at least one node. The ring must be put in order by
+        :meth:`TrainingRing.recover`; then the programs are still loaded; ``TraceError``: there were more commands
+        than a node's trace holds.
+
         Parameters
         ----------
         collectives : int
@@ -253,14 +250,6 @@ class RingPrograms:
         on_event, over : callable
             See :meth:`host.driver.ring_programs.RingPrograms.play`. A run that is over before its end has no error;
             nodes still run their programs, until :meth:`TrainingRing.recover`.
-
-        Raises
-        ------
-        RingError
-            A command failed on at least one node. The ring must be put in order by :meth:`TrainingRing.recover`;
-            then the programs are still loaded.
-        TraceError
-            There were more commands than a node's trace holds.
         """
         if self._config.queues == 1:
             return self.send(passes)
@@ -294,6 +283,9 @@ class RingPrograms:
         commands, or do not wait for each other's gradients, a look is short, so that a node without an event does not
         delay the events of other nodes.
 
+        Raises ``DeviceTimeoutError``: a node still runs its programs, but has ended no command for ``patience``
+        cycles.
+
         Parameters
         ----------
         passes, parity, first, collective, collectives
@@ -309,11 +301,6 @@ class RingPrograms:
         -------
         list of list of list of Event
             Events of each node, by queue, in order. A run that a failed command has ended has fewer of them.
-
-        Raises
-        ------
-        DeviceTimeoutError
-            A node still runs its programs, but has ended no command for ``patience`` cycles.
         """
         self._turn(first)
         self._next_set = (first + passes) % (1 << 16)

@@ -127,6 +127,9 @@ class TenantHost:
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
         """Give a tenant windows, filled with zeros, in place of those that it has.
 
+        Raises ``NotAtRestError``: a node is busy, or has events although there is a window in its far memory; nothing
+        has changed.
+
         Parameters
         ----------
         tenant : int
@@ -135,11 +138,6 @@ class TenantHost:
             Base and length by memory, in elements: multiples of 32, within the memory, and apart from those of the
             other tenant. A memory that is not named has none, nor has a node without that memory. ``far`` is the far
             memory of nodes that move activations there.
-
-        Raises
-        ------
-        NotAtRestError
-            A node is busy, or has events although there is a window in its far memory; nothing has changed.
         """
         self._check(tenant, windows)
         self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})

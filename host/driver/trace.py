@@ -33,6 +33,8 @@ class TraceRecord(NamedTuple):
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
     """Decode a trace, oldest record first.
 
+    Raises ``TraceError``: there were more records since then than a node keeps.
+
     Parameters
     ----------
     words : array of uint32
@@ -42,11 +44,6 @@ def records(words: Words, pointer: int, since: int | None = None) -> list[TraceR
     since : int, optional
         What it was before the first record that is wanted, where nothing is recorded meanwhile; by default all are
         wanted that the node keeps.
-
-    Raises
-    ------
-    TraceError
-        There were more records since then than a node keeps.
     """
     kept = words.size // 2
     if since is None:

@@ -118,6 +118,8 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: int, length: int) -> None:
     """Check the state of a job before any of it is restored.
 
+    Raises ``TypeError``: it is no state of a job; ``ValueError``: it is the state of another kind of job.
+
     Parameters
     ----------
     state
@@ -126,13 +128,6 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: in
         Shapes of its arrays, by their names.
     groups, length : int
         Groups of the job, and elements of its vector.
-
-    Raises
-    ------
-    TypeError
-        It is no state of a job.
-    ValueError
-        It is the state of another kind of job.
     """
     wanted = "a dictionary as state() returns it"
     if not isinstance(state, dict):

@@ -79,15 +79,12 @@ def _locked() -> Iterator[None]:
 def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
     """Install the packages of gradring and of extras, unless they are there and up to date.
 
+    Raises ``InstallError``: a command failed or was interrupted, or Python has no module venv.
+
     Parameters
     ----------
     dry, show : bool
         Whether commands are not run, and whether they are printed.
-
-    Raises
-    ------
-    InstallError
-        A command failed or was interrupted, or Python has no module venv.
     """
     wanted = list(dict.fromkeys(["base", *extras]))
     if not any(map(_stale, wanted)):

@@ -144,6 +144,10 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
     """Move the job of the source to the target.
 
+    Raises ``RejectionError``: the target has refused the checkpoint; the source continues; ``MigrationError,
+    DeviceError, RingError, OSError, MemoryError``: a site, a message or a node was lost, or a disk or a memory was
+    full; the owner continues. So it does with any other error; ``LedgerError``: the source does not own the job.
+
     Parameters
     ----------
     source, target : Site or RemoteSite
@@ -152,16 +156,6 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
         Called before each step.
     channel : callable
         Called with each message; raises ``MigrationError`` if it is lost.
-
-    Raises
-    ------
-    RejectionError
-        The target has refused the checkpoint; the source continues.
-    MigrationError, DeviceError, RingError, OSError, MemoryError
-        A site, a message or a node was lost, or a disk or a memory was full; the owner continues. So it does with any
-        other error.
-    LedgerError
-        The source does not own the job.
     """
     entry = ledger.read()
     if entry.owner != source.name or not source.running:

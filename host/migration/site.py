@@ -215,18 +215,14 @@ class Site:
     def go_on(self, *, sequence: int) -> None:
         """Continue the job: where it is, from the checkpoint of the folder, or from the beginning.
 
+        Raises ``StaleError``: the checkpoint of the folder is older than the job, or newer than any of its owner;
+        ``SiteError``: the folder has no checkpoint, and the job is not at its beginning.
+
         Parameters
         ----------
         sequence : int
             Number of the checkpoint that the ledger names. Nothing older is continued: the folder may have this one,
             or the next one, which the owner has made itself and not given away.
-
-        Raises
-        ------
-        StaleError
-            The checkpoint of the folder is older than the job, or newer than any of its owner.
-        SiteError
-            The folder has no checkpoint, and the job is not at its beginning.
         """
         if self.run is not None and self._sequence == sequence:
             self.running = True

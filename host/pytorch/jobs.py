@@ -82,15 +82,12 @@ class Jobs:
     def answer(self, requests: Sequence[Request]) -> Any:
         """Do what all ranks ask for.
 
+        Raises ``ValueError``: ranks do not agree, or there can be no such job.
+
         Parameters
         ----------
         requests : sequence of Request
             One per rank, of the same title.
-
-        Raises
-        ------
-        ValueError
-            Ranks do not agree, or there can be no such job.
         """
         first = requests[0]
         result: Any

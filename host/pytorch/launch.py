@@ -172,6 +172,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
            say: Callable[[str], None] = lambda text: None) -> Launched:
     """Run a script once for each node, and serve its ranks until all have ended.
 
+    Raises ``LaunchError``: a rank has ended by an error. The others have been ended as well.
+
     Parameters
     ----------
     script : sequence of str
@@ -182,11 +184,6 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         Called with the name of each stage of a build as it begins.
     say : callable
         Called with a line about a rank that is slow, or a job.
-
-    Raises
-    ------
-    LaunchError
-        A rank has ended by an error. The others have been ended as well.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())

@@ -22,10 +22,7 @@ __all__ = ["check_past", "check_stages", "course_of", "lines", "with_formats", "
 def with_formats(node: Configuration, *, weights: str, gradients: str) -> Configuration:
     """The same node with codecs of new weights and of gradients.
 
-    Raises
-    ------
-    ValueError
-        Nodes cannot have them.
+    Raises ``ValueError``: nodes cannot have them.
     """
     if not node.is_int16:
         return node.replace(weights=Weights(codec=weights), gradients=gradients)
@@ -38,10 +35,7 @@ def with_formats(node: Configuration, *, weights: str, gradients: str) -> Config
 def with_ring(node: Configuration, *, replay: bool, grid: bool) -> Configuration:
     """The same node with links that repeat words, or in a grid.
 
-    Raises
-    ------
-    ValueError
-        Nodes have no neighbours.
+    Raises ``ValueError``: nodes have no neighbours.
     """
     if node.is_int16:
         raise ValueError("Nodes of 16-bit integers must be alone, without links that fail: leave --topology and "
@@ -61,10 +55,7 @@ def course_of(topology: str | None, *, disable: str | None, enable: str | None, 
               nodes: int | None) -> Course | None:
     """Course of a grid by the options of a run; None for a ring.
 
-    Raises
-    ------
-    ValueError
-        A part or a request is none, or a request cannot be carried out.
+    Raises ``ValueError``: a part or a request is none, or a request cannot be carried out.
     """
     if topology is None:
         return None

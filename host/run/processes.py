@@ -44,10 +44,7 @@ def check_alone(what: str) -> None:
 def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
     """Processes that were asked for; None where this one alone simulates.
 
-    Raises
-    ------
-    ValueError
-        There would be one without a node, or ``mpirun`` has started another number.
+    Raises ``ValueError``: there would be one without a node, or ``mpirun`` has started another number.
     """
     started = mpi_size()
     if given is not None and started > 1 and given != started:

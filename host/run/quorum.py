@@ -28,10 +28,7 @@ __all__ = ["config_of", "train"]
 def config_of(spec: RunSpec) -> LateConfig:
     """Configuration of a run that has all defaults.
 
-    Raises
-    ------
-    ValueError
-        The run is impossible.
+    Raises ``ValueError``: the run is impossible.
     """
     schedule = spec.schedule
     assert isinstance(schedule, Quorum)

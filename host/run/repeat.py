@@ -36,10 +36,7 @@ def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[An
 def check_report(path: Path) -> dict[str, Any]:
     """Content of a report of one run.
 
-    Raises
-    ------
-    SpecError
-        It has another report, or none.
+    Raises ``SpecError``: it has another report, or none.
     """
     try:
         return read_report(path, steps.SCHEMA, quorum.SCHEMA, streaming.SCHEMA)

@@ -164,10 +164,7 @@ def _plain(value: Any) -> Any:
 def from_dict(values: Mapping[str, Any], *, base: RunSpec | None = None) -> RunSpec:
     """Run of such a dictionary; fields that it lacks are as in ``base``.
 
-    Raises
-    ------
-    SpecError
-        There is no such section, field or value.
+    Raises ``SpecError``: there is no such section, field or value.
     """
     sections = [field.name for field in dataclasses.fields(RunSpec)]
     flat = {}
@@ -218,10 +215,7 @@ def _typed(path: str, kind: Any, value: Any) -> Any:
 def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
     """The same run with fields as in texts such as ``optimizer.rule=adam``.
 
-    Raises
-    ------
-    SpecError
-        A text is no assignment, or there is no such field or value.
+    Raises ``SpecError``: a text is no assignment, or there is no such field or value.
     """
     values = {}
     for text in assignments:
@@ -256,12 +250,7 @@ def to_toml(spec: RunSpec) -> str:
 def read(path: Path) -> RunSpec:
     """Run that a TOML file describes, or of which a ``report.json`` has the results.
 
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    SpecError
-        It describes no run.
+    Raises ``OSError``: the file cannot be read; ``SpecError``: it describes no run.
     """
     from sim import bounded_files, json_files
 

@@ -37,10 +37,7 @@ __all__ = ["check", "train"]
 class _StreamingRun:
     """A run of layer streaming; the parameter is its description, with all defaults.
 
-    Raises
-    ------
-    ValueError
-        The run is impossible.
+    Raises ``ValueError``: the run is impossible.
     """
 
     def __init__(self, spec: RunSpec):

@@ -71,15 +71,12 @@ class _Inbox:
 class Client:
     """A client's end of a socket.
 
+    Raises ``OSError``: nobody listens at the address.
+
     Parameters
     ----------
     address : str or Path
         Path of the server's socket.
-
-    Raises
-    ------
-    OSError
-        Nobody listens at the address.
     """
 
     def __init__(self, address: str | Path, registry: Registry) -> None:
@@ -242,17 +239,14 @@ class Peer:
 class Server:
     """A server's socket and its peers.
 
+    Raises ``OSError``: the path is too long, or there can be no socket.
+
     Parameters
     ----------
     address : Path
         Path of the socket, which is made.
     greet : callable
         Called with each new peer.
-
-    Raises
-    ------
-    OSError
-        The path is too long, or there can be no socket.
     """
 
     def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,

@@ -95,15 +95,12 @@ class Registry:
     and dictionaries of these; keys may be of any kind that can be one. A field that is annotated ``Any`` takes all of
     them. ``Annotated`` has :class:`Dimensions` or :class:`Within`.
 
+    Raises ``TypeError``: a class is not a frozen dataclass, or a field is annotated with something else.
+
     Parameters
     ----------
     classes : type
         Frozen dataclasses with different names.
-
-    Raises
-    ------
-    TypeError
-        A class is not a frozen dataclass, or a field is annotated with something else.
     """
 
     def __init__(self, *classes: type) -> None:

@@ -82,17 +82,14 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 class ClusterEngine(Engine):
     """Jobs as tasks of a Dask cluster.
 
+    Raises ``SweepError``: the scheduler does not answer, or it has no workers.
+
     Parameters
     ----------
     scheduler : str
         Address of the scheduler, as ``tcp://host:8786``.
     folder : Path
         Folder of the results, which all workers see.
-
-    Raises
-    ------
-    SweepError
-        The scheduler does not answer, or it has no workers.
     """
 
     def __init__(self, scheduler: str, folder: Path):

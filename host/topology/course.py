@@ -68,6 +68,8 @@ class Stage:
 class Course:
     """Rings of a grid from the first step of a run to the last.
 
+    Raises ``TopologyError``: a request cannot be carried out; the message names it.
+
     Parameters
     ----------
     requests : sequence of Request
@@ -75,11 +77,6 @@ class Course:
     shape : Shape, optional
         ``FLAT``, or ``GRID`` for sums in two dimensions. By default ``GRID`` where the enabled nodes are whole rows
         and columns, more than one of each, and all their links are enabled; else ``FLAT``.
-
-    Raises
-    ------
-    TopologyError
-        A request cannot be carried out; the message names it.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):

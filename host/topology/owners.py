@@ -145,6 +145,9 @@ def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old
     (:func:`~host.topology.owners.hand_over`). Every node is given the weights of rank 0. Everything is read before
     anything is written, so that a node may be in both rings. Both must be at rest.
 
+    Raises ``ValueError``: a plan is of rings apart, each of which has the whole vector, or of another number of
+    nodes, or the new nodes have no room. Nothing has been read or written then.
+
     Parameters
     ----------
     before, after : VectorRing
@@ -153,12 +156,6 @@ def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old
         The vector, at the start of each memory.
     old, new : Plan
         Plans of a flat ring, or of rings in two dimensions.
-
-    Raises
-    ------
-    ValueError
-        A plan is of rings apart, each of which has the whole vector, or of another number of nodes, or the new nodes
-        have no room. Nothing has been read or written then.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):

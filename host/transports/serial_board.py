@@ -56,6 +56,8 @@ _TURN = 0.005
 def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
     """Open a serial port for this program alone.
 
+    Raises ``LinkError``: the port cannot be opened.
+
     Parameters
     ----------
     device : str
@@ -64,11 +66,6 @@ def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
         Bits per second.
     write_timeout : float
         Longest wait of a write, in seconds.
-
-    Raises
-    ------
-    LinkError
-        The port cannot be opened.
     """
     try:
         port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
@@ -242,17 +239,13 @@ class SerialBoard:
         No word is lost if the board has not been reset: words on their way are sent again, and calls that had failed
         may be made again.
 
+        Raises ``LinkLostError``: there is still no port, or no answer; ``BoardResetError``: the board has forgotten
+        the link: open it anew, and write the nodes' memories and registers again.
+
         Parameters
         ----------
         timeout : float
             Seconds to try for.
-
-        Raises
-        ------
-        LinkLostError
-            There is still no port, or no answer.
-        BoardResetError
-            The board has forgotten the link: open it anew, and write the nodes' memories and registers again.
         """
         self._port.close()
         until = time.monotonic() + timeout
