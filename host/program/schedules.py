@@ -28,7 +28,7 @@ from host.program.order import Region
 from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from sim.golden.ring import groups_before
 
-__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Search", "Trials",
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Trials",
            "Work", "build", "chunks", "fused", "layers_of", "modelled", "search"]
 
 #: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
@@ -380,25 +380,6 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
     return program.compile()
 
 
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """Outcome of a search for the best size of chunks."""
-
-    #: Sizes, in the order in which they were tried, and cycles of each.
-    trials: list[tuple[int, int]]
-    #: The last size that was shorter than all before it.
-    chosen: int
-    #: The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
-    #: which that search ends.
-    claimed: int | None
-
-    def lines(self) -> list[str]:
-        """The log: a line for each trial, and one for both readings of the rule."""
-        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
-        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
-        return [*found, f"chosen: chunks:{self.chosen} (the first that is shorter than the one before: {literal})"]
-
-
 class Trials:
     """The sizes of chunks that a search tries, one after the other.
 
@@ -440,24 +421,23 @@ class Trials:
         self.trials.append((self.size, cycles))
 
     @property
-    def outcome(self) -> Search:
-        """The outcome, once the search is over."""
-        claimed = next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
-                       None)
-        return Search(list(self.trials), self.size, claimed)
+    def claimed(self) -> int | None:
+        """The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
+        which that search ends."""
+        return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
+                    None)
+
+    def lines(self) -> list[str]:
+        """The log of a search that is over: a line for each trial, and one for both readings of the rule."""
+        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
+        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
+        return [*found, f"chosen: chunks:{self.size} (the first that is shorter than the one before: {literal})"]
 
 
-def search(most: int, measure: Callable[[int], int]) -> Search:
-    """Try chunks of 1, 2, 4, … layers, until a size is not shorter than the one before it.
-
-    Parameters
-    ----------
-    most : int
-        Layers but the last one; see :class:`Trials`.
-    measure : callable
-        Cycles of a pass with chunks of a size.
-    """
+def search(most: int, measure: Callable[[int], int]) -> Trials:
+    """Try chunks of 1, 2, 4, … layers, of which ``measure`` has the cycles of a pass, until a size is not shorter
+    than the one before it; see :class:`Trials`."""
     trials = Trials(most)
     while not trials.over:
         trials.note(measure(trials.size))
-    return trials.outcome
+    return trials

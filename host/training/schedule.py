@@ -131,7 +131,7 @@ class Execution:
         if not self._searches:
             return list(notes)
         if self._trials.over:
-            return [*notes, *self._trials.outcome.lines()]
+            return [*notes, *self._trials.lines()]
         return [*notes, *self._tried()]
 
     def _tried(self) -> list[str]:

@@ -34,7 +34,7 @@ def found(nodes):
     """Schedule that the search chooses."""
     outcome = search(len(LAYERS) - 1, lambda size: makespan(timeline(
         program(Schedule(Kind.CHUNKS, size), nodes).timed(), nodes=nodes)))
-    return Schedule(Kind.CHUNKS, outcome.chosen)
+    return Schedule(Kind.CHUNKS, outcome.size)
 
 
 def settings(generator):

@@ -245,7 +245,7 @@ class TestSearch:
         measured, outcome = chunk_search(9, cycles.__getitem__)
         assert measured == tried
         assert outcome.trials == [(size, cycles[size]) for size in tried]
-        assert (outcome.chosen, outcome.claimed) == (chosen, claimed)
+        assert (outcome.size, outcome.claimed) == (chosen, claimed)
 
     def test_known_answer(self):
         """Eight layers of 100 cycles and 64 elements; a transfer costs 50 cycles, and one for each element."""
@@ -260,7 +260,7 @@ class TestSearch:
         assert [measure(size) for size in (1, 2, 4, 8)] == [1012, 992, 1048, 1298]
         measured, outcome = chunk_search(7, measure)
         assert measured == [1, 2, 4]
-        assert outcome.chosen == 2
+        assert outcome.size == 2
 
     def test_log(self):
         _, outcome = chunk_search(7, {1: 1012, 2: 992, 4: 1048}.__getitem__)
@@ -272,7 +272,7 @@ class TestSearch:
     def test_on_the_golden_time(self):
         measured, outcome = chunk_search(9, lambda size: makespan(spans_of(program(Schedule(Kind.CHUNKS, size)))))
         assert measured == [1, 2, 4]
-        assert outcome.chosen == 2
+        assert outcome.size == 2
 
     def test_nothing_to_choose(self):
         with pytest.raises(ValueError, match=r"^Layers to choose chunks from must be at least 1, not 0$"):
