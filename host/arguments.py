@@ -23,7 +23,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -135,52 +135,45 @@ class Number(Argument):
         return value if isinstance(value, int | Fraction) else number
 
 
-class Flag(Argument):
-    """A truth value."""
+class _Typed(Argument):
+    """A kind of argument that has its type alone to check."""
+
+    text: ClassVar[str]
+    types: ClassVar[Any]
+    #: Type that the code has; by default the value's own.
+    made: ClassVar[type | None] = None
 
     def wanted(self) -> str:
-        return "True or False"
-
-    def take(self, name: str, value: Any) -> bool:
-        if not isinstance(value, bool | np.bool_):
-            raise wrong(TypeError, name, self.wanted(), value)
-        return bool(value)
-
-
-class Text(Argument):
-    """A text."""
-
-    def wanted(self) -> str:
-        return "a text"
-
-    def take(self, name: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise wrong(TypeError, name, self.wanted(), value)
-        return value
-
-
-class Call(Argument):
-    """A function."""
-
-    def wanted(self) -> str:
-        return "a function"
+        return self.text
 
     def take(self, name: str, value: Any) -> Any:
-        if not callable(value):
-            raise wrong(TypeError, name, self.wanted(), value)
-        return value
+        if not isinstance(value, self.types):
+            raise wrong(TypeError, name, self.text, value)
+        return value if self.made is None else self.made(value)
 
 
-class PathName(Argument):
+class Flag(_Typed):
+    """A truth value."""
+
+    text, types, made = "True or False", (bool, np.bool_), bool
+
+
+class Text(_Typed):
+    """A text."""
+
+    text, types = "a text", str
+
+
+class Call(_Typed):
+    """A function."""
+
+    text, types = "a function", Callable
+
+
+class PathName(_Typed):
     """A path, as a text or a Path."""
 
-    def wanted(self) -> str:
-        return "a path"
-
-    def take(self, name: str, value: Any) -> Path:
-        if not isinstance(value, str | Path):
-            raise wrong(TypeError, name, self.wanted(), value)
-        return Path(value)
+    text, types, made = "a path", (str, Path), Path
 
 
 @dataclasses.dataclass(frozen=True)
