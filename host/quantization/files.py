@@ -93,12 +93,13 @@ def _expected() -> dict[str, Kind]:
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:
-    if (schema := _one(arrays, "schema", np.str_)) != SCHEMA:
+    """Network of arrays, of which types and numbers of dimensions are as expected."""
+    if (schema := _array(arrays, "schema").item()) != SCHEMA:
         raise ValueError(f"Schema must be {SCHEMA!r}, not {schema!r}")
-    if (version := _one(arrays, "version", np.int64)) != VERSION:
+    if (version := _array(arrays, "version").item()) != VERSION:
         raise ValueError(f"Version must be {VERSION}, not {version}: the file is of another version of gradring")
     scheme, rounding = _choice(arrays, "scheme", Scheme), _choice(arrays, "rounding", Rounding)
-    if (count := int(_one(arrays, "layers", np.int64))) < 1:
+    if (count := _array(arrays, "layers").item()) < 1:
         raise ValueError(f"Layers must be at least 1, not {count}")
     layers: list[QuantizedLayer] = []
     known = {"schema", "version", "scheme", "rounding", "layers"}
@@ -116,24 +117,14 @@ def _network(arrays: Arrays) -> QuantizedNetwork:
     return QuantizedNetwork(scheme=scheme, rounding=rounding, layers=tuple(layers))
 
 
-def _array(arrays: Arrays, name: str, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+def _array(arrays: Arrays, name: str) -> npt.NDArray[Any]:
     if name not in arrays:
         raise ValueError(f"Array {name} is missing")
-    array, wanted = arrays[name], np.dtype(kind)
-    if array.dtype.kind != wanted.kind or (wanted.kind != "U" and array.dtype != wanted):
-        raise ValueError(f"Array {name} must be of type {wanted.name}, not {array.dtype.name}")
-    return array
-
-
-def _one(arrays: Arrays, name: str, kind: npt.DTypeLike) -> Any:
-    array = _array(arrays, name, kind)
-    if array.shape != ():
-        raise ValueError(f"Array {name} must be one number or text, not of shape {array.shape!r}")
-    return array.item()
+    return arrays[name]
 
 
 def _choice(arrays: Arrays, name: str, kind: type[Any]) -> Any:
-    value, choices = _one(arrays, name, np.str_), [choice.value for choice in kind]
+    value, choices = _array(arrays, name).item(), [choice.value for choice in kind]
     if value not in choices:
         raise ValueError(f"Array {name} must be one of {', '.join(choices)}, not {value!r}")
     return kind(value)
@@ -141,14 +132,14 @@ def _choice(arrays: Arrays, name: str, kind: type[Any]) -> Any:
 
 def _layer(arrays: Arrays, number: int, scheme: Scheme,
            fields: dict[str, tuple[npt.DTypeLike, str]]) -> QuantizedLayer:
-    codes = _array(arrays, f"{number}.codes", np.uint8)
-    if codes.ndim != 2 or 0 in codes.shape:
+    codes = _array(arrays, f"{number}.codes")
+    if 0 in codes.shape:
         raise ValueError(f"Array {number}.codes must be of shape (outputs, inputs), each at least 1, not "
                          f"{codes.shape!r}")
     shapes: dict[str, tuple[int, ...]] = {"": (), "outputs": codes.shape[:1], "outputs, inputs": codes.shape}
     values: dict[str, npt.NDArray[Any]] = {}
-    for name, (kind, shape) in fields.items():
-        values[name] = _array(arrays, f"{number}.{name}", kind)
+    for name, (_, shape) in fields.items():
+        values[name] = _array(arrays, f"{number}.{name}")
         if values[name].shape != shapes[shape]:
             raise ValueError(f"Array {number}.{name} must be of shape {shapes[shape]!r}, not {values[name].shape!r}")
     bits = int(values["bits"])
