@@ -11,7 +11,6 @@ for them. Where something is to be masked, a pass through the model waits: passe
 
 import dataclasses
 import enum
-import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from host.models.layers import (
     Layer,
     LayerNorm,
     Mask,
+    Model,
     ReLU,
     SoftmaxCrossEntropy,
     Views,
@@ -136,31 +136,19 @@ class Transformer:
                 f"feed_norm_{n}": LayerNorm(width), f"rise_{n}": Dense(width, config.hidden), f"relu_{n}": ReLU(),
                 f"fall_{n}": Dense(config.hidden, width, gain=0.5)}
         self._layers |= {"norm": LayerNorm(width), "output": Dense(width, config.characters, gain=0.1)}
+        self._model = Model(list(self._layers.values()), dtype=dtype)
         self._loss = SoftmaxCrossEntropy()
-        self.size = sum(math.prod(shape) for layer in self._layers.values() for shape in layer.shapes.values())
+        self.size = self._model.size
         #: All parameters, flat. Initially zero, see :meth:`initialize`.
-        self.parameters: Array = np.zeros(self.size, dtype=dtype)
+        self.parameters = self._model.parameters
 
     def views(self, vector: Array) -> dict[str, Views]:
         """Named views of a vector with the layout of :attr:`parameters`: by layer, then by parameter."""
-        if vector.shape != (self.size,):
-            raise ValueError(f"Vector must be of shape {(self.size,)}, not {vector.shape!r}")
-        result: dict[str, Views] = {}
-        start = 0
-        for name, layer in self._layers.items():
-            result[name] = {}
-            for parameter, shape in layer.shapes.items():
-                stop = start + math.prod(shape)
-                result[name][parameter] = vector[start:stop].reshape(shape)
-                start = stop
-        return result
+        return dict(zip(self._layers, self._model.views(vector), strict=True))
 
     def initialize(self, seed: int) -> None:
         """Draw all parameters anew."""
-        generator = np.random.default_rng(seed)
-        views = self.views(self.parameters)
-        for name, layer in self._layers.items():
-            layer.initialize(views[name], generator)
+        self._model.initialize(seed)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
         """Scores of each character to follow at each position, in shape (sequences, positions, characters)."""
