@@ -18,7 +18,7 @@ from host.plain_text import PlainColumn
 from host.sweep import cluster, execution
 from host.sweep import plan as sweep
 from host.sweep.execution import LocalEngine
-from host.sweep.jobs import Job
+from host.sweep.jobs import Ended, Engine
 from host.sweep.page import tables
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
@@ -58,11 +58,12 @@ class _SweepProgress:
         self._bars.update(self._task, completed=state.done,
                           note=f"{duration(state.spent)}, {duration(state.left)} to go: {running}")
 
-    def ended(self, job: Job, seconds: float, error: str | None) -> None:
+    def ended(self, done: Ended) -> None:
         """Print the line of a job that has ended."""
         self._done += 1
-        how = "" if error is None else "   failed"
-        self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True)
+        how = "" if done.error is None else "   failed"
+        self._console.print(f"{self._done:3} of {self._jobs}   {done.job.name}   {done.seconds:.1f} s{how}",
+                            soft_wrap=True)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -150,13 +151,13 @@ def sweep_command(
         console.print(*tables(rows, products))
         console.print(" · ".join(map(shown, sweep.write(rows, output, products=products))), soft_wrap=True)
     for failure in failures:
-        console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True)
+        console.print(f"failed: {failure.job.name}: {failure.error}", soft_wrap=True)
     if failures:
         raise typer.Exit(1)
 
 
-def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: execution.Engine) -> (
-        list[execution.Failure]):
+def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: Engine) -> (
+        list[Ended]):
     """Do the jobs that are left; an interrupted sweep ends the program."""
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, engine.cores)

@@ -20,7 +20,7 @@ from host.sweep.jobs import ROOT, Ended, Engine, Job, JobKind, Running, history,
 from host.sweep.worker import GRACE, QUIET, order_of, work
 from sim import json_files
 
-__all__ = ["Failure", "LocalEngine", "State", "estimate", "execute", "pending"]
+__all__ = ["LocalEngine", "State", "estimate", "execute", "pending"]
 
 
 class _Worker:
@@ -184,14 +184,6 @@ class LocalEngine(Engine):
                 yield from self._finish(Ended(other, 0.0, f"{ended.job.name} has failed"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A job that was not done, and the reason."""
-
-    job: Job
-    message: str
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
     """Progress of a sweep."""
@@ -214,8 +206,8 @@ def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
 
 
 def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, processes: int = 2,
-            ended: Callable[[Job, float, str | None], None] = lambda job, seconds, error: None,
-            tick: Callable[[State], None] = lambda state: None) -> list[Failure]:
+            ended: Callable[[Ended], None] = lambda job: None,
+            tick: Callable[[State], None] = lambda state: None) -> list[Ended]:
     """Do jobs that have no result yet, and return those that failed or that need one that did.
 
     Parameters
@@ -225,14 +217,14 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
     engine : Engine, optional
         What does them; by default ``processes`` of this machine, so many jobs at a time.
     ended : callable
-        Called with each job that has ended, the seconds it took, and its error if it failed.
+        Called with each job that has ended.
     tick : callable
         Called with the state now and then.
     """
     engine = LocalEngine(folder, processes) if engine is None else engine
     folder.mkdir(parents=True, exist_ok=True)
     left = {job.name: job for job in pending(jobs, folder)}
-    failures: list[Failure] = []
+    failures: list[Ended] = []
     if not left:
         return failures
     clock = _Clock({job.name: history(folder, job) for job in left.values()}, engine.cores)
@@ -244,9 +236,9 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
             if isinstance(step, Ended):
                 unfinished.discard(step.job.name)
                 clock.ended(step.job, step.seconds)
-                ended(step.job, step.seconds, step.error)
+                ended(step)
                 if step.error is not None:
-                    failures.append(Failure(step.job, step.error))
+                    failures.append(step)
             else:
                 tick(_state(step, clock, total=len(left), unfinished=unfinished))
     return failures

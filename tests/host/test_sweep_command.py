@@ -10,8 +10,7 @@ import pytest
 from host import cli
 from host.sweep import execution
 from host.sweep import plan as sweep
-from host.sweep.execution import Failure
-from host.sweep.jobs import Job, JobKind
+from host.sweep.jobs import Ended, Job, JobKind
 from host.sweep.plan import SweepConfig
 from host.training.workloads import WorkloadName
 from tests.host.sweep.results_of_plan import store_all
@@ -75,7 +74,7 @@ class TestCommand:
         config = SweepConfig(formats=("mx9",), nodes=(2,), workloads=(WorkloadName.DIGITS,))
         plan = sweep.plan(config)
         store_all(plan, tmp_path / "jobs", without=("run-digits-mx9",))
-        monkeypatch.setattr(execution, "execute", lambda jobs, folder, **options: [Failure(RUN, "it went wrong")])
+        monkeypatch.setattr(execution, "execute", lambda jobs, folder, **options: [Ended(RUN, 0.0, "it went wrong")])
         code, out, _ = run("--formats", "mx9", "--nodes", 2, "--workload", "digits")
         assert code == 1
         assert out.startswith("rows: 2; jobs to do: 1, ")

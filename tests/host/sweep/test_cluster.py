@@ -87,7 +87,7 @@ def test_a_worker_is_killed(started, tmp_path):
     ended = []
     failures = execution.execute([build, *runs], tmp_path / "cluster", tick=kill,
                                  engine=cluster.ClusterEngine(address, tmp_path / "cluster"),
-                                 ended=lambda job, seconds, error: ended.append(job.name))
+                                 ended=lambda done: ended.append(done.job.name))
     assert failures == []
     assert killed, "no worker was killed"
     assert sorted(ended) == ["build", *(run.name for run in runs)]
@@ -109,7 +109,7 @@ def test_failures(started, tmp_path, monkeypatch):
     engine = cluster.ClusterEngine(started[0], tmp_path)
     assert engine.cores == 2
     failures = execution.execute([odd, run], tmp_path, engine=engine)
-    assert {failure.job.name: failure.message for failure in failures} == {
+    assert {failure.job.name: failure.error for failure in failures} == {
         "build-odd": "NodeConfig.lanes must be 1, 2, 4 or 8, not 3", "run-odd": "build-odd has failed"}
     assert list(tmp_path.glob("*.json")) == []
 

@@ -54,9 +54,9 @@ class TestExecute:
         counted = Job(kind=JobKind.COUNT, name="count-good", parameters={"unit": "stream.skid_buffer"})
         told, states = [], []
         failures = execution.execute([build, run, unplaced(0), wrong, good, counted], tmp_path, processes=2,
-                                      ended=lambda job, seconds, error: told.append((job.name, error)),
+                                      ended=lambda done: told.append((done.job.name, done.error)),
                                       tick=states.append)
-        messages = {failure.job.name: failure.message for failure in failures}
+        messages = {failure.job.name: failure.error for failure in failures}
         assert list(messages) == [name for name, error in told if error is not None]
         assert messages.keys() == {"build-odd", "run-odd", "place-0", "run-wrong"}
         assert messages["build-odd"] == "NodeConfig.lanes must be 1, 2, 4 or 8, not 3"
@@ -85,15 +85,15 @@ class TestExecute:
 
         failures = execution.execute([unplaced(0), unplaced(1)], tmp_path, processes=1, tick=kill)
         assert [failure.job.name for failure in failures] == ["place-0", "place-1"]
-        assert failures[0].message == "The process that did it has ended by SIGKILL"
-        assert failures[1].message.startswith("Unit must be one of ")
+        assert failures[0].error == "The process that did it has ended by SIGKILL"
+        assert failures[1].error.startswith("Unit must be one of ")
         assert not [process for process in children(os.getpid()) if is_alive(process)]
 
     def test_sources_that_change_meanwhile(self, tmp_path, monkeypatch):
         found = sweep_jobs.sources
         monkeypatch.setattr(sweep_jobs, "sources", lambda kind: found(kind) + "older")
         failure, = execution.execute([unplaced(0)], tmp_path, processes=1)
-        assert failure.message == "Sources have changed since the sweep began; start it again"
+        assert failure.error == "Sources have changed since the sweep began; start it again"
 
     def test_nothing_to_do(self, tmp_path):
         store(tmp_path, RUN, {}, 1.0)
