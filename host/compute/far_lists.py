@@ -174,16 +174,10 @@ class _FarCompiler:
         return _activations(self._layers, self._examples, self._lanes, {
             **self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}})
 
-    def _forward(self, name: str, number: int, duration: int, *versions: _Version) -> None:
-        self._list(name, self._lists.forward, number, duration, *versions)
-
-    def _backward(self, number: int, duration: int, *versions: _Version) -> None:
-        self._list("backward", self._lists.backward, number, duration, *versions)
-
-    def _list(self, name: str, direction: Callable[[Dense], None], number: int, duration: int,
-              *versions: _Version) -> None:
+    def _list(self, name: str, number: int, duration: int, *versions: _Version) -> None:
+        """Add the list of a layer, with some versions of maps."""
         self._lists.move(self._activations(*versions))
-        direction(self._layers[number])
+        (self._lists.backward if name == "backward" else self._lists.forward)(self._layers[number])
         self.commands.append(dataclasses.replace(self._lists.commands[-1], name=f"{name} {number + 1}",
                                                  duration=duration))
 
@@ -193,15 +187,15 @@ class _FarCompiler:
         before = range(max(number - 1, 0), number)  # the map that a forward list reads, if it reads one
         match event.kind:
             case "forward":
-                self._forward("forward", number, duration, *((read, 0) for read in before), (number, 0))
+                self._list("forward", number, duration, *((read, 0) for read in before), (number, 0))
             case "loss":
-                self._forward("forward", number + 1, duration, (number, 0))
+                self._list("forward", number + 1, duration, (number, 0))
             case "remake":
-                self._forward("remake", number, duration, *map(latest, before), (number, 1))
+                self._list("remake", number, duration, *map(latest, before), (number, 1))
             case "backward":
-                self._backward(number + 1, duration, latest(number))
+                self._list("backward", number + 1, duration, latest(number))
                 if number == 0:
-                    self._backward(0, 0)
+                    self._list("backward", 0, 0)
             case kind:
                 self.commands.append(move_of(kind, number, self._chain.maps[number].words, duration,
                                              self._far[number], self._near[number, int(kind == "back")]))

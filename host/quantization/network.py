@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
+from hdl.quantization.arithmetic import ACCUMULATOR_BITS
 from host.models.layers import Model
 from host.quantization.schemes import (
     BITS,
@@ -28,8 +28,9 @@ from host.quantization.schemes import (
     requantization,
 )
 from sim.arithmetic.functions import product
+from sim.golden import quantization as golden
 
-__all__ = ["FloatLayer", "Multiplications", "NodeLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
+__all__ = ["FloatLayer", "Multiplications", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
            "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",
            "quantize"]
 
@@ -101,22 +102,6 @@ class QuantizedLayer:
     def units(self) -> Floats:
         """The unit that each output's accumulator counts in: S · Sx."""
         return self.weights.scales * self.input.scale
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class NodeLayer:
-    """A layer as nodes and their golden model take it, see :class:`sim.golden.quantization.Layer`."""
-
-    codes: Integers
-    offsets: Integers
-    variant: Variant
-    bits: int
-    bias: Integers
-    multiplier: Integers
-    shift: Integers
-    relu: bool
-    signed: bool
-    last: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,7 +253,7 @@ def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> 
                 f"{output} can have, with {products.shape[2]} weights and a bias of {int(bias[output])}")
 
 
-def node_layers(network: QuantizedNetwork) -> list[NodeLayer]:
+def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
     """The layers as nodes take them."""
     if not network.scheme.integer:
         raise ValueError(f"Scheme must be one with an integer offset for integer layers, not {network.scheme.value}")
@@ -276,7 +261,7 @@ def node_layers(network: QuantizedNetwork) -> list[NodeLayer]:
     for layer in network.layers:
         weights, factors = layer.weights, layer.requantization
         zeros = np.zeros(layer.outputs, np.int64)
-        layers.append(NodeLayer(
+        layers.append(golden.Layer(
             codes=weights.codes, offsets=weights.offsets, variant=weights.variant, bits=weights.bits, bias=layer.bias,
             multiplier=zeros if factors is None else factors.multipliers,
             shift=zeros if factors is None else factors.shifts, relu=layer.relu, signed=layer.input.signed,
@@ -286,7 +271,4 @@ def node_layers(network: QuantizedNetwork) -> list[NodeLayer]:
 
 def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
     """The last layer's sums for a batch, one example per row, by the golden model."""
-    from sim.golden import quantization as golden
-
-    return np.asarray(golden.infer([golden.Layer(**vars(layer)) for layer in node_layers(network)],
-                                   network.input_codes(x)), np.int64)
+    return np.asarray(golden.infer(node_layers(network), network.input_codes(x)), np.int64)

@@ -90,18 +90,6 @@ class Space:
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
-    @property
-    def outermost(self) -> State:
-        """State with all factors in the outermost levels."""
-        m, k, n = ((exponent, *(0,) * (depth - 1))
-                   for exponent, depth in zip(self.exponents, self.depths, strict=True))
-        return m, k, n
-
-    def contains(self, state: State) -> bool:
-        """Whether this is a state of the space."""
-        return all(len(factors) == depth and sum(factors) == exponent and min(factors) >= 0
-                   for factors, depth, exponent in zip(state, self.depths, self.exponents, strict=True))
-
     @staticmethod
     def step(state: State, move: Move) -> State | None:
         """The neighbour that a move leads to, if there is one."""

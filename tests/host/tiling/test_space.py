@@ -20,9 +20,11 @@ def test_states():
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
-    assert all(map(space.contains, states))
-    assert space.outermost in states
-    assert not space.contains(((5, 0, 0), (6, 1), (5, 0, 0)))
+    assert {tuple(map(len, state)) for state in states} == {space.depths}
+    assert {tuple(map(sum, state)) for state in states} == {space.exponents} == {(5, 6, 5)}
+    assert min(min(map(min, state)) for state in states) == 0
+    assert ((5, 0, 0), (6, 0), (5, 0, 0)) in states
+    assert ((5, 0, 0), (6, 1), (5, 0, 0)) not in states
 
 
 def test_neighbours():
