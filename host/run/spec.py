@@ -24,21 +24,8 @@ from typing import Any, Self
 
 from hdl.choices import choice_error
 from host.options import Section
-from host.run.sections import (
-    SCHEDULES,
-    SECTIONS,
-    Backend,
-    Compute,
-    Faults,
-    Formats,
-    Model,
-    Optimizer,
-    Output,
-    Ring,
-    Schedule,
-    Workload,
-    of_schedule,
-)
+from host.run import sections
+from host.run.sections import SCHEDULES, SECTIONS, of_schedule
 
 __all__ = ["RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
            "to_toml", "with_texts"]
@@ -58,16 +45,16 @@ class RunSpec:
     :func:`host.run.execution.check` refuses a run that is impossible, before anything is built.
     """
 
-    workload: Workload = dataclasses.field(default_factory=Workload)
-    model: Model = dataclasses.field(default_factory=Model)
-    ring: Ring = dataclasses.field(default_factory=Ring)
-    backend: Backend = dataclasses.field(default_factory=Backend)
-    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
-    formats: Formats = dataclasses.field(default_factory=Formats)
-    compute: Compute = dataclasses.field(default_factory=Compute)
-    schedule: Schedule | None = None
-    faults: Faults = dataclasses.field(default_factory=Faults)
-    output: Output = dataclasses.field(default_factory=Output)
+    workload: sections.Workload = dataclasses.field(default_factory=sections.Workload)
+    model: sections.Model = dataclasses.field(default_factory=sections.Model)
+    ring: sections.Ring = dataclasses.field(default_factory=sections.Ring)
+    backend: sections.Backend = dataclasses.field(default_factory=sections.Backend)
+    optimizer: sections.Optimizer = dataclasses.field(default_factory=sections.Optimizer)
+    formats: sections.Formats = dataclasses.field(default_factory=sections.Formats)
+    compute: sections.Compute = dataclasses.field(default_factory=sections.Compute)
+    schedule: sections.Schedule | None = None
+    faults: sections.Faults = dataclasses.field(default_factory=sections.Faults)
+    output: sections.Output = dataclasses.field(default_factory=sections.Output)
 
     def given(self, path: str) -> bool:
         """Whether a field such as ``optimizer.momentum`` has another value than its default."""
@@ -166,11 +153,11 @@ def from_dict(values: Mapping[str, Any], *, base: RunSpec | None = None) -> RunS
 
     Raises ``SpecError``: there is no such section, field or value.
     """
-    sections = [field.name for field in dataclasses.fields(RunSpec)]
+    known = [field.name for field in dataclasses.fields(RunSpec)]
     flat = {}
     for section, fields in values.items():
-        if section not in sections:
-            raise SpecError(choice_error("Section", sections, str(section)))
+        if section not in known:
+            raise SpecError(choice_error("Section", known, str(section)))
         if not isinstance(fields, Mapping):
             raise SpecError(f"Section {section} must be a table of fields, not {fields!r}")
         for name, value in fields.items():
