@@ -449,7 +449,7 @@ def _multiplications(config: TransformerConfig) -> int:
 
 
 class ListCycles:
-    """Model of an engine with functions of sequences, whose products scale and mask.
+    """Model of an engine.
 
     Parameters
     ----------
@@ -459,15 +459,20 @@ class ListCycles:
         Elements of the activation memory.
     characters : sequence of int
         Numbers that GATHER and SCATTER find; repeated ones take longer. By default all differ.
+    scale_mask : bool
+        Whether products scale and mask.
+    vector : VectorCycles, optional
+        Model of the vector unit; by default of one with a pipeline for each lane.
     """
 
-    def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None):
+    def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None,
+                 scale_mask: bool = True, vector: VectorCycles | None = None):
         self._lanes = array.lanes
         self._length = length
         self._rows = words // array.lanes
         self._characters = np.array(range(length) if characters is None else characters, np.uint32)
-        self._product = dataclasses.replace(array.model, scale_mask=True)
-        self._vector = VectorCycles(units=array.lanes)
+        self._product = dataclasses.replace(array.model, scale_mask=scale_mask)
+        self._vector = vector or VectorCycles(units=array.lanes)
         self._function = RowCycles(lanes=array.lanes)
         self._known: dict[tuple[Any, ...], int] = {}
 
@@ -581,7 +586,7 @@ class TextOperations:
                 place += INSTRUCTION_WORDS
         found: list[Operation] = []
         waiting: list[tuple[Instruction, Words]] = []
-        for instruction, words in zip(program.instructions(engine_of(array)), raw, strict=True):
+        for instruction, words in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
             waiting.append((instruction, words))
             sides = [self._named(side, len(found) + 1) for side in (sources(instruction), instruction.targets)]
             if any(sides):

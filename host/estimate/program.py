@@ -3,15 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from hdl.compute.layer_list import Place
-from hdl.compute.memory_access import MemoryAccess
+from hdl.compute.layer_list import INSTRUCTION_WORDS
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import Lists, compile_lists
+from host.compute.text_lists import ListCycles
 from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
@@ -22,9 +21,6 @@ from host.program.estimate import Costs
 from host.program.program import CompiledProgram
 from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of
 from host.training.engine import Computer
-from sim.golden import layer_list
-from sim.golden.compute import Gemm, Vector
-from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.vector_cycles import VectorCycles
 
 __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]
@@ -107,31 +103,15 @@ def compute_cycles(machine: Machine, case: Case) -> int:
         costs = Costs(examples=case.examples, macs=case.macs)
         return sum(costs.compute(layer.multiplications(backward=backward))
                    for layer in case.layers for backward in (False, True))
-    node, lists = machine.node, _lists(machine, case)
-    engine = _array(machine).engine(scale_mask=node.compute.scale_mask)
-    products = dataclasses.replace(_array(machine).model, scale_mask=node.compute.scale_mask)
-    memories = {place: np.broadcast_to(np.uint32(0), words) for place, words in (
-        (Place.WEIGHTS, node.memories.weight), (Place.GRADIENTS, node.memories.gradient))}
-    memories[Place.ACTIVATIONS] = np.zeros(node.compute.activations, np.uint32)
-    memories[Place.ACTIVATIONS][lists.places.lists:lists.places.lists + len(lists.words)] = lists.words
-    cycles, rows = 0, max(node.memories.gradient, node.memories.weight, node.compute.activations) // node.lanes
-    for command in lists.commands:
-        base = command.fields["weight_base"]
-        found, wrong = engine.check(memories, base=base, length=case.examples)
-        assert wrong is None, wrong
-        words = memories[Place.ACTIVATIONS][base:base + 16 * (len(found) + 1)].reshape(-1, 16)
-        cycles += layer_list.command_cycles(list(words), case.examples, lanes=node.lanes,
-                                            answer=MemoryAccess.latency)
-        for one in found:
-            if isinstance(one, Vector):
-                cycles += VectorCycles().job(one.source.rows, one.source.columns, softmax=one.labels is None)
-            else:
-                assert isinstance(one, Gemm)
-                fields: dict[str, Any] = layer_list.job(one, lanes=node.lanes, memory_rows=rows)
-                fields.pop("scale_mask")
-                given: dict[str, Any] = {name: Matrix(**value) if isinstance(value, dict) else value
-                                         for name, value in fields.items()}
-                cycles += products.cycles(GemmJob(**given))
+    node, array, lists = machine.node, _array(machine), _lists(machine, case)
+    scale_mask = node.compute.scale_mask
+    model = ListCycles(array, length=case.examples, scale_mask=scale_mask, vector=VectorCycles(),
+                       words=max(node.memories.gradient, node.memories.weight, node.compute.activations))
+    program, = lists.programs
+    cycles = 0
+    for start, found in zip(program.starts, program.lists(array.engine(scale_mask=scale_mask)), strict=True):
+        words = lists.words[start - program.base:].reshape(-1, INSTRUCTION_WORDS)[:len(found) + 1]
+        cycles += model.walks(list(words)) + sum(model.instruction(one)[1] for one in found)
     return cycles
 
 

@@ -24,7 +24,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -379,8 +379,8 @@ class ListProgram:
         """Address behind the last list."""
         return self.base + len(self.words)
 
-    def instructions(self, engine: Engine) -> list[Instruction]:
-        """All instructions, in the order in which they run.
+    def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
+        """Instructions of each list, in the order in which they run.
 
         Raises
         ------
@@ -391,13 +391,11 @@ class ListProgram:
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
         memories = {Place.ACTIVATIONS: activations, Place.WEIGHTS: elsewhere, Place.GRADIENTS: elsewhere}
-        found: list[Instruction] = []
         for start in self.starts:
             instructions, wrong = engine.check(memories, base=start, length=self.examples)
             if wrong is not None:
                 raise PlanError(f"List at {start:,} must be one that nodes run, and its instruction {wrong} is wrong")
-            found += instructions
-        return found
+            yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
         """Program of buffers that lie in given rooms; instructions that touch none are left out.
@@ -408,7 +406,7 @@ class ListProgram:
             An instruction is wrong, or touches what is not in one room.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
-        for instruction in self.instructions(engine):
+        for instruction in itertools.chain(*self.lists(engine)):
             sides = [[one for one in side if self._is_buffer(one)]
                      for side in (sources(instruction), instruction.targets)]
             if any(sides):
