@@ -122,26 +122,21 @@ class _Compiler:
         self._further = further
         self._again = scaled_again
         model = Transformer(config)
-        self._shapes = {layer: {name: view.shape for name, view in views.items()}
-                        for layer, views in model.views(model.parameters).items()}
-        self._bases: dict[tuple[str, str], int] = {}
-        base = 0
-        for layer, shapes in self._shapes.items():
-            for name, shape in shapes.items():
-                self._bases[layer, name] = base
-                base += math.prod(shape)
+        #: Numbers of the parameters, in their shapes.
+        self._numbers = model.views(np.arange(model.size, dtype=np.float64))
         self.listed: list[Words] = []
 
     # Operands.
 
     def _weights(self, layer: str, name: str) -> Matrix:
         """Parameters; a vector has a stride of 0."""
-        shape = self._shapes[layer][name]
-        return at(Place.WEIGHTS, self._bases[layer, name]), shape[1] if len(shape) > 1 else 0
+        numbers = self._numbers[layer][name]
+        return at(Place.WEIGHTS, int(numbers.flat[0])), numbers.shape[1] if numbers.ndim > 1 else 0
 
     def _gradient(self, layer: str, name: str) -> Matrix:
         """Gradient of parameters; that of a vector is one row."""
-        return at(Place.GRADIENTS, self._bases[layer, name]), self._shapes[layer][name][-1]
+        numbers = self._numbers[layer][name]
+        return at(Place.GRADIENTS, int(numbers.flat[0])), numbers.shape[-1]
 
     def _given(self, sequence: int, offset: int = 0) -> dict[str, int]:
         """Operand that lies so many elements behind the begin of a sequence's tokens."""
@@ -212,7 +207,7 @@ class _Compiler:
                   shift=self._weights(name, "shift"), factor=1 / width, **found)
 
     def _linear(self, name: str, x: str, *, relu: int = 0) -> None:
-        outputs, inputs = self._shapes[name]["weight"]
+        outputs, inputs = self._numbers[name]["weight"].shape
         self._multiply((self._rows, inputs, outputs), transpose_b=1, initial=Initial.MATRIX, relu=relu,
                        a=self._buffers[x], b=self._weights(name, "weight"), start=self._weights(name, "bias"),
                        c=self._buffers.new(name, self._rows, outputs))
@@ -298,7 +293,7 @@ class _Compiler:
 
     def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
         """Add the gradients of a linear layer, and that of its input."""
-        (outputs, inputs), buffers, rows = self._shapes[name]["weight"], self._buffers, self._rows
+        (outputs, inputs), buffers, rows = self._numbers[name]["weight"].shape, self._buffers, self._rows
         self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
                          c=self._gradient(name, "weight"))
         self._sums(buffers[upstream], outputs, name, "bias")
