@@ -103,10 +103,7 @@ def _is_own(module: ModuleType) -> bool:
 def install(*, always: bool = False) -> None:
     """Bind the names to the packages of the clone, for the code of gradring, in this process.
 
-    Parameters
-    ----------
-    always : bool
-        Whether imports are looked at even if no module hides a name yet, since the script's folder is not known.
+    With ``always``, imports are looked at even if no module hides a name yet, since the script's folder is not known.
     """
     if (Path(__file__).parent / PACKAGES[0]).is_dir():  # a wheel
         return

@@ -127,15 +127,10 @@ def _check_end(data: bytes) -> None:
 def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
     """Read the header of an npy file of version 1.0: type, shape, whether columns follow each other, and its bytes.
 
-    Parameters
-    ----------
-    name : str
-        Name of the array, for messages.
-
     Raises
     ------
     ValueError
-        The file is of another form.
+        The file is of another form; the message has the name of the array.
     """
     magic = file.read(10)
     length = int.from_bytes(magic[8:], "little")

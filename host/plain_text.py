@@ -62,11 +62,6 @@ class PlainConsole(Console):
 
     Control characters are escaped, and characters that the encoding lacks replaced, before tables are laid out, so
     that columns stay in line. Lines that are wider than a terminal or a file are not cut.
-
-    Parameters
-    ----------
-    options
-        Options of :class:`rich.console.Console`.
     """
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
@@ -78,13 +73,7 @@ class PlainConsole(Console):
 
 
 class PlainColumn(TextColumn):
-    """A column of a progress display with the text as it is.
-
-    Parameters
-    ----------
-    text_format : str
-        Format of the text, which may name the fields of ``task``.
-    """
+    """A column of a progress display with the text as it is, of a format that may name the fields of ``task``."""
 
     def __init__(self, text_format: str) -> None:
         super().__init__(text_format, markup=False)

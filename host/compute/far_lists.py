@@ -21,7 +21,7 @@ sequence is a program of three queues.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy as np
 from hdl.compute.layer_list import MOST_INSTRUCTIONS
 from hdl.control.protocol import Operation as Code
 from hdl.group import GROUP
-from host.compute.instructions import Array, Words, best_factors, ended
+from host.compute.instructions import Array, Factors, Words, best_factors, ended
 from host.compute.lists import Activations, ListCompiler
 from host.compute.text_lists import TextLists, TextOperations
 from host.driver.command import Command
@@ -152,7 +152,7 @@ class _FarCompiler:
     """
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
-                 far: Mapping[int, int], factors: Callable[..., Mapping[str, int]]):
+                 far: Mapping[int, int], factors: Factors):
         self._layers, self._chain, self._far = layers, plan.chain, far
         self._examples, self._lanes = examples, array.lanes
         self._versions = Versions(plan.chain, plan.decision)
@@ -202,21 +202,17 @@ class _FarCompiler:
 
 
 def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int, words: int, far_words: int,
-                factors: Callable[..., Mapping[str, int]] = best_factors) -> FarLists:
+                factors: Factors = best_factors) -> FarLists:
     """Make the lists and the moves of a perceptron, by a plan of its maps.
 
     Parameters
     ----------
-    layers : sequence of Dense
-        Two or more.
     plan : MapPlan
-        Plan for the chain of :func:`layers_chain_of`.
+        Plan for the chain of :func:`layers_chain_of`, of two or more layers.
     examples : int
         Most examples of a node in a step.
     words, far_words : int
         Elements of the activation memory, and of the far one.
-    factors : callable
-        Gives the factors of a product.
 
     Raises
     ------

@@ -225,8 +225,6 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         Elements of the activation memory.
     copies : Copies, optional
         Layers with two copies of their weights, in a schedule whose passes overlap.
-    factors : callable
-        Gives the factors of a product; by default :func:`~host.compute.instructions.best_factors`.
     plan : Plan, optional
         Plan of the activation memory; by default a new one is made.
 
@@ -303,17 +301,7 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
 
 
 class ListCompiler:
-    """Lists, one behind the other.
-
-    Parameters
-    ----------
-    places : Activations
-        Places of the buffers; lists lie behind them.
-    odd : int
-        Whether they are those of odd passes.
-    factors : callable
-        Gives the factors of a product.
-    """
+    """Lists of even passes (0) or of odd ones (1), one behind the other; they lie behind the buffers."""
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,
                  factors: Factors):

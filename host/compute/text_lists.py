@@ -385,8 +385,6 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
         Elements of the activation memory.
     together : int
         Sequences of a group. The last one of a share that is no multiple of it is filled up with padding.
-    factors : callable
-        Gives the factors of a product; by default :func:`~host.compute.instructions.best_factors`.
     scaled_again : bool
         Whether layer norms keep their normal rows alone, which are scaled again in backward.
 

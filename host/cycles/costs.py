@@ -163,12 +163,8 @@ class Costs:
 
 
 class CountedCosts(Costs):
-    """Costs of gradients in zero-value form whose zeros are counted, and not expected by a density.
-
-    Parameters
-    ----------
-    gradients : array of shape (nodes, length)
-    """
+    """Costs of gradients, in shape (nodes, length), in zero-value form whose zeros are counted, and not expected by a
+    density."""
 
     def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):
         nodes, length = gradients.shape

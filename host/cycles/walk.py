@@ -57,13 +57,7 @@ class Arrival(NamedTuple):
 
 
 class Units:
-    """The units of a ring.
-
-    Parameters
-    ----------
-    nodes, latency, begin : int
-        Ranks; cycles of a link; and the cycle in which a planned command begins.
-    """
+    """The units of a ring, which begin in the cycle in which a planned command does."""
 
     def __init__(self, timing: Timing, *, nodes: int, latency: int, begin: int):
         self.timing, self.nodes, self.latency, self.begin = timing, nodes, latency, begin

@@ -93,13 +93,7 @@ def check_delay(execution: Machine, target: Machine) -> int:
 
 
 class Bench:
-    """The execution machine, and what it has measured.
-
-    Parameters
-    ----------
-    opened : Opened
-        Machine whose nodes have throttles.
-    """
+    """The execution machine, whose nodes have throttles, and what it has measured."""
 
     def __init__(self, opened: Opened):
         if not opened.machine.node.has(Throttles):

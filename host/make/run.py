@@ -37,13 +37,8 @@ class InstallError(Exception):
 
 
 def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to its end, and send on signals; return its exit code, or 128 and the number of a signal.
-
-    Parameters
-    ----------
-    environment : mapping, optional
-        Variables of the environment. [this process's]
-    """
+    """Run a command to its end, by default in this process's environment, and send on signals; return its exit code,
+    or 128 and the number of a signal."""
     received = []
     with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
@@ -79,12 +74,8 @@ def _locked() -> Iterator[None]:
 def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
     """Install the packages of gradring and of extras, unless they are there and up to date.
 
-    Raises ``InstallError``: a command failed or was interrupted, or Python has no module venv.
-
-    Parameters
-    ----------
-    dry, show : bool
-        Whether commands are not run, and whether they are printed.
+    Commands are not run if ``dry``, and printed if ``show``. Raises ``InstallError``: a command failed or was
+    interrupted, or Python has no module venv.
     """
     wanted = list(dict.fromkeys(["base", *extras]))
     if not any(map(_stale, wanted)):
@@ -164,10 +155,7 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
 def main(arguments: Sequence[str]) -> int:
     """Run a target, with the variables of ``MAKEFLAGS``; return the exit code of its command.
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        The target, and all targets of make's command line.
+    Arguments are the target, and all targets of make's command line.
     """
     goal, *goals = arguments
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -166,10 +166,7 @@ def targets() -> dict[str, Target]:
 def find_target(goal: str) -> Target:
     """The target of a goal; raises ``ValueError`` if there is none.
 
-    Parameters
-    ----------
-    goal : str
-        Name of a target, ``help-`` and one, or ``.venv/.`` and an extra of pyproject.toml.
+    A goal is the name of a target, ``help-`` and one, or ``.venv/.`` and an extra of pyproject.toml.
     """
     if goal.startswith("help-"):
         find_target(goal.removeprefix("help-"))

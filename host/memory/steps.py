@@ -110,10 +110,11 @@ class StepProgram:
 
 
 def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
-    """Buffers of a perceptron of the given widths, inputs and outputs included.
+    """Buffers of a perceptron of the given widths, inputs and outputs included, for comparison.
 
-    A product's bias and ReLU are part of it, forward, and the ReLU's gate backward. Gradients of parameters lie
-    elsewhere.
+    Softmax, loss and gradient are operations of their own. The lists of :mod:`host.compute.lists` have one
+    instruction for the three, rows of whole memory rows, and a buffer of the loss. A product's bias and ReLU are part
+    of it, forward, and the ReLU's gate backward. Gradients of parameters lie elsewhere.
     """
     count = len(widths) - 1
     outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]

@@ -68,10 +68,7 @@ Pass = Generator[Request, Array, T]
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
     """Results of passes that go on side by side; all that wait are answered at once.
 
-    Parameters
-    ----------
-    answer : callable
-        Makes the masked values of each pass from the requests of all, None for one that has ended.
+    ``answer`` makes the masked values of each pass from the requests of all, None for one that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)

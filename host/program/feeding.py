@@ -51,13 +51,7 @@ class Feed:
 
 
 class Feeder:
-    """Give all passes of a run what they need.
-
-    Parameters
-    ----------
-    passes : int
-        Passes of the run.
-    """
+    """Give all passes of a run what they need."""
 
     def __init__(self, ring: TrainingRing, passes: int, feeds: Sequence[Feed]):
         self._ring = ring
@@ -89,13 +83,7 @@ class Feeder:
 
 
 class TraceReader:
-    """Read the traces of a run with more commands than they hold, in parts.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes before the run.
-    """
+    """Read the traces of a run with more commands than they hold, in parts, from before the run on."""
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices
@@ -130,8 +118,6 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
 
     Parameters
     ----------
-    settings : sequence of Settings
-        Settings of each pass.
     first : int
         Passes since the nodes were given their weights.
     after : str
@@ -241,13 +227,8 @@ class RoundProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load programs, rules, zeros, and the table of scales.
-
-        Parameters
-        ----------
-        scale : float
-            Factor of the sum of gradients of one node, which the table divides by their number.
-        """
+        """Load programs, rules, zeros, and the table of scales, which divides ``scale``, the factor of the sum of
+        gradients of one node, by their number."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -285,13 +266,8 @@ class RoundModel:
 
 
 class RoundFeeder:
-    """Stage for each node what it computes next, and follow the rounds by their events.
-
-    Parameters
-    ----------
-    passes, first : int
-        Passes of the run, and before it.
-    """
+    """Stage for each node what it computes next, and follow the rounds by their events, for ``passes`` passes after
+    the ``first`` ones."""
 
     def __init__(self, ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
@@ -401,8 +377,7 @@ class RoundFeeder:
 
 def run_rounds(ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int,
                traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
-    """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared; parameters as those of
-    :class:`RoundFeeder`.
+    """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared, as :class:`RoundFeeder` does.
 
     Returns
     -------

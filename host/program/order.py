@@ -61,13 +61,8 @@ class Region:
         return range(first, first + self.stride * -(-self.length // GROUP), self.stride)
 
     def meets(self, other: "Region", odd: int = 0, other_odd: int = 0) -> bool:
-        """Whether both have an element in common.
-
-        Parameters
-        ----------
-        odd, other_odd : int
-            1 where the pass of this region, or of the other one, is odd.
-        """
+        """Whether both have an element in common; ``odd`` is 1 where the pass of this region is odd, or of the other
+        one."""
         return self.space == other.space and _common(self._groups(odd), other._groups(other_odd))
 
 

@@ -406,12 +406,7 @@ class Program:
         self._remotes[task.place] = mine
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
-        """Derive the waits, and check them.
-
-        Parameters
-        ----------
-        derive : bool
-            Whether to derive waits; without, those alone count that were made by hand.
+        """Derive the waits, and check them; without ``derive``, those alone count that were made by hand.
 
         Raises
         ------
@@ -447,14 +442,7 @@ def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
 
 
 def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
-    """Spans of a run, in order of their starts.
-
-    Parameters
-    ----------
-    program : CompiledProgram
-        Its commands have their places in the program as tags.
-    origin : int
-        Time that counts as 0.
+    """Spans of a run, in order of their starts, by a time that counts as 0; tags are places in the program.
 
     Raises
     ------

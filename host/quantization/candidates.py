@@ -116,13 +116,7 @@ def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
 
 
 class CellCount:
-    """Synthesis of units, one after the other, beside other work.
-
-    Parameters
-    ----------
-    units : iterable of str
-        Names of units, as :attr:`~host.quantization.candidates.Candidate.unit` gives them.
-    """
+    """Synthesis of units of candidates, one after the other, beside other work."""
 
     def __init__(self, units: Iterable[str]):
         self._executor = ThreadPoolExecutor(1)

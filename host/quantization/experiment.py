@@ -220,10 +220,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Content of the report; ``on_row`` is called with each of its rows.
 
-    Parameters
-    ----------
-    lut4 : callable
-        LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
+    ``lut4`` has the LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
     """
     rows = []
     for candidate in chosen:

@@ -104,15 +104,7 @@ _COLORS = dict(zip(("iaq-min", "symmetric", "iaq-min, aligned", "float-offset", 
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
-    """Draw a report.
-
-    Parameters
-    ----------
-    report : dict
-        Report, as :func:`host.quantization.experiment.collect` makes it.
-    note : str
-        A line below the title.
-    """
+    """Draw a report of :func:`host.quantization.experiment.collect`, with a note below the title."""
     shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
     with picture(path, size=(15.5, 8.2), rows=2, columns=2, width_ratios=(1.25, 1), note=note, colour=COLOURS[0],
                  title=f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats") as panels:

@@ -62,16 +62,9 @@ class Preparation:
 
 
 def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Preparation:
-    """Check a run and prepare it.
+    """Check a run, described with all defaults, and prepare it; ``say`` takes lines about choices.
 
     Raises ``ValueError``: the run is impossible, or an option has no effect on it.
-
-    Parameters
-    ----------
-    spec : RunSpec
-        Description, with all defaults.
-    say : callable
-        Takes lines about choices.
     """
     board = _board(spec)
     course = course_of(spec.ring.topology, disable=spec.ring.disable, enable=spec.ring.enable, shape=spec.ring.shape,

@@ -104,15 +104,7 @@ def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
 
 
 class LocalEngine(Engine):
-    """Processes that do a job each.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the results.
-    processes : int
-        Jobs at a time.
-    """
+    """Processes that do a job each, so many at a time."""
 
     def __init__(self, folder: Path, processes: int):
         if processes < 1:
@@ -216,10 +208,8 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
         Folder of the results.
     engine : Engine, optional
         What does them; by default ``processes`` of this machine, so many jobs at a time.
-    ended : callable
-        Called with each job that has ended.
-    tick : callable
-        Called with the state now and then.
+    ended, tick : callable
+        Called with each job that has ended, and with the state now and then.
     """
     engine = LocalEngine(folder, processes) if engine is None else engine
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The result of a sweep: columns of its rows, tables, a picture, and an HTML page.
 
-The picture has loss against words on the wire, how large the codecs are, and formats of products.
+The picture has loss against words on the wire, how large the codecs are, and formats of products. Rows are those of
+:func:`host.sweep.plan.collect`, and rows of products those of :func:`host.sweep.plan.products`.
 """
 
 import math
@@ -50,15 +51,7 @@ SCHEMA = Schema("gradring.sweep", 2, (Column("rows", columns=_ROW), Column("comp
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:
-    """Draw the rows of a sweep, a panel for each workload, and one for formats of products.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows, as :func:`host.sweep.plan.collect` makes them.
-    products : sequence of dict
-        Those of :func:`host.sweep.plan.products`; shown are those that have an area.
-    """
+    """Draw the rows of a sweep, a panel for each workload, and one for formats of products that have an area."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     products = [row for row in products if row["luts"] is not None]
     sizes = sorted({row["nodes"] for row in [*rows, *products]})
@@ -254,15 +247,7 @@ def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: A
 
 
 def write(report: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
-    """Write sweep.html next to the picture, with the picture in it.
-
-    Parameters
-    ----------
-    report : dict
-        Report of schema :data:`SCHEMA`.
-    path : Path
-        Picture of :func:`draw`.
-    """
+    """Write sweep.html next to the picture of :func:`draw`, with the picture in it, from a report of :data:`SCHEMA`."""
     rows, products = report["rows"], report["compute"]
     runs = [*rows, *products]
     formats = len({(row.get("weights"), row.get("gradients"), row.get("compute_format")) for row in runs})
@@ -293,15 +278,7 @@ def _chosen(columns: Sequence[Column], *names: str) -> list[Column]:
 
 
 def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
-    """Learning and traffic of each workload, the area of codecs, and formats of products.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows, as :func:`host.sweep.plan.collect` makes them.
-    products : sequence of dict
-        Rows of :func:`host.sweep.plan.products`.
-    """
+    """Learning and traffic of each workload, the area of codecs, and formats of products."""
     found = []
     formats, ring = [*_FORMATS], _chosen(_RUN, "nodes")
     for workload in dict.fromkeys(row["workload"] for row in rows):

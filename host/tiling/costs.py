@@ -136,12 +136,8 @@ def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
 class ModelCost:
     """Cycles of a command by the model of the engine, which are those that it counts.
 
-    Parameters
-    ----------
-    job : GemmJob
-        Product without factors.
-    cycles : callable, optional
-        Cycles of one product of a plan; by default by :class:`~sim.golden.gemm_cycles.GemmCycles`.
+    The job is a product without factors. Without ``cycles`` of one product of a plan they are those of
+    :class:`~sim.golden.gemm_cycles.GemmCycles`.
     """
 
     def __init__(self, job: GemmJob, array: Array, cycles: Callable[[GemmJob], int] | None = None):
@@ -163,14 +159,8 @@ def estimated(job: GemmJob, array: Array) -> ModelCost:
 class GatewareCost:
     """Cycles of a command on a node, which the node counts itself.
 
-    The product is carried out with random operands, the same ones each time.
-
-    Parameters
-    ----------
-    ring : Ring
-        One node, with memories as those of :func:`node_of` at least.
-    job : GemmJob
-        Product without factors.
+    The ring is one node, with memories as those of :func:`node_of` at least. The job is a product without factors,
+    which is carried out with random operands, the same ones each time.
     """
 
     def __init__(self, ring: Ring, job: GemmJob):

@@ -114,15 +114,7 @@ class _Adam:
 
 
 class Network:
-    """Actor and critic, which share a hidden layer with ReLU.
-
-    Parameters
-    ----------
-    inputs, moves : int
-        Numbers of a state, and moves.
-    generator : Generator
-        For the first weights.
-    """
+    """Actor and critic, which share a hidden layer with ReLU, for a number of inputs and of moves."""
 
     def __init__(self, inputs: int, moves: int, generator: np.random.Generator):
         def weights(rows: int, columns: int) -> _Adam:
@@ -169,15 +161,10 @@ def numbers(space: Space, state: State) -> Array:
 
 
 def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
-    """Evaluate states until the budget has been used.
+    """Evaluate states until the budget has been used; the first is ``start``, by default a random one.
 
     Where walks from the best state meet nothing new, one begins with a state that was evaluated before, or with a
     random one.
-
-    Parameters
-    ----------
-    start : State, optional
-        First state; by default a random one.
     """
     space = evaluations.nest.space
     moves = space.moves

@@ -249,15 +249,10 @@ class ExhaustedError(Exception):
 
 
 class Evaluations:
-    """States of a search, with their costs.
+    """States of a search, with their costs, up to a budget of evaluations.
 
     A state that the array cannot carry out is an evaluation like the others. It costs more than any that it can, by
     how many factors of two it does not fit: so a search that begins with one finds the way to those that fit.
-
-    Parameters
-    ----------
-    budget : int
-        Most evaluations.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
