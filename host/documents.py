@@ -291,19 +291,15 @@ def _paragraph(text: str, *, item: bool = False) -> list[str]:
 def _option_items(kind: type[Section]) -> list[str]:
     """Lines of the list of a section's fields."""
     lines, types = [], fields_of(kind)
+    words = {int: "integer", float: "number", bool: "true or false"}
     for name, option in kind.options().items():
         default = kind.__dataclass_fields__[name].default
         shown = option.shown_default
         if shown is None and default is not None:
             shown = str(getattr(default, "value", default)).lower()
-        text = f"`{name}` ({option.flags[0].partition('/')[0]}, {_json_type(types[name])}): {option.help}"
+        text = f"`{name}` ({option.flags[0].partition('/')[0]}, {words.get(types[name], 'text')}): {option.help}"
         lines += _paragraph(text + ("" if shown is None else f" Default: {shown}."), item=True)
     return lines
-
-
-def _json_type(kind: type) -> str:
-    names = {int: "integer", float: "number", bool: "true or false"}
-    return names.get(kind, "text")
 
 
 def run_page() -> str:

@@ -203,17 +203,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Do the run that stays and the one that moves.
-
-    Returns
-    -------
-    Downtime
-        Time in which the job stood still.
-    dict
-        Cycles of a pass on the line of each site.
-    bool
-        Whether both runs end with the same bits.
-    """
+    """Do the run that stays and the one that moves; the time in which the job stood still, cycles of a pass on the
+    line of each site, and whether both runs end with the same bits."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)

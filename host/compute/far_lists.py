@@ -69,14 +69,11 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
     maps = []
     for number, (layer, following) in enumerate(itertools.pairwise(layers)):
         maps.append(Map(
-            name=f"output {layer.number}", words=_words(layer, examples, lanes), forward=of("forward", layer),
+            name=f"output {layer.number}", forward=of("forward", layer),
+            words=Activations(layers=[layer], examples=examples, lanes=lanes).size(layer.outputs),
             backward=of("backward", following) + (of("backward", layer) if number == 0 else 0),
             multiplications=examples * layer.inputs * layer.outputs, reads=()))
     return Chain(f"{len(maps)} maps, batch {examples}", tuple(maps), loss=of("forward", layers[-1]))
-
-
-def _words(layer: Dense, examples: int, lanes: int) -> int:
-    return Activations(layers=[layer], examples=examples, lanes=lanes).size(layer.outputs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -533,14 +533,9 @@ class Operation:
 
 
 class TextOperations:
-    """Operations of a sequence.
+    """Operations of a sequence, of lists whose normal rows are scaled again in backward.
 
-    Parameters
-    ----------
-    lists : TextLists
-        Lists whose normal rows are scaled again in backward.
-    characters : sequence of int
-        Characters of the sequence that cycles are modelled for; by default all differ.
+    Cycles are modelled for the characters of a sequence; by default all differ.
     """
 
     def __init__(self, lists: TextLists, array: Array, *, characters: Sequence[int] | None = None):

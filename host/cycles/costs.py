@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hdl.choices import choice_error
 from hdl.compression.registry import RAW, ZERO_VALUE
-from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS, Codec
+from sim.golden.codecs import CODECS, GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.ring import GROUP, segment_indices
 
 __all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
@@ -104,12 +104,10 @@ class Costs:
         self.sizes = GROUP * (each + (self.ranks < more)) + rest * (self.ranks == more)
         self.segments = int(-(-self.sizes.max(initial=0) // segment))
         self._spread: dict[int, Numbers] = {}
-        self._tables = {name: self._table(CODECS[name]) for name in (form.gradients, form.weights)
-                        if not CODECS[name].sums_coded}
-
-    def _table(self, codec: Codec) -> Numbers:
-        """Words of a packet by its elements."""
-        return np.array([codec.most_words(count) for count in range(self.segment + 1)], dtype=np.int64)
+        #: Words of a packet by its elements.
+        self._tables = {
+            name: np.array([CODECS[name].most_words(count) for count in range(segment + 1)], dtype=np.int64)
+            for name in (form.gradients, form.weights) if not CODECS[name].sums_coded}
 
     def elements(self, segment: int, distance: int) -> Numbers:
         """Elements of a segment of block rank + ``distance``, on each rank."""

@@ -445,15 +445,8 @@ class _Periods:
 
 
 def walk(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: int, latency: int) -> Walked:
-    """Walk through a collective.
-
-    Parameters
-    ----------
-    form : Format
-        That of the node whose latencies ``timing`` has.
-    length, nodes, latency : int
-        Elements of the vector; ranks, two or more; cycles of a link, for words and for credits.
-    """
+    """Walk through a collective, in the format of the node that has these latencies, on a ring of two or more nodes
+    with links that take ``latency`` cycles for words and for credits."""
     sums = kind is Collective.ALL_REDUCE
     return walk_costs(kind, Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=sums), timing,
                       latency=latency)

@@ -181,12 +181,7 @@ def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]]
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """Estimates of faster compute beside the same link, with COMPUTE that stands for engines of more units.
 
-    Parameters
-    ----------
-    cases : iterable of Case
-        Programs; their ``macs`` are replaced.
-    pairs : sequence of (int, int)
-        Multiply-adds per cycle of the execution machine and of the target.
+    Pairs are multiply-adds per cycle of the execution machine and of the target, which replace those of cases.
     """
     machine, found = bench.machine, []
     for case in cases:

@@ -21,13 +21,10 @@ import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
 
-__all__ = ["FULL", "METRICS", "Throttled", "alpha_of", "estimate", "plain", "throttled"]
+__all__ = ["FULL", "Throttled", "alpha_of", "estimate", "plain", "throttled"]
 
 #: Cycles that a rate of a throttle counts in.
 FULL = 1 << 16
-
-#: Parts of a machine that have rates.
-METRICS = ("link", "memory", "compute", "optimizer", "host")
 
 
 def _check(name: str, rates: Mapping[str, Fraction]) -> None:

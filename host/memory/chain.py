@@ -484,15 +484,8 @@ class Saved:
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Chain of the maps.
-
-        Parameters
-        ----------
-        words, multiplications : callable
-            Words of a buffer, and multiply-adds of a step.
-        cycles : callable
-            Cycles of steps that run one behind the other.
-        """
+        """Chain of the maps, from the words of a buffer, the cycles of steps that run one behind the other, and the
+        multiply-adds of a step."""
         maps = []
         for number, one in enumerate(self.maps):
             forward, backward, again = self.forward(number), self.backward(number), self.again(one)

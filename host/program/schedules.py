@@ -188,8 +188,6 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = 
     ----------
     staged : int
         First element of the gradients that COMPUTE copies from; behind all gradients.
-    copies : Copies, optional
-        By default no layer has two copies of its weights.
     """
     copies = copies or Copies()
     if staged < sum(_extent(layers)):
@@ -381,14 +379,9 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """The sizes of chunks that a search tries, one after the other.
+    """The sizes of chunks that a search tries, one after the other, behind ``trials`` that were made before.
 
-    Parameters
-    ----------
-    most : int
-        Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
-    trials : sequence of (int, int)
-        Trials that were made before.
+    A chunk of all layers but the last one, ``most``, or of more, holds them all, and is the last that is tried.
     """
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):

@@ -226,15 +226,8 @@ class Activation:
 
 def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibration.MINMAX,
               percentile: float = 99.9) -> Activation:
-    """The scale for activations of which these are a sample. They are signed if there is any below zero.
-
-    Parameters
-    ----------
-    values : array
-        Finite, and at least one.
-    percentile : float
-        Percentile of the magnitudes, for that method; above 0 and at most 100.
-    """
+    """The scale for activations of which these, finite and at least one, are a sample. They are signed if there is
+    any below zero. The method may take a percentile of the magnitudes, above 0 and at most 100."""
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
         raise ValueError("Activations must be finite, and at least one")

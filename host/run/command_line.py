@@ -62,7 +62,7 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
         spec = with_texts(RunSpec() if file is None else without_defaults(read(file)), assignments or ())
         given = {paths[name]: value for name, value in values.items() if value is not None
-                 and (value is not False or "/" in _flag(paths[name]))}
+                 and (value is not False or "/" in _FLAGS[paths[name]])}
         if schedule is not None:
             given["schedule.kind"] = schedule
         if given.get("schedule.jobs") == 1:
@@ -79,7 +79,3 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
 
 
 _FLAGS = {path: option.flags[0] for path, _, _, option, _ in fields()}
-
-
-def _flag(path: str) -> str:
-    return _FLAGS[path]

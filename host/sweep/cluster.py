@@ -80,16 +80,9 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 
 
 class ClusterEngine(Engine):
-    """Jobs as tasks of a Dask cluster.
+    """Jobs as tasks of a Dask cluster, whose workers all see the folder of the results.
 
-    Raises ``SweepError``: the scheduler does not answer, or it has no workers.
-
-    Parameters
-    ----------
-    scheduler : str
-        Address of the scheduler, as ``tcp://host:8786``.
-    folder : Path
-        Folder of the results, which all workers see.
+    Raises ``SweepError``: the scheduler, at an address as ``tcp://host:8786``, does not answer, or it has no workers.
     """
 
     def __init__(self, scheduler: str, folder: Path):

@@ -120,7 +120,8 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
             axes.scatter(x, y, s=area, marker=markers[row["nodes"]], linewidths=1, zorder=3,
                          edgecolors=color, facecolors=to_rgba(color, 0.3) if known else "none")
         labels.append((_name(group[0]), color, points))
-    nodes = _middle({row["nodes"] for row in rows})
+    sizes = {row["nodes"] for row in rows}
+    nodes = 4 if 4 in sizes else min(sizes)  # the ring size that its words are about
     axes.set_title(f"{rows[0]['workload']}: {_subject([row for row in rows if row['nodes'] == nodes], nodes)}",
                    fontsize=10)
     base = [_loss(row) for row in rows if _kind(row) == "neither" and row["nodes"] == nodes]
@@ -162,11 +163,6 @@ def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[t
     axes.annotate("better", (0.015, 0.98), xytext=(0.075, 0.93), xycoords="axes fraction", color=FAINT,
                   fontweight="bold", arrowprops={"arrowstyle": "->", "color": FAINT, "linewidth": 1.5})
     return labels
-
-
-def _middle(sizes: set[int]) -> int:
-    """The ring size that a panel's words are about."""
-    return 4 if 4 in sizes else min(sizes)
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:

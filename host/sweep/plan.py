@@ -207,12 +207,6 @@ class Plan:
 
 # The plan.
 
-def _configuration(workload: WorkloadName, formats: Formats) -> dict[str, Any]:
-    """All parameters of a node."""
-    node = NODE[workload].replace(weights={"codec": formats.weights}, gradients=formats.gradients)
-    return dict(as_dict(node))
-
-
 def _unit(kind: str, name: str) -> str | None:
     """The unit of boards/units.py that is placed for a format of weights or of gradients, if there is one."""
     unit = f"compression.{kind}_codec.{name}"
@@ -242,7 +236,8 @@ def plan(config: SweepConfig) -> Plan:
         training = config.training(workload)
         length = "-".join(f"{name}{value}" for name, value in training.items())
         for formats in config.pairs(workload):
-            shape = {"configuration": _configuration(workload, formats)}
+            shape = {"configuration": as_dict(NODE[workload].replace(
+                weights={"codec": formats.weights}, gradients=formats.gradients))}
             build = add(Job(kind=JobKind.BUILD, name=f"build-{workload.value}-{formats.label}", parameters=shape,
                             estimate=(75 if text else 50) + (0 if formats.gradients == ZERO_VALUE else 20)))
             for nodes in config.nodes or NODES[workload]:

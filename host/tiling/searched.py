@@ -8,8 +8,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -44,27 +43,19 @@ class Tiling:
     evaluations: int
 
 
-class SearchedFactors:
+class SearchedFactors(contextlib.ExitStack):
     """Factors of products, to be called as :func:`host.compute.instructions.best_factors` is.
 
-    Products are searched when they are first asked for, and written to a file; a product whose operands the memories
-    of the node have no room for has the default factors.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        Configuration of the nodes of the run.
-    path : Path
-        File of what was found.
-    arithmetic : Arithmetic
-        Of the simulated node; it changes no cycle.
+    Products are searched when they are first asked for, on a simulated node of the run's configuration, whose
+    arithmetic changes no cycle, and written to a file; a product whose operands the memories of the node have no room
+    for has the default factors. The node is simulated until the context ends.
     """
 
     def __init__(self, node: NodeConfig, path: Path, *, arithmetic: Arithmetic = Arithmetic.NATIVE):
+        super().__init__()
         self._node = node
         self._arithmetic = arithmetic
         self._path = path
-        self._open = contextlib.ExitStack()
         self._ring: Ring | None = None
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -77,13 +68,6 @@ class SearchedFactors:
         assert self._node.compute is not None
         words: int = getattr(self._node.compute if memory == "activations" else self._node.memories, memory)
         return words
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self._open.close()
 
     def __call__(self, array: Array, sizes: tuple[int, int, int], **options: bool) -> Mapping[str, int]:
         default = dict(best_factors(array, sizes, **options))
@@ -102,7 +86,7 @@ class SearchedFactors:
 
     def _search(self, array: Array, job: GemmJob, default: dict[str, int]) -> Tiling:
         if self._ring is None:
-            session = self._open.enter_context(open_session(
+            session = self.enter_context(open_session(
                 self._node, nodes=1, host_port=False, arithmetic=self._arithmetic))
             self._ring = session.ring
         cost = GatewareCost(self._ring, job)
