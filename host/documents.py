@@ -63,6 +63,12 @@ The list has the address, name, access, kind and, where it can be written, reset
 WIDTH = 118
 
 
+def _paragraph(text: str, *, item: bool = False) -> list[str]:
+    """Lines of a paragraph, or of a list item."""
+    return textwrap.wrap(text, WIDTH, initial_indent="- " if item else "", subsequent_indent="  " if item else "",
+                         break_long_words=False, break_on_hyphens=False)
+
+
 def _kind(entry: Register) -> str:
     return entry.kind.value if entry.width == 32 else f"{entry.kind.value}, {entry.width} bit{'s'[:entry.width > 1]}"
 
@@ -72,9 +78,7 @@ def _item(entry: Register) -> list[str]:
     facts = [_ACCESSES[entry.access], _kind(entry)]
     if entry.access.writable:
         facts.append(f"0x{entry.reset:08x}")
-    text = f"0x{entry.address:02x} `{entry.name}` ({', '.join(facts)}): {entry.doc}"
-    return textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False,
-                         break_on_hyphens=False)
+    return _paragraph(f"0x{entry.address:02x} `{entry.name}` ({', '.join(facts)}): {entry.doc}", item=True)
 
 
 def register_map() -> str:
@@ -180,7 +184,7 @@ def _wrapped(text: str) -> list[str]:
     """Lines of a list item, from text of a docstring."""
     text = re.sub(r":(?:class|data):`~?(?:[a-z_]+\.)*([A-Za-z_]+)`", r"`\1`", text.replace("``", "`"))
     text = re.sub(r"\bdocs/([a-z0-9_/-]+\.md)", r"[\1](\1)", text)
-    return textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return _paragraph(text, item=True)
 
 
 def _meanings(kind: type) -> dict[str, str]:
@@ -281,11 +285,6 @@ and take only
 these fields of other sections:
 
 """
-
-
-def _paragraph(text: str, *, item: bool = False) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="- " if item else "", subsequent_indent="  " if item else "",
-                         break_long_words=False, break_on_hyphens=False)
 
 
 def _option_items(kind: type[Section]) -> list[str]:

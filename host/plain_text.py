@@ -24,23 +24,6 @@ _PLAIN = {"·": "|", "…": "..", "→": "->", "\N{MULTIPLICATION SIGN}": "x", "
           "\N{MINUS SIGN}": "-", "\N{EN DASH}": "-"}
 
 
-def plain(text: str, encoding: str) -> str:
-    """The text with characters that an encoding lacks replaced: known ones by plain ones, others by a ``?``."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return "".join(_encodable(character, encoding) for character in text)
-    return text
-
-
-def _encodable(character: str, encoding: str) -> str:
-    try:
-        character.encode(encoding)
-    except UnicodeEncodeError:
-        return _PLAIN.get(character, "?")
-    return character
-
-
 def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -48,6 +31,11 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("gradring.plain", _replace)
+
+
+def plain(text: str, encoding: str) -> str:
+    """The text with characters that an encoding lacks replaced: known ones by plain ones, others by a ``?``."""
+    return text.encode(encoding, "gradring.plain").decode(encoding)
 
 
 def tolerate(*streams: TextIO) -> None:

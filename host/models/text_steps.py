@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from host.memory.chain import Chain, chain_of
 from host.memory.steps import Step, StepProgram, pass_cycles, product_cycles
-from host.models.layers import ALTERNATIVE, Array, Views, keep
+from host.models.layers import ALTERNATIVE, EPSILON, Array, Views, keep
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import canonical, column_sums, exp, gather_sums, log, mean, product, row_sums
 from sim.golden.vector_cycles import VectorCycles
@@ -22,7 +22,6 @@ __all__ = ["CONFIG", "text_chain", "text_program"]
 
 #: Sizes of the model of docs/text.md.
 CONFIG = TransformerConfig()
-_EPSILON = 1e-5
 
 
 def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None = None,
@@ -128,7 +127,7 @@ class _Builder:
 
     def _norm(self, name: str, x: str) -> None:
         def deviation(centred: Array) -> Array:
-            found: Array = np.float32(1) / np.sqrt(mean(centred * centred) + np.float32(_EPSILON))
+            found: Array = np.float32(1) / np.sqrt(mean(centred * centred) + np.float32(EPSILON))
             return found
 
         self._row(f"mean {name}", x, mean)
