@@ -25,9 +25,8 @@ from hdl.group import GROUP
 from host.columns import Column, Table, show
 from host.compute.lists import Shared
 from host.driver.ring import Ring
-from host.models.centroid_layers import CentroidLinear, shared
 from host.models.digits import Dataset, digits
-from host.models.layers import Array
+from host.models.layers import Array, CentroidLinear, shared
 from host.output import write_json
 from host.program.schedules import Dense
 from host.training.engine import engine_node

@@ -10,8 +10,7 @@ from hdl.control.protocol import EventStatus
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import Activations, Shared, compile_lists
-from host.models.centroid_layers import shared
-from host.models.layers import perceptron
+from host.models.layers import perceptron, shared
 from host.program.schedules import layers_of
 from sim.golden.compute import Engine
 

@@ -12,8 +12,7 @@ from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
 from host.memory.plan import Room
-from host.models.centroid_layers import shared
-from host.models.layers import perceptron
+from host.models.layers import perceptron, shared
 from host.program.schedules import layers_of
 from sim.golden.row_owners import RowOwners
 from tests.hdl.compute.owned_programs import LANES, draw, engine

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from host.driver.codebooks import Codebook
-from host.models.centroid_layers import CentroidLinear, shared
-from host.models.layers import Linear, perceptron
+from host.models.layers import CentroidLinear, Linear, perceptron, shared
 
 
 def _layer(seed, outputs=10, inputs=24, centroids=8, dtype=np.float32):
