@@ -9,8 +9,8 @@ processor.
 Attention is masked by replacement: a score whose place is masked becomes :data:`ALTERNATIVE`, so far below the others
 that its weight is exactly zero. In the gradient of the loss rows of padding become zeros.
 
-Weights of a linear layer may be indices of centroids, which are its parameters. Its products and gradients are those of
-:mod:`sim.golden.centroid_product`: the matrix is never expanded, and no gradient of a single weight is made.
+Weights of a linear layer may be indices of centroids, which are its parameters. Its products and gradients are those
+of :mod:`sim.golden.centroid_product`: the matrix is never expanded, and no gradient of a single weight is made.
 """
 
 import abc
