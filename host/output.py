@@ -86,7 +86,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
-    """Make a folder, and check that results can be written to it.
+    """Make a folder, and check that results can be written to it; return it.
 
     Parameters
     ----------
@@ -96,11 +96,6 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
         Names of the results, each of which must be free or a file that can be replaced.
     space : int
         Bytes that must be free on the disk.
-
-    Returns
-    -------
-    Path
-        The folder.
 
     Raises
     ------
@@ -143,7 +138,7 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
 
 
 def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space: int = 0) -> Path:
-    """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``.
+    """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``; return it.
 
     The lock ends with the process, however it ends, or by :func:`release`. Only the named files are moved, and of an
     older ``previous/`` only files of these names are replaced.
@@ -156,11 +151,6 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
         Names of all files that runs of this kind write, relative to the folder.
     keep : sequence of str
         Names of the files that this run continues from, which are not moved.
-
-    Returns
-    -------
-    Path
-        The folder.
 
     Raises
     ------

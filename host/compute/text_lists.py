@@ -343,18 +343,9 @@ class _Compiler:
                        b=self._weights(name, "inward"), c=buffers.new(f"d scaled norm_{n}", rows, width))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Compiled:
-    """Lists of a group, by name, and the places of the buffers."""
-
-    lists: dict[str, list[Words]]
-    rooms: dict[str, Room]
-    end: int
-
-
 def _compiled(config: TransformerConfig, product: Products, together: int, plan: Plan | None, scaled_again: bool,
-              data: int) -> _Compiled:
-    """Lists whose sequences lie at an address."""
+              data: int) -> tuple[dict[str, list[Words]], dict[str, Room], int]:
+    """Lists whose sequences lie at an address, by name; the places of the buffers, and their end."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
         buffers = Buffers(product.array.lanes, plan)
@@ -364,7 +355,7 @@ def _compiled(config: TransformerConfig, product: Products, together: int, plan:
         lists["forward"], compiler.listed = _cut(compiler.listed), []
         compiler.backward()
         lists["further" if further else "first"] = _cut(compiler.listed)
-    return _Compiled(lists, buffers.rooms, buffers.end)
+    return lists, buffers.rooms, buffers.end
 
 
 def _cut(instructions: Sequence[Words]) -> list[Words]:
@@ -406,22 +397,22 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
 
     def placed(plan: Plan, base: int) -> TextLists:
         """Lists from an address on, with the sequences behind them."""
-        found = compiled(plan, data=base + length)
+        found, _, _ = compiled(plan, data=base + length)
         starts = {}
         end = base
-        for name, lists in found.lists.items():
+        for name, lists in found.items():
             *ahead, end = itertools.accumulate(map(len, lists), initial=end)
             starts[name] = tuple(ahead)
-        words = np.concatenate([*itertools.chain(*found.lists.values()),
+        words = np.concatenate([*itertools.chain(*found.values()),
                                 np.zeros(up(sequences, together) * _stride(config.context), np.uint32)])
         return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences,
                          together=together, plan=plan, multiplications=_multiplications(config), **starts)
 
-    sized = compiled(None, data=0)
-    length = sum(map(len, itertools.chain(*sized.lists.values())))
+    sized, rooms, sized_end = compiled(None, data=0)
+    length = sum(map(len, itertools.chain(*sized.values())))
     apart = placed(Plan(digest="", method="apart", words={}, lifetimes=(), places={
-        name: room.base for name, room in sized.rooms.items()}), sized.end)
-    plan = make_plan(apart.programs[0].profile(sized.rooms, engine_of(array)))
+        name: room.base for name, room in rooms.items()}), sized_end)
+    plan = make_plan(apart.programs[0].profile(rooms, engine_of(array)))
     lists = placed(plan, plan.peak)
     if lists.end > words:
         raise ValueError(f"{sequences} sequences of nodes that compute need {lists.end:,} elements of the activation "

@@ -58,11 +58,6 @@ class Format:
         if not 0 <= self.density <= 1:
             raise ValueError(f"Density must be from 0 to 1, not {self.density!r}")
 
-    @property
-    def summed(self) -> bool:
-        """Whether gradients are added in compressed form."""
-        return GRADIENT_CODECS[self.gradients].sums_coded
-
     def after(self, gradients: int) -> float:
         """Density of the sum of so many gradients."""
         if gradients == 0:

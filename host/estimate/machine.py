@@ -47,11 +47,6 @@ class Machine:
     #: Cycles of a word of the host port.
     host: int = 1
 
-    @property
-    def macs(self) -> int:
-        """Multiply-adds per cycle."""
-        return int(self.node.compute.rows * self.node.lanes)
-
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
         """Rates of all parts, for a program that takes so many cycles of compute on this machine."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
@@ -130,11 +125,7 @@ class SlowPortNode(wiring.Component):
         return m
 
 
-def _silent(stage: str) -> None:
-    pass
-
-
-def built(machine: Machine, announce: Callable[[str], None] = _silent) -> Library:
+def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
     """Library of a machine's ring. Arithmetic of nodes without throttles is the processor's own: the same bits and
     cycles, built sooner."""
     arithmetic = Arithmetic.GATEWARE if machine.node.has(Throttles) else Arithmetic.NATIVE
@@ -173,7 +164,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(machine: Machine, *, library: Library | None = None,
-           announce: Callable[[str], None] = _silent) -> Iterator[Opened]:
+           announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
     """A machine's ring, connected; everything goes through the host ports."""
     with OpenRing(library or built(machine, announce), nodes=NODES, threads=1) as nodes:
         for link in nodes.simulation.links:

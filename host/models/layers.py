@@ -492,7 +492,7 @@ class CentroidLinear(Layer):
         if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
             raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
                              f"{codebook.indices.shape!r}")
-        self._codebook = codebook
+        self.codebook = codebook
         self._bias = bias.copy()
         self._lanes = lanes
         self._operands = operands
@@ -501,23 +501,18 @@ class CentroidLinear(Layer):
                                     len(codebook.centroids))
 
     @property
-    def codebook(self) -> Codebook:
-        """First centroids, and indices."""
-        return self._codebook
-
-    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"centroids": self._codebook.centroids.shape, "bias": self._bias.shape}
+        return {"centroids": self.codebook.centroids.shape, "bias": self._bias.shape}
 
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
-        parameters["centroids"][...] = self._codebook.centroids
+        parameters["centroids"][...] = self.codebook.centroids
         parameters["bias"][...] = self._bias
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        return centroid_product.product(self._codebook.indices, parameters["centroids"], x, parameters["bias"]), x
+        return centroid_product.product(self.codebook.indices, parameters["centroids"], x, parameters["bias"]), x
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        indices, table = self._codebook.indices, parameters["centroids"]
+        indices, table = self.codebook.indices, parameters["centroids"]
         gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=self._lanes)
         gradients["bias"][...] = bias_gradient(upstream, self._operands)
         return centroid_product.product(indices.T, table, upstream, np.zeros((), upstream.dtype))

@@ -277,16 +277,12 @@ class RoundFeeder:
         self._computed = [first] * program.nodes  # COMPUTEs that have ended
         self._asked = [first] * program.nodes  # those whose flag was set
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
-        self._masks: dict[int, int] = {}  # details of FOLD, by round
+        #: Masks of each round of the run: those of the events of FOLD.
+        self.masks: dict[int, int] = {}
         self._followed = first  # rounds that the golden model has closed
         self._folds = [first] * program.nodes
         self._latches = [first] * program.nodes
         self._updates = [first] * program.nodes
-
-    @property
-    def masks(self) -> Mapping[int, int]:
-        """Masks of each round of the run: those of the events of FOLD."""
-        return self._masks
 
     @property
     def ended(self) -> bool:
@@ -312,9 +308,9 @@ class RoundFeeder:
         elif event.tag == FOLD:
             number = self._folds[rank]
             self._folds[rank] += 1
-            if self._masks.setdefault(number, event.detail) != event.detail:
+            if self.masks.setdefault(number, event.detail) != event.detail:
                 raise RuntimeError(f"Nodes must have the same masks of round {number}, not 0x{event.detail:08x} and "
-                                   f"0x{self._masks[number]:08x}")
+                                   f"0x{self.masks[number]:08x}")
         elif event.tag == LATCH:
             before = min(self._latches)
             self._latches[rank] += 1
@@ -336,8 +332,8 @@ class RoundFeeder:
 
     def _follow(self) -> None:
         """Close the rounds of the golden model whose gradients are all known."""
-        while self._followed in self._masks:
-            number, masks = self._followed, self._masks[self._followed]
+        while self._followed in self.masks:
+            number, masks = self._followed, self.masks[self._followed]
             on_time, late = masks & 0xFFFF, masks >> 16
             for rank in range(self._program.nodes):
                 sets = self._rounds.pending(rank)
@@ -360,10 +356,10 @@ class RoundFeeder:
                 if not self._model.may_begin(number):
                     self.last = number
                     return
-            if number in self._masks and self._folds[rank] <= number:
+            if number in self.masks and self._folds[rank] <= number:
                 continue  # the node itself may not know yet that the round is closed
             self._asked[rank] += 1
-            if number not in self._masks:  # of a closed round the node computes nothing
+            if number not in self.masks:  # of a closed round the node computes nothing
                 gradient = np.asarray(self._model.gradient(rank, number))
                 words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
                 self._staged[rank][number] = words.astype(np.uint32)
