@@ -29,7 +29,7 @@ from host.training import record
 from host.training.record import TrainingConfig
 from host.training.workloads import WorkloadName
 
-__all__ = ["BASE", "MACS", "PRODUCT_NODES", "Area", "Formats", "Plan", "Point", "Product", "SweepConfig",
+__all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product", "SweepConfig",
            "all_formats", "collect", "plan", "products", "write"]
 
 #: Formats that are measured in both places at once, where both can have them.
@@ -281,38 +281,14 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 
 # The result.
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Area:
-    """Cells and speed of codecs, out of context."""
-
-    #: Cells, as :func:`boards.synth.measure` counts them.
-    lut4: int = 0
-    ccu2c: int = 0
-    lut_ram: int = 0
-    ff: int = 0
-    dsp: int = 0
-    bram: int = 0
-    #: Speed of the slowest; None if there is none.
-    fmax_mhz: float | None = None
-
-    def __add__(self, other: "Area") -> "Area":
-        counts = {name: getattr(self, name) + getattr(other, name) for name in CELLS}
-        speeds = [area.fmax_mhz for area in (self, other) if area.fmax_mhz is not None]
-        return Area(**counts, fmax_mhz=min(speeds, default=None))
-
-
-def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> Area | None:
-    """Area of both codecs, or None if one has not been placed."""
-    total = Area()
-    for name, nothing in ((point.weights, point.formats.weights == RAW), (point.gradients, False)):
-        if name is None and nothing:
-            continue
-        if name is None or name not in results:
-            return None
-        found = results[name]
-        total += Area(**{key: found[key] for key in CELLS},
-                      fmax_mhz=found["fmax_mhz"]["median"])
-    return total
+def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Cells of both codecs, out of context, and the speed of the slower; None where one has not been placed."""
+    names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
+    placed = [results[name] for name in names if name is not None and name in results]
+    if len(placed) < len(names):
+        return dict.fromkeys((*CELLS, "fmax_mhz"))
+    speeds = [one["fmax_mhz"]["median"] for one in placed if one["fmax_mhz"]["median"] is not None]
+    return {**{name: sum(one[name] for one in placed) for name in CELLS}, "fmax_mhz": min(speeds, default=None)}
 
 
 def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
@@ -339,12 +315,8 @@ def _row(product: Product, run: Mapping[str, Any], array: Mapping[str, Any]) -> 
         "steps": run["steps"],
         "loss": run["loss"],
         "accuracy": run["measure"],
-        "bit_exact": run["bit_exact"],
-        "words": run["words"],
-        "cycles_per_step": run["cycles_per_step"],
-        "cycles_products": run["cycles_products"],
-        "cycles_functions": run["cycles_functions"],
-        "multiply_adds": run["multiply_adds"],
+        **{name: run[name] for name in ("bit_exact", "words", "cycles_per_step", "cycles_products",
+                                        "cycles_functions", "multiply_adds")},
         "macs_reached": reached,
         "luts": luts,
         **{name: array.get(name) for name in CELLS},
@@ -376,7 +348,6 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
             continue
         base = runs.get((point.workload, point.nodes, BASE))
         text = point.workload is WorkloadName.TEXT
-        area = _area(point, found) if planned.config.synth else None
         rows.append({
             "workload": point.workload.value,
             "nodes": point.nodes,
@@ -386,17 +357,13 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
             "loss": run["loss"],
             "accuracy": None if text else run["measure"],
             "held_out_loss": run["measure"] if text else None,
-            "bigram_loss": run["bigram_loss"],
-            "bit_exact": run["bit_exact"],
-            "words": run["words"],
-            "words_gradients": run["words_gradients"],
-            "words_weights": run["words_weights"],
+            **{name: run[name] for name in ("bigram_loss", "bit_exact", "words", "words_gradients",
+                                            "words_weights")},
             "words_ratio": run["words"] / base["words"] if base is not None else None,
             "cycles_per_step": run["cycles_per_step"],
             "bound_ratio": run["bound_ratio"],
             "effective_bandwidth": 2 * (point.nodes - 1) / point.nodes * run["parameters"] / run["cycles_per_step"],
-            **(dataclasses.asdict(area) if area is not None
-               else dict.fromkeys(field.name for field in dataclasses.fields(Area))),
+            **_area(point, found if planned.config.synth else {}),
             "simulated_cycles": run["cycles"],
             "host_port_cycles_modelled": run["port_cycles"],
             "simulation_seconds": run["simulation_seconds"],
