@@ -94,7 +94,13 @@ def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
-    """Handle SIGINT and SIGTERM during the block, as :class:`Signals` does; in the main thread only."""
+    """Handle SIGINT and SIGTERM during the block; in the main thread only.
+
+    Parameters
+    ----------
+    grace : float
+        See :class:`Signals`.
+    """
     from sim.verilated.processes import heard
 
     signals = Signals(grace=grace)

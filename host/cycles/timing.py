@@ -74,31 +74,14 @@ class Timing:
         return self.planning(length=length, nodes=1) + COMMAND + around + rows + self.updated + beats
 
 
-@dataclasses.dataclass(frozen=True)
-class _Coding:
-    """Cycles of a codec on words, and elements and beats of a block."""
-
-    name: str
-    lanes: int
-
-    @property
-    def block(self) -> int:
-        return max(int(getattr(CODECS[self.name], "block", 1)), self.lanes)
-
-    @property
-    def beats(self) -> int:
-        return self.block // self.lanes
-
-    @property
-    def encode(self) -> int:
-        """From the last beat of a block to its first word."""
-        codec = CODECS[self.name]
-        return int(create_unit(codec.encoder, codec, self.lanes).latency + RowSerializer.latency)
-
-    @property
-    def decode(self) -> int:
-        codec = CODECS[self.name]
-        return int(create_unit(codec.decoder, codec, self.lanes).latency + RowAssembler.latency)
+def _coding(name: str, lanes: int) -> tuple[int, int, int]:
+    """Beats of a block of a codec on words; cycles from its last beat to its first word, and from words to
+    elements."""
+    codec = CODECS[name]
+    beats = max(int(getattr(codec, "block", 1)), lanes) // lanes
+    encode, decode = (int(create_unit(unit, codec, lanes).latency + words.latency)
+                      for unit, words in ((codec.encoder, RowSerializer), (codec.decoder, RowAssembler)))
+    return beats, encode, decode
 
 
 def _optimizer(config: NodeConfig) -> StreamedOptimizer:
@@ -126,18 +109,18 @@ def timing_of(config: NodeConfig) -> Timing:
         summed, decoded = Adder().latency + 1, Decoder.latency + 1
         loaded = RowReader.latency + GROUP // lanes + Encoder.latency
     else:
-        coding = _Coding(config.gradients, lanes)
-        path = PacketAdder.latency + 2 * coding.beats + coding.encode
-        summed, decoded = BEHIND + coding.decode + path, BEHIND + coding.decode
+        beats, encode, decode = _coding(config.gradients, lanes)
+        path = PacketAdder.latency + 2 * beats + encode
+        summed, decoded = BEHIND + decode + path, BEHIND + decode
         loaded = RowReader.latency + path + (PacketAdder.latency if config.has_residual else 0)
     if raw:
         landed, first = RowAssembler.latency, RowSerializer.latency + SkidBuffer.latency
         given, kept = RowReader.latency + first, first
     else:
-        coding = _Coding(config.weights.codec, lanes)
-        landed, kept = BEHIND + coding.decode, coding.encode
-        given = RowReader.latency + coding.beats + kept
-        first = kept + coding.beats
+        beats, encode, decode = _coding(config.weights.codec, lanes)
+        landed, kept = BEHIND + decode, encode
+        given = RowReader.latency + beats + kept
+        first = kept + beats
     return Timing(lanes=lanes, segment=config.segment, credits=config.link.ingress, grouped=grouped, raw=raw,
                   summed=summed, loaded=loaded, given=given, decoded=decoded, landed=landed,
                   stored=SegmentBuffer.latency, updated=_optimizer(config).latency, first=first, kept=kept,

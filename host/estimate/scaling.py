@@ -27,12 +27,6 @@ __all__ = ["FULL", "Throttled", "alpha_of", "estimate", "plain", "throttled"]
 FULL = 1 << 16
 
 
-def _check(name: str, rates: Mapping[str, Fraction]) -> None:
-    for metric, rate in rates.items():
-        if rate <= 0:
-            raise ValueError(f"Rate {metric} of {name} must be positive, not {rate}")
-
-
 def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Fraction:
     """Ratio in which all rates of the execution machine can stand to those of the target.
 
@@ -44,8 +38,10 @@ def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) 
     if execution.keys() != target.keys() or not execution:
         raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
                          f"{', '.join(target) or 'none'}")
-    _check("the execution machine", execution)
-    _check("the target", target)
+    for name, rates in (("the execution machine", execution), ("the target", target)):
+        for metric, rate in rates.items():
+            if rate <= 0:
+                raise ValueError(f"Rate {metric} of {name} must be positive, not {rate}")
     return min(execution[metric] / target[metric] for metric in execution)
 
 
