@@ -40,10 +40,7 @@ class Interrupted(BaseException):
 class Signals:
     """Requests that signals have made.
 
-    Parameters
-    ----------
-    grace : float
-        Seconds that a step has to end after the first signal, before another signal is sent; 0 for any time.
+    A step has ``grace`` seconds to end after the first signal, before another signal is sent; with 0 any time.
     """
 
     #: The signal that asked the program to end.

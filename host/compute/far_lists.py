@@ -49,16 +49,11 @@ _Version = tuple[int, int]
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists.
+    """Chain of a perceptron's lists, with given cycles, such as of ``forward 1``, or those of :func:`product_cycles`.
 
     Map n is the output of layer n + 1. It is read by the forward list of the next layer, and freed by the backward
     list of that layer. The first layer's backward list, which reads the inputs, counts to that of map 0, and all
     lists of the last layer are the loss.
-
-    Parameters
-    ----------
-    cycles : mapping of str to int, optional
-        Cycles of lists, such as ``forward 1``; by default those of a model (:func:`product_cycles`).
     """
     def of(name: str, layer: Dense) -> int:
         if cycles is not None:
@@ -521,20 +516,10 @@ def _compiled(operations: TextOperations, placed: _Placed, plan: MapPlan, *, rat
 
 def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: float, sequences: int, words: int,
              far_words: int) -> FarText:
-    """Make the lists and the moves of the text model whose buffers take at most so many words.
+    """Make the lists and the moves of the text model whose buffers of a sequence take at most so many words.
 
-    Budgets of maps are tried from all words down, and the fastest plan of the first that fits is taken.
-
-    Parameters
-    ----------
-    activations : int
-        Words of all buffers of a sequence.
-    kind : str
-        One of :data:`host.memory.chain.KINDS`.
-    rate : float
-        Words per cycle from and to the far memory.
-    sequences, words, far_words
-        As those of :func:`compile_far_text`.
+    Budgets of maps are tried from all words down, and the fastest plan of a kind of :data:`host.memory.chain.KINDS`
+    of the first that fits is taken. Other parameters are those of :func:`compile_far_text`.
 
     Raises
     ------

@@ -256,7 +256,7 @@ class _Step:
 
 
 def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
-    """Timeline of a step under policies, one for each map.
+    """Timeline of a step under policies, one for each map; None if maps need more places than there are.
 
     Parameters
     ----------
@@ -265,12 +265,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
     rate : float
         Words per cycle from and to far memory.
     most : int, optional
-        Cycles from which on the step is given up.
-
-    Returns
-    -------
-    Run or None
-        None if maps need more places than there are, or the step takes ``most`` cycles or longer.
+        Cycles from which on the step is given up, and has no timeline.
     """
     if len(policies) != len(chain.maps):
         raise ValueError(f"Policies must be one per map, {len(chain.maps)}, not {len(policies)}")

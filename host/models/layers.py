@@ -519,18 +519,10 @@ class CentroidLinear(Layer):
 
 
 def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
-    """Make a perceptron whose layers have a table each, by clustering the weights of a perceptron.
+    """Make a perceptron whose layers have a table of centroids each, by clustering the weights of a perceptron of
+    linear layers with a ReLU between each two.
 
-    Parameters
-    ----------
-    model : Model
-        Perceptron of linear layers with a ReLU between each two.
-    centroids : int
-        Entries of each table.
-    lanes : int
-        Lanes among which outputs are dealt out.
-    align : int
-        Elements of which each layer takes a multiple; see :class:`host.models.layers.Model`.
+    Lanes and alignment are those of :class:`CentroidLinear` and of :class:`Model`.
     """
     layers: list[Layer] = []
     for layer, views in zip(model.layers, model.views(model.parameters), strict=True):

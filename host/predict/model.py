@@ -194,18 +194,10 @@ class Step(Section):
 
 def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, clock: float,
             node: NodeConfig | None = None) -> Prediction:
-    """Predict a training step.
+    """Predict a training step in a format of :func:`format_of`, on two or more nodes.
 
-    Parameters
-    ----------
-    form : str
-        See :func:`format_of`.
-    nodes, latency : int
-        Nodes of the ring, two or more, and cycles of a link.
-    clock : float
-        Cycles per second.
-    node : NodeConfig, optional
-        Configuration of the nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
+    Latency is that of a link in cycles, and the clock has cycles per second. The node is the configuration of the
+    nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
     """
     if not model.widths and step.schedule.kind is not Kind.NONE:
         raise ValueError(f"Schedule of a model without layers must be none, not {step.schedule}")

@@ -178,14 +178,9 @@ class CompiledProgram:
                         one.waits, one.remotes) for one in queue] for queue in self.queues]
 
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
-        """Commands of each queue for a node's program memory. Tags are places in the program.
+        """Commands of each queue for the program memory of the node with a rank, in a ring of so many nodes.
 
-        Parameters
-        ----------
-        rank, nodes : int
-            Place of the node, and size of the ring.
-        epoch, model : int
-            Fields of all commands.
+        Tags are places in the program; all commands have the epoch and the model.
 
         Raises
         ------

@@ -169,14 +169,9 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
 
 def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
             ring: TrainingRing | None = None) -> Row:
-    """Quantise a network, and measure it on the test set.
+    """Quantise a network of layers as they were trained, and measure it on the test set.
 
-    Parameters
-    ----------
-    layers : sequence of FloatLayer
-        Layers as they were trained.
-    ring : Ring, optional
-        Ring whose nodes can infer; without one, scores are the golden model's.
+    Without a ring whose nodes can infer, scores are the golden model's.
     """
     config = candidate.config
     layers, network = _quantized(candidate, layers, data)

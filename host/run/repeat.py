@@ -51,12 +51,7 @@ def _steps(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
     """Lines that show whether bits, cycles and words of a run are those of an earlier report.
 
-    Parameters
-    ----------
-    earlier : dict
-        Report that was run again.
-    result : dict or list of dict
-        New report, or reports of jobs, of which the one with the same seed is compared.
+    Of the reports of jobs side by side, the one with the same seed is compared.
     """
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((one for one in reports if _seed(one) == _seed(earlier)), reports[0])
