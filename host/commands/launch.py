@@ -37,6 +37,7 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["launch_command"]
 
+
 class Backend(enum.StrEnum):
     """Backends that the ring can replace: of tensors on the CPU."""
 

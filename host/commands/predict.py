@@ -17,6 +17,7 @@ from sim.verilated import toolchain
 
 __all__ = ["predict_command"]
 
+
 @dataclasses.dataclass(frozen=True)
 class ComparedOptions(Section):
     """Model and formats."""

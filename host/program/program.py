@@ -237,7 +237,6 @@ class CompiledProgram:
             worst = min(found, key=lambda conflict: conflict.lag)
             raise RaceError(self.tasks[worst.first], self.tasks[worst.second], worst.region, worst.lag)
 
-
     def _refuse_node_cycle(self) -> None:
         """Refuse commands that wait for each other over nodes."""
         if self._nodes is None:

@@ -22,6 +22,7 @@ from sim.golden.codecs import RAW, ZERO_VALUE
 
 __all__ = ["COUPLINGS", "SCHEDULED", "Coupling", "check"]
 
+
 def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
@@ -211,6 +212,8 @@ SCHEDULED: dict[str, tuple[str, ...]] = {
     sections.Streaming.kind: (*_TIME, "workload.steps", "output.checkpoint", "output.resume"),
     sections.SideBySide.kind: (*_TIME, "workload.steps", "workload.epochs", "workload.batch", "ring.links"),
 }
+
+
 def check(spec: RunSpec) -> None:
     """Raise ``ValueError`` for the first option of a run that does not apply to it."""
     if spec.schedule is not None:
