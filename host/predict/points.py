@@ -195,24 +195,6 @@ def write(points: Mapping[str, Sequence[Point]]) -> None:
     write_bytes(FILE, text.getvalue().encode())
 
 
-def main() -> None:
-    """Measure all points, and write the file."""
-    begun = time.process_time()
-    found: dict[str, list[Point]] = {}
-    for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
-        found[name] = []
-        for number, point in enumerate(measure(points), start=1):
-            print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)
-            found[name].append(point)
-    write(found)
-    count = sum(len(points) for points in found.values())
-    print(f"{count} points, {time.process_time() - begun:.0f} CPU seconds")
-
-
-if __name__ == "__main__":
-    main()
-
-
 #: Largest error that a point may have; those beyond it are listed.
 WORST = 0.05
 
@@ -284,3 +266,21 @@ def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]
     """Groups of points: name, number, mean and largest error."""
     return [(name, len(group), statistics.mean(abs(one.error) for one in group),
              max(abs(one.error) for one in group)) for name, group in _groups(compared)]
+
+
+def main() -> None:
+    """Measure all points, and write the file."""
+    begun = time.process_time()
+    found: dict[str, list[Point]] = {}
+    for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
+        found[name] = []
+        for number, point in enumerate(measure(points), start=1):
+            print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)
+            found[name].append(point)
+    write(found)
+    count = sum(len(points) for points in found.values())
+    print(f"{count} points, {time.process_time() - begun:.0f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main()
