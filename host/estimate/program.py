@@ -69,13 +69,7 @@ def _lists(machine: Machine, case: Case) -> Lists:
 
 
 def check(machine: Machine, case: Case) -> None:
-    """Check that a machine can run a case, before it is built.
-
-    Raises
-    ------
-    ValueError
-        It cannot; the message says why.
-    """
+    """Raise ``ValueError`` if a machine cannot run a case, before it is built."""
     node, words = machine.node, case.length * (2 if case.macs else 1)
     if node.queues < 2:
         raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")

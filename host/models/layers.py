@@ -476,16 +476,8 @@ LANES = 4
 class CentroidLinear(Layer):
     """``bias + x @ weight.T`` with weights out of a table, which is trained; the assignment of weights stays.
 
-    Parameters
-    ----------
-    codebook : Codebook
-        First centroids, and indices in shape (outputs, inputs).
-    bias : array
-        First biases.
-    lanes : int
-        Lanes among which outputs are dealt out.
-    operands : str
-        Format of the factors of the gradient of the biases. Products with centroids are in binary32.
+    The codebook has the first centroids, and indices in shape (outputs, inputs). Outputs are dealt out among lanes.
+    Products with centroids are in binary32: ``operands`` is the format of the factors of the gradient of the biases.
     """
 
     def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):

@@ -283,14 +283,8 @@ class Queue(enum.IntEnum):
 class Program:
     """The commands of a pass, in the order in which a single queue would carry them out.
 
-    Parameters
-    ----------
-    queues : int
-        Queues of a node.
-    depth : int
-        Commands that a queue has room for.
-    nodes : int, optional
-        Nodes of the ring, for a program in which commands wait for those of other nodes.
+    A queue has room for ``depth`` commands. A program in which commands wait for those of other nodes has the nodes
+    of the ring.
     """
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):

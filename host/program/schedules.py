@@ -318,14 +318,10 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
-    """The program of a training step.
+    """The program of a training step, by any schedule but ``search``, a series of others: see :func:`search`.
 
     Parameters
     ----------
-    schedule : Schedule
-        Any but ``search``, which is a series of others: see :func:`host.program.schedules.search`.
-    costs : Costs
-        Durations of commands.
     staged : int, optional
         First element of the region that COMPUTE copies gradients from; see :func:`modelled`.
     computed : Computed, optional

@@ -181,12 +181,10 @@ def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> li
 
 def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
              input_scale: float | None = None) -> QuantizedNetwork:
-    """Quantise a perceptron.
+    """Quantise a perceptron, with a ReLU between each two of its layers.
 
     Parameters
     ----------
-    layers : sequence of FloatLayer
-        Layers, with a ReLU between each two of them.
     examples : array
         Inputs, one example per row, from which the scales of activations come.
     input_scale : float, optional

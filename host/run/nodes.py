@@ -20,10 +20,7 @@ __all__ = ["check_past", "check_stages", "course_of", "lines", "with_formats", "
 
 
 def with_formats(node: Configuration, *, weights: str, gradients: str) -> Configuration:
-    """The same node with codecs of new weights and of gradients.
-
-    Raises ``ValueError``: nodes cannot have them.
-    """
+    """The same node with codecs of new weights and of gradients; ``ValueError`` if nodes cannot have them."""
     if not node.is_int16:
         return node.replace(weights=Weights(codec=weights), gradients=gradients)
     if (weights, gradients) != (RAW, ZERO_VALUE):
@@ -33,10 +30,7 @@ def with_formats(node: Configuration, *, weights: str, gradients: str) -> Config
 
 
 def with_ring(node: Configuration, *, replay: bool, grid: bool) -> Configuration:
-    """The same node with links that repeat words, or in a grid.
-
-    Raises ``ValueError``: nodes have no neighbours.
-    """
+    """The same node with links that repeat words, or in a grid; ``ValueError`` if nodes have no neighbours."""
     if node.is_int16:
         raise ValueError("Nodes of 16-bit integers must be alone, without links that fail: leave --topology and "
                          "--faults out")
