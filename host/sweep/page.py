@@ -243,7 +243,7 @@ def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: A
 
 
 def write(report: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
-    """Write sweep.html next to the picture of :func:`draw`, with the picture in it, from a report of :data:`SCHEMA`."""
+    """Write sweep.html, of a report of :data:`SCHEMA`, next to its picture, with the picture in it."""
     rows, products = report["rows"], report["compute"]
     runs = [*rows, *products]
     formats = len({(row.get("weights"), row.get("gradients"), row.get("compute_format")) for row in runs})
