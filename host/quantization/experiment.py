@@ -52,7 +52,6 @@ Row = dict[str, Any]
 INPUT_SCALE = 1 / 16
 
 
-
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
     """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run,
     if there are such; and their path, or the path that they would have.
