@@ -21,24 +21,11 @@ _LONGEST, _QUIET = 255, 300
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Estimate of a program on a target.
-
-    Members
-    -------
-    execution, first, second : float
-        Cycles on the execution machine: as it is, throttled, and with every rate halved again.
-    estimate, plain : float
-        Estimated cycles of the target, and alpha times the throttled ones.
-    singles : dict of str to float
-        Estimates by one metric only: the cycles of the execution machine, by the ratio of its rate to the target's.
-    truth : float
-        Cycles of the target, as it was really run.
-    """
+    """Estimate of a program on a target."""
 
     #: Names of the target and of the program.
     target: str
     program: str
-
     #: Parameters of the network.
     length: int
     #: Whether computing and communicating overlap.
@@ -52,7 +39,7 @@ class Row:
     #: Estimated cycles of the target, and alpha times the throttled ones.
     estimate: float
     plain: float
-    #: Estimates by one metric alone: the cycles of the execution machine, by the ratio of its rate to the target's.
+    #: Estimates by one metric only: the cycles of the execution machine, by the ratio of its rate to the target's.
     singles: dict[str, float]
     #: Cycles of the target, as it was really run.
     truth: float

@@ -73,17 +73,7 @@ TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Searches of one method.
-
-    Members
-    -------
-    best : list of int
-        Least cost that each seed has found.
-    curves : list of list of int
-        Least cost after each evaluation.
-    measured : float
-        Evaluations of states that fit, in the mean.
-    """
+    """Searches of one method."""
 
     #: Product, and search.
     task: str
@@ -102,27 +92,17 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """States that were carried out on a node, against the model.
-
-    Members
-    -------
-    wrong : int
-        States with other cycles than the model.
-    digest : str
-        SHA-256 of C, which is the same for all states.
-    least, most : float
-        Least and largest ratio of estimated cycles to counted ones.
-    """
+    """States that were carried out on a node, against the model."""
 
     #: Product and levels.
     name: str
     #: States that were carried out.
     states: int
-    #: States whose cycles are not those of the model.
+    #: States with other cycles than the model.
     wrong: int
-    #: SHA-256 of C, which is one.
+    #: SHA-256 of C, which is the same for all states.
     digest: str
-    #: Estimated cycles in terms of counted ones.
+    #: Least and largest ratio of estimated cycles to counted ones.
     least: float
     most: float
 
