@@ -279,7 +279,7 @@ def test_all_json_is_legal():
                 found.add(path.relative_to(ROOT / "host").as_posix())
     # Digests of configurations and networks, texts of refusals, what processes send each other, and options of
     # commands.
-    assert found == {"output.py", "checkpoints/manifest.py", "make/commands.py", "memory/plan.py",
+    assert found == {"output.py", "checkpoints/archive.py", "make/commands.py", "memory/plan.py",
                      "relay/edits.py", "relay/plan.py",
                      "sockets/format.py", "sweep/execution.py", "sweep/jobs.py", "sweep/worker.py",
                      "training/checkpoint.py"}
