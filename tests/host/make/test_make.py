@@ -36,8 +36,8 @@ sys.exit(int(os.environ.get("CODE", 0)))
 @pytest.fixture
 def tree(tmp_path):
     """A tree with all stamps."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "host/__init__.py", "hdl/__init__.py",
-                 "hdl/choices.py"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "host/__init__.py", "host/signals.py",
+                 "hdl/__init__.py", "hdl/choices.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "host/make", tmp_path / "host/make", ignore=shutil.ignore_patterns("__pycache__"))
