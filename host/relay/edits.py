@@ -204,18 +204,12 @@ def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: 
 
 
 class Banks:
-    """Banks of programs of a node.
-
-    Members
-    -------
-    current : Structure
-        Program of the set that runs.
-    set : int
-        Its number.
-    """
+    """Banks of programs of a node."""
 
     def __init__(self, structure: Structure):
+        #: Program of the set that runs.
         self.current = structure
+        #: Number of that set.
         self.set = -1
         self._next: Structure | None = None
         self._number = 0

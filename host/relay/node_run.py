@@ -124,19 +124,9 @@ class NodeRun(RelayRun):
         Parameters of :class:`~host.relay.run.RelayRun`.
     traced : bool
         Whether to read traces.
-
-    Members
-    -------
-    same : bool
-        Whether nodes have had the golden bits and counts until now.
-    times : list of SetTimes
-        Cycles of each set that was traced; of a run that was resumed, of those since.
-    outcome : SetOutcome
-        That of the latest set.
-    relay : RelayRing, optional
-        The nodes, from the first set on.
     """
 
+    #: Outcome of the latest set.
     outcome: SetOutcome
 
     def __init__(self, ring: Ring, data: Dataset, structure: Structure, *, optimizer: Optimizer, seed: int = 0,
@@ -146,12 +136,15 @@ class NodeRun(RelayRun):
         self._nodes, self._traced = ring, traced
         self._banked = all(device.config.has_banks for device in ring.devices)
         self._factors = functools.cache(best_factors)
+        #: The nodes, from the first set on.
         self.relay: RelayRing | None = None
         self._running: Structure | None = None
         self._next: _Next | None = None  # what the pending edits lead to
         self._staged = False  # nodes have acknowledged it
         self._found: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
+        #: Whether nodes have had the golden bits and counts until now.
         self.same = True
+        #: Cycles of each set that was traced; of a run that was resumed, of those since.
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> RelayLists:

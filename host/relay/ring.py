@@ -62,14 +62,9 @@ class SetProgram:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetOutcome:
-    """Losses and times of a set.
+    """Losses and times of a set."""
 
-    Members
-    -------
-    losses : array of uint32, of shape (workers, microbatches)
-        Loss of each microbatch, summed over its examples, as bits.
-    """
-
+    #: Loss of each worker (rows) in each microbatch, summed over its examples, as bits.
     losses: Bits
     #: Starts and ends of the commands of the first worker; empty unless they were asked for.
     records: list[TraceRecord]
@@ -99,11 +94,6 @@ class RelayRing:
     state : mapping, optional
         Result of :meth:`state` on other nodes, of which these have been given the contents.
 
-    Members
-    -------
-    edited : list of (int, int, int)
-        Of each edit, its set, and NODE_TIME of the first worker before it was sent and behind its acknowledgements.
-
     Raises
     ------
     ValueError
@@ -123,6 +113,8 @@ class RelayRing:
         self._sets = 0
         self._following: SetProgram | None = None
         self._earlier: int | None = None
+        #: Of each edit, its set, and NODE_TIME of the first worker before it was sent and behind its
+        #: acknowledgements.
         self.edited: list[tuple[int, int, int]] = []
         if state is None:
             self._write_lists(lists)

@@ -160,15 +160,6 @@ class RelayRun(Executor[SetReport]):
         Its learning rate is the program's.
     edits : sequence of Edit
         Edits that are sent in the set before theirs, as those of a log; of set 0, before the first set.
-
-    Members
-    -------
-    batches : SetBatches
-        Examples of the next sets.
-    log : list of Edit
-        All edits, in order.
-    refused : list of str
-        Messages about edits that the assessor has asked for in vain.
     """
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
@@ -176,11 +167,14 @@ class RelayRun(Executor[SetReport]):
         self._data, self._workers, self._optimizer, self._seed = data, workers, optimizer, seed
         self._assessor, self._given = assessor, list(edits)
         self._start, self._structure = structure, structure
+        #: Examples of the next sets.
         self.batches = SetBatches(len(data.train_y), seed)
         self._ring = Ring(structure, nodes=workers + 1)
         self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
         self.reports: list[SetReport] = []
+        #: All edits, in order.
         self.log: list[Edit] = []
+        #: Messages about edits that the assessor has asked for in vain.
         self.refused: list[str] = []
         self._pending: list[Edit] = []
         for edit in (one for one in self._given if one.set == 0):

@@ -28,13 +28,6 @@ class Batches:
 
     An epoch is cut into as few batches of at most ``config.batch`` examples as possible, of sizes as equal as
     possible.
-
-    Members
-    -------
-    number : int
-        Batches taken so far.
-    total : int
-        Batches of the whole run.
     """
 
     def __init__(self, examples: int, config: TrainingConfig):
@@ -43,7 +36,9 @@ class Batches:
         self._interval = config.interval
         self._generator = np.random.default_rng((config.seed, 1))
         self._order = np.empty(0, dtype=np.intp)
+        #: Batches taken so far.
         self.number = 0
+        #: Batches of the whole run.
         self.total = config.steps(examples)
 
     @property
@@ -73,20 +68,13 @@ class Batches:
 
 
 class SetBatches:
-    """Examples in orders of a seed, one after the other, so that every batch is full.
-
-    Members
-    -------
-    number : int
-        Batches taken so far.
-    size : int
-        Examples of the next batch.
-    """
+    """Examples in orders of a seed, one after the other, so that every batch is full."""
 
     def __init__(self, examples: int, seed: int):
         self._examples = examples
         self._generator = np.random.default_rng((seed, 1))
         self._left = np.empty(0, np.intp)
+        #: Batches taken so far, and examples of the next one.
         self.number = self.size = 0
 
     def take(self) -> Batch:
@@ -125,11 +113,6 @@ class Shares:
         Label of each example.
     skew : float
         Part of a worker's examples that comes from its own classes: 0 for none.
-
-    Members
-    -------
-    sizes : list of int
-        Examples of each worker.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
@@ -144,6 +127,7 @@ class Shares:
         # Those who have one more of the first part have one less of the second.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
+        #: Examples of each worker.
         self.sizes = [len(one) for one in self._examples]
 
     def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
@@ -162,16 +146,11 @@ class Shares:
 
 
 class RoundBatches:
-    """Batches of rounds, each with as many examples of every worker, in the order of workers.
-
-    Members
-    -------
-    number : int
-        Rounds so far.
-    """
+    """Batches of rounds, each with as many examples of every worker, in the order of workers."""
 
     def __init__(self, shares: Shares, each: int):
         self._shares, self._each = shares, each
+        #: Rounds so far.
         self.number = 0
 
     @property

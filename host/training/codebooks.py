@@ -14,20 +14,14 @@ __all__ = ["Codebooks"]
 
 
 class Codebooks:
-    """Codebooks of nodes and of the golden model, if the weight codec has any.
-
-    Members
-    -------
-    centroids : array of uint32, optional
-        Centroids that the nodes have.
-    words : int
-        Words that all nodes were given for the step to come, or for the first weights.
-    """
+    """Codebooks of nodes and of the golden model, if the weight codec has any."""
 
     def __init__(self, ring: VectorRing, interval: int):
         self._ring = ring
         self._interval = interval
+        #: Centroids that the nodes have.
         self.centroids: npt.NDArray[np.uint32] | None = None
+        #: Words that all nodes were given for the step to come, or for the first weights.
         self.words = 0
 
     def load(self, weights: Array) -> None:

@@ -222,17 +222,13 @@ class OverlappingExecution(Execution):
         Of kind ``stale``.
     layers, costs, computer
         Parameters of :class:`~host.training.schedule.Execution`.
-
-    Members
-    -------
-    spans : list of Span
-        All commands of the last block.
     """
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
                  computer: Computer | None = None):
         super().__init__(ring, length, schedule=schedule, layers=layers, costs=costs, computer=computer)
         self._schedule = schedule
+        #: All commands of the last block.
         self.spans: list[Span] = []
 
     @property

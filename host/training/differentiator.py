@@ -10,23 +10,15 @@ __all__ = ["Differentiator"]
 
 
 class Differentiator(abc.ABC):
-    """Lists of instructions that the nodes of a ring carry out in a step.
+    """Lists of instructions that the nodes of a ring carry out in a step."""
 
-    Members
-    -------
-    notes : list of str
-        Lines about the lists, for the report: the plan of the activation memory first.
-    lengths : list of int
-        Examples that each node has been given.
-    multiplications : int
-        Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
-    programmed : bool
-        Whether :meth:`run` gives nodes programs, in place of those that they had.
-    """
-
+    #: Lines about the lists, for the report: the plan of the activation memory first.
     notes: list[str]
+    #: Examples that each node has been given.
     lengths: list[int]
+    #: Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
     multiplications: int = 0
+    #: Whether :meth:`run` gives nodes programs, in place of those that they had.
     programmed: bool = False
 
     @abc.abstractmethod

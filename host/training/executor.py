@@ -16,17 +16,11 @@ S = TypeVar("S")
 
 
 class Executor(abc.ABC, Generic[S]):
-    """Steps of a run on nodes.
+    """Steps of a run on nodes."""
 
-    Members
-    -------
-    most : int
-        Most steps of a block, which nodes do without a stop.
-    equal : bool
-        Whether all batches of a block have the same size.
-    """
-
+    #: Most steps of a block, which nodes do without a stop.
     most = 1
+    #: Whether all batches of a block have the same size.
     equal = False
 
     @property

@@ -90,19 +90,6 @@ class Experiment:
         Content that :meth:`Keeper.load` has found, to go on from there.
     course : Course, optional
         Rings of each run, on a session with a grid.
-
-    Members
-    -------
-    trainings : list of Training
-        Outcome of each run that has begun.
-    parameters : array of float32, optional
-        Parameters of the model that the first run has trained, once it has ended.
-    elapsed : Elapsed
-        Cycles of the first run.
-    seconds : list of float
-        Seconds that each run has taken.
-    simulation_seconds : float
-        Seconds of the first run that the simulation took.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
@@ -113,10 +100,15 @@ class Experiment:
         self._keeper = keeper
         self._content = content
         self._course = course
+        #: Outcome of each run that has begun.
         self.trainings: list[Training] = []
+        #: Parameters of the model that the first run has trained, once it has ended.
         self.parameters: Array | None = None
+        #: Cycles of the first run.
         self.elapsed = Elapsed()
+        #: Seconds that each run has taken.
         self.seconds = [0.0] * len(configs)
+        #: Seconds of the first run that the simulation took.
         self.simulation_seconds = 0.0
 
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,

@@ -25,16 +25,7 @@ def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list
 
 
 class Masks:
-    """Masks on the nodes, whose results are compared with the golden model.
-
-    Members
-    -------
-    number : int
-        Number of the step that is masked for.
-    cycles, replaced, elements, words : int
-        Sums over all commands so far: cycles on the node where each took longest; elements that became the
-        alternative; all elements; and words of external masks.
-    """
+    """Masks on the nodes, whose results are compared with the golden model."""
 
     def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
@@ -43,8 +34,11 @@ class Masks:
         self._check = config.check
         self._apart = config.compute == NODE
         self._behind = length if config.density is None else errors_base(length) + length
+        #: Number of the step that is masked for.
         self.number = 0
+        #: Sum over all commands so far of the cycles on the node where each took longest.
         self.cycles: Cycles = 0
+        #: Elements that became the alternative so far; all elements; and words of external masks.
         self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:

@@ -74,21 +74,15 @@ class Outcome:
 
 
 class Workers:
-    """Workers that train a classifier, each with examples of its own, and the modelled time of their computations.
-
-    Members
-    -------
-    length : int
-        Elements of a gradient.
-    parameters : array of float32
-        Weights that gradients are computed with.
-    """
+    """Workers that train a classifier, each with examples of its own, and the modelled time of their computations."""
 
     def __init__(self, data: Dataset, config: LateConfig):
         self._config = config
         self._task = Classifier(data, config.hidden, align=GROUP)
         self._task.initialize(config.seed)
+        #: Weights that gradients are computed with.
         self.parameters = self._task.parameters
+        #: Elements of a gradient.
         self.length = self.parameters.size
         self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
         self._scales = scale_table(self.scale)
@@ -162,21 +156,6 @@ class QuorumExecutor(Executor[Fates]):
         Rounds of a block; in the last one there may be fewer.
     grid : GridNodes, optional
         All nodes, in one row: a worker that stays behind is switched out.
-
-    Members
-    -------
-    outcome : Outcome
-        Outcome so far, with measured cycles.
-    fates : list of Fates
-        Fates of gradients in each round.
-    laggards : list of str
-        Lines about workers whose gradients were mostly dropped.
-    left_after : dict of int to int
-        Rounds after which workers were switched out.
-    abandoned : list of int
-        Computations of each worker that were not waited for at the end of a block.
-    members : list of int
-        Workers that take part, by rank.
     """
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
@@ -184,11 +163,19 @@ class QuorumExecutor(Executor[Fates]):
         self._ring, self._config, self._grid = ring, config, grid
         self.most = block
         self._workers = Workers(data, config)
+        #: Workers that take part, by rank.
         self.members = list(range(config.workers))
         self._rounds = Rounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._reference: Reference | None = None
-        self.outcome, self.fates, self.laggards = Outcome(), list[Fates](), list[str]()
+        #: Outcome so far, with measured cycles.
+        self.outcome = Outcome()
+        #: Fates of gradients in each round.
+        self.fates: list[Fates] = []
+        #: Lines about workers whose gradients were mostly dropped.
+        self.laggards: list[str] = []
+        #: Rounds after which workers were switched out.
         self.left_after: dict[int, int] = {}
+        #: Computations of each worker that were not waited for at the end of a block.
         self.abandoned = [0] * config.workers
         self._batches: dict[int, Batch] = {}  # of a block, by round
         self._ages: dict[int, tuple[int, ...]] = {}  # of late gradients, by round

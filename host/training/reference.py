@@ -56,19 +56,9 @@ class Reference:
     """Golden state of a run on a ring; all arrays have the elements of the whole vector.
 
     Operations are of the elements at some ``places``, which are a vector of their own to the nodes.
-
-    Members
-    -------
-    counter : str
-        The counter of the words that :meth:`step` predicts.
-    weights, master : array of uint32
-        Weights that nodes compute with, and masters that those are encoded from; the same without a weight codec.
-    has_master : bool
-        Whether nodes keep masters.
-    residuals : array of uint32, optional
-        Residual of the gradient codec on each node, if the codec loses something.
     """
 
+    #: The counter of the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
 
     def __init__(self, ring: VectorRing, weights: Vector, planes: int,
@@ -82,16 +72,19 @@ class Reference:
         self._masking = masking
         self._traffic = golden.Traffic
         self._ring = ring
+        #: Whether nodes keep masters.
         self.has_master = ring.formats.has_master
         self._codec = CODECS[ring.formats.weight_codec]
         self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
+        #: Masters, from which the weights are encoded that nodes compute with; the same without a weight codec.
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
+        #: Residual of the gradient codec on each node, if the codec loses something.
         self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
 
     @property

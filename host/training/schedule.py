@@ -87,15 +87,6 @@ class Execution:
         Durations of a schedule's commands.
     computer : Differentiator, optional
         Of nodes that compute.
-
-    Members
-    -------
-    timing : Timing, optional
-        Cycles of the last pass, where there are a schedule and nodes that trace their commands.
-    parts : list of Part, optional
-        Collectives of the last step; None for one fused update of the whole vector.
-    compute_cycles : int
-        Cycles of the last step's commands that compute, where there is no schedule.
     """
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
@@ -104,6 +95,7 @@ class Execution:
         self._ring = ring
         self._length = length
         self.computer = computer
+        #: Cycles of the last step's commands that compute, where there is no schedule.
         self.compute_cycles: Cycles = 0
         self._asked = schedule
         self._layers = layers
@@ -112,7 +104,9 @@ class Execution:
         self._trials = Trials(max(len(layers) - 1, 1))
         self._last: Schedule | None = None
         self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
+        #: Cycles of the last pass, where there are a schedule and nodes that trace their commands.
         self.timing: Timing | None = None
+        #: Collectives of the last step; None for one fused update of the whole vector.
         self.parts: list[Part] | None = None
 
     @property

@@ -21,17 +21,7 @@ __all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 
 
 class Sparsifier:
-    """Sparsification on the nodes, whose counts are compared with the golden model.
-
-    Members
-    -------
-    dropped : int
-        Elements that all nodes have not sent so far.
-    threshold : float, optional
-        Threshold of the last step.
-    cycles : int
-        Cycles of the last step.
-    """
+    """Sparsification on the nodes, whose counts are compared with the golden model."""
 
     def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig,
                  steps: int):
@@ -40,8 +30,11 @@ class Sparsifier:
         self._form = form
         self._check = config.check
         self._controller: Threshold | None = None
+        #: Elements that all nodes have not sent so far.
         self.dropped = 0
+        #: Threshold of the last step.
         self.threshold: float | None = None
+        #: Cycles of the last step.
         self.cycles: Cycles = 0
         if config.density is not None:
             # A node without a link compresses the elements that it keeps: as at the only hop of two nodes.

@@ -68,17 +68,13 @@ class Trainer(Generic[ExecutorT]):
         Steps after each of which a block ends, so that there can be a checkpoint.
     on_step : callable
         Called after each step, and after each measurement of the model.
-
-    Members
-    -------
-    due : bool
-        Whether the model was measured after the last step.
     """
 
     def __init__(self, executor: ExecutorT, batches: BatchSource, *, total: int | None = None,
                  every: int | None = None, on_step: Callable[[], None] = lambda: None):
         self.executor = executor
         self._batches, self._total, self._every, self._on_step = batches, total, every, on_step
+        #: Whether the model was measured after the last step.
         self.due = False
 
     @property

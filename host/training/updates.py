@@ -74,11 +74,6 @@ class UpdateExecutor(Executor[Step]):
         Called with a line that names the part that is done again, and the reason.
     faults : callable
         Counts the faults that the links were given so far.
-
-    Members
-    -------
-    training : Training
-        Outcome so far.
     """
 
     def __init__(self, ring: TrainingRing | Rings, workload: Workload, config: TrainingConfig, *,
@@ -95,6 +90,7 @@ class UpdateExecutor(Executor[Step]):
         self._bind(first)
         # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
         self._blind = self._computer is not None and not config.check
+        #: Outcome so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
         self._interval_loss, self._interval_count = 0.0, 0
 

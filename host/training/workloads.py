@@ -42,18 +42,12 @@ class WorkloadName(enum.Enum):
 
 
 class Workload(abc.ABC):
-    """A model and its data.
-
-    Members
-    -------
-    parameters : array of float32
-        Parameters of the model, flat.
-    examples : int
-        Examples for training; a batch is an array of their numbers.
-    """
+    """A model and its data."""
 
     name: WorkloadName
+    #: Parameters of the model, flat.
     parameters: Array
+    #: Examples for training; a batch is an array of their numbers.
     examples: int
 
     @abc.abstractmethod
@@ -112,17 +106,13 @@ class Classifier(Workload):
         Elements of which each layer takes a multiple; see :class:`host.models.layers.Model`.
     operands : str
         Format of the factors of its products; see :class:`host.models.layers.Linear`.
-
-    Members
-    -------
-    widths : list of int
-        Widths of all layers, inputs and outputs included.
     """
 
     name = WorkloadName.DIGITS
 
     def __init__(self, data: Dataset, hidden: Sequence[int], *, align: int = 1, operands: str = FP32):
         self._data = data
+        #: Widths of all layers, inputs and outputs included.
         self.widths = [data.train_x.shape[1], *hidden, data.classes]
         self._model = perceptron(data.train_x.shape[1], hidden, data.classes, align=align, operands=operands)
         self.parameters = self._model.parameters
@@ -180,11 +170,6 @@ class CharacterModel(Workload):
         Step through the held-out sequences that the model is measured on before the end of training.
     chunk : int
         Held-out sequences that a node masks at a time.
-
-    Members
-    -------
-    bigram_loss : float
-        Loss of a bigram model on the held-out text.
     """
 
     name = WorkloadName.TEXT
@@ -199,6 +184,7 @@ class CharacterModel(Workload):
         self.model = Transformer(TransformerConfig() if config is None else config)
         self.parameters = self.model.parameters
         self.examples = len(text.train)
+        #: Loss of a bigram model on the held-out text.
         self.bigram_loss = Bigram(text.train).loss(text.test)
 
     def initialize(self, seed: int) -> None:
