@@ -150,6 +150,10 @@ COUPLINGS = (
     Coupling("schedule.overlap", "backend.board", (), _NO_ROOM),
     Coupling("compute.on", "backend.board", (*_boards(lambda node: not node.is_int16 and node.compute), None),
              "other boards have no compute engine", value=NODE),
+    *(Coupling("optimizer.rule", "backend.board",
+               (*_boards(lambda node: not node.is_int16 and node.memories.planes > 1), None),
+               "other boards keep at most one word of state for a weight", value=rule)
+      for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
     Coupling("formats.density", "backend.board", (*_boards(lambda node: node.sparsify), None),
              "other boards do not keep what they do not send"),
     Coupling("ring.links", "backend.board", (), _BUILT, value=sections.SLOTS),
@@ -181,6 +185,8 @@ COUPLINGS = (
     Coupling("ring.slow_link", "formats.weights", (RAW,), "the root passes weights on as it has them"),
     Coupling("ring.slow_link", "formats.gradients", (ZERO_VALUE,), "sums are added as they are coded"),
     Coupling("ring.links", "ring.slow_link", (), "slots are equally long", value=sections.SLOTS),
+    Coupling("ring.links", "compute.activations", (), "moves have a queue of their own, and control words are of two",
+             value=sections.SLOTS),
     # Computation and memory.
     Coupling("compute.macs", ("schedule.overlap", "schedule.straggler", "compute.on"), None,
              "no engine is counted on"),

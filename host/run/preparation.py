@@ -18,6 +18,7 @@ from host.run.nodes import check_stages, course_of, with_formats, with_links, wi
 from host.run.sections import Moments, Update
 from host.run.spec import RunSpec
 from host.topology.course import Course
+from host.topology.grid import Shape
 from host.training.engine import engine_node
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, FarMemory, TrainingConfig
@@ -67,7 +68,8 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
     Raises ``ValueError``: the run is impossible, or an option has no effect on it.
     """
     board = _board(spec)
-    course = course_of(spec.ring.topology, disable=spec.ring.disable, enable=spec.ring.enable, shape=spec.ring.shape,
+    shape = None if spec.ring.shape is None else Shape(spec.ring.shape)
+    course = course_of(spec.ring.topology, disable=spec.ring.disable, enable=spec.ring.enable, shape=shape,
                        nodes=spec.ring.nodes)
     node = _node(spec, board, is_grid=course is not None)
     slow = None if spec.ring.slow_link is None else slow_link.SlowLink.parse(spec.ring.slow_link)

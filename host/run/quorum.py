@@ -34,7 +34,7 @@ def config_of(spec: RunSpec) -> LateConfig:
     assert isinstance(schedule, Quorum)
     assert schedule.straggler is not None
     slow = stragglers(schedule.straggler)
-    check_range("Nodes of a run with --straggler", spec.ring.nodes, 2, 16)
+    check_range("Nodes (--nodes) of a run with --straggler", spec.ring.nodes, 2, 16)
     check_range("Seed", spec.workload.seed, 0, SEEDS)
     check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
     check_range("Momentum", spec.optimizer.momentum, 0, 1)

@@ -33,6 +33,8 @@ TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
 #: When nodes send: when their successors have room, or in slots of a common time.
 CREDITS, SLOTS = "credits", "slots"
+#: Shapes of rings in which all nodes of a grid train one model.
+GRID, FLAT = Shape.GRID.value, Shape.FLAT.value
 
 
 class Moments(enum.Enum):
@@ -99,7 +101,7 @@ class Ring(Section):
     disable: str | None = option(None, "--disable", metavar="PART@STEP,...", help=(
         "Parts that leave, each after a number of steps, such as card1@40,node5@120,link5:0@60 (port 0 of node 5)."))
     enable: str | None = option(None, "--enable", metavar="PART@STEP,...", help="Parts that come back, likewise.")
-    shape: Shape | None = option(None, "--shape", help=(
+    shape: str | None = option(None, "--shape", choices=(GRID, FLAT), metavar=f"{GRID}|{FLAT}", help=(
         "Rings of the grid: grid for sums in rows and columns, flat for one ring."),
         shown_default="grid where the enabled nodes are whole rows and columns, else flat")
 

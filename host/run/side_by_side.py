@@ -54,10 +54,10 @@ def _configs(spec: RunSpec) -> list[TrainingConfig]:
 def check_jobs(spec: RunSpec) -> int:
     """Nodes of a run with all defaults; raises ``ValueError`` unless jobs can divide them."""
     nodes = spec.ring.nodes
-    check_range("Nodes of a run with --jobs", nodes, 2 * JOBS, 16)
+    check_range("Nodes (--nodes) of a run with --jobs", nodes, 2 * JOBS, 16)
     assert nodes is not None
     if nodes % JOBS:
-        raise ValueError(f"Nodes of a run with --jobs must be a multiple of {JOBS}, not {nodes}")
+        raise ValueError(f"Nodes (--nodes) of a run with --jobs must be a multiple of {JOBS}, not {nodes}")
     return nodes
 
 

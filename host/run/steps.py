@@ -61,7 +61,7 @@ class _StepRun:
             transport=spec.known("backend.transport").value,
             link_latency=spec.ring.link_latency, host_port=self.host_port, overlap=self.overlap,
             faults=None if prepared.faults is None else dataclasses.asdict(prepared.faults),
-            topology=spec.ring.topology, shape=None if spec.ring.shape is None else spec.ring.shape.value,
+            topology=spec.ring.topology, shape=spec.ring.shape,
             **({} if spec.ring.slow_link is None else {"slow_link": spec.ring.slow_link}))
         self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
         if spec.output.chakra is not None:

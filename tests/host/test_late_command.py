@@ -196,7 +196,8 @@ def test_switch_out(run, tmp_path, monkeypatch):
           ("wait", "staleness-factor", "apply-late", "no stale gradient is added"),
           ("wait", "deadline", "apply-late or drop", "every update is of all workers"),
           ("drop", "staleness-factor", "apply-late", "no stale gradient is added"))),
-    (("--straggler", "0:2", "--nodes", 1), "Nodes of a run with --straggler must be between 2 and 16, not 1"),
+    (("--straggler", "0:2", "--nodes", 1),
+     "Nodes (--nodes) of a run with --straggler must be between 2 and 16, not 1"),
     (("--straggler", "3:2", "--link-latency", 481), "Link latency must be between 1 and 480, not 481"),
 ])
 def test_errors(run, tmp_path, options, message):

@@ -138,8 +138,7 @@ def test_memories_of_the_fewest(run, monkeypatch):
                                "out"),
     (["--shape", "flat"], "Option --shape is for a run with --topology (a ring has one shape): leave it out"),
     (["--topology", "2x4", "--shape", "vertical"],
-     "Shape must be grid or flat for nodes that train one model, not vertical: rings of that shape are apart, and "
-     "have no sum in common"),
+     "Shape must be one of grid, flat, not 'vertical'"),
     (["--topology", "2x4", "--disable", "card1"],
      "Request must be a part and a number of steps like card1@40, node5@0 or link5:0@60, not 'card1'"),
     (["--topology", "2x4", "--disable", "rack1@40"],

@@ -105,7 +105,8 @@ def test_training(run, monkeypatch, tmp_path):
     (("--jobs", 3, "--links", "slots"), "Jobs must be between 1 and 2, not 3"),
     (("--jobs", 2, "--links", "slots", "--overlap", "none"), "Option --jobs is for a run without --overlap"),
     (("--jobs", 2, "--links", "slots", "--compare"), "Option --compare is for a run without --jobs"),
-    (("--jobs", 2, "--links", "slots", "--nodes", 5), "Nodes of a run with --jobs must be a multiple of 2, not 5"),
+    (("--jobs", 2, "--links", "slots", "--nodes", 5),
+     "Nodes (--nodes) of a run with --jobs must be a multiple of 2, not 5"),
     (("--jobs", 2, "--links", "slots", "--steps", 1, "--epochs", 1), "Epochs or steps must be given, not both"),
 ])
 def test_options(run, options, message, tmp_path):
