@@ -36,6 +36,7 @@ from host.reports import grid_speed
 from host.schema import Schema
 from host.training.optimizers import Adam
 from host.training.reference import Reference
+from host.transports.golden import speed as golden_speed
 from host.transports.session import open_session
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
@@ -273,6 +274,8 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     rows += partition_speed.rows(partition_speed.measure())
     announce("array")
     rows += array_speed.rows(array_speed.measure())
+    announce("golden nodes")
+    rows += golden_speed.rows(golden_speed.measure())
     announce("jobs")
     return rows + speed.rows(speed.measure())
 

@@ -26,6 +26,7 @@ from host.driver.errors import BadAddressError, ProgramTooLongError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.reports.page import NO_WITNESS
+from host.transports.golden import speed
 from host.transports.session import TransportName, open_session
 from tests.host.golden import GoldenRing
 from tests.known_answers import compute, runs
@@ -189,3 +190,10 @@ def test_library(options, monkeypatch):
     assert (figures.host_cycles, figures.sparsify_cycles) == (None, None if "density" in options else 0)
     with pytest.raises(ValueError, match=r"^Transport of a job's nodes must be verilated or golden, not pysim"):
         gradring.simulate(nodes=3, length=100, transport=gradring.TransportName.PYSIM)
+
+
+def test_rows_of_speed():
+    """The row of `make bench` has processor time against the bar."""
+    row, = speed.rows((0.7, 4.0))
+    assert (row["measured"], row["bound"], row["ratio"]) == (0.7, pytest.approx(1.4), pytest.approx(0.5))
+    assert "4.00 s on Verilated nodes" in row["config"]

@@ -1,0 +1,59 @@
+"""Processor time of training on golden nodes, against Verilated nodes with the same bits.
+
+``python -m host.transports.golden.speed`` prints the ratio.
+"""
+
+import dataclasses
+import time
+from typing import Any
+
+from hdl.config import NodeConfig
+from host.driver.memory import fitted
+from host.models.digits import digits
+from host.training.record import TrainingConfig
+from host.training.trainer import train
+from host.training.workloads import Classifier
+from host.transports.session import TransportName, open_session
+
+__all__ = ["BAR", "measure", "rows"]
+
+#: Largest share of a Verilated run's processor time.
+BAR = 0.35
+
+NODES, STEPS = 4, 24
+
+
+def measure() -> tuple[float, float]:
+    """Processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared.
+
+    Raises ``AssertionError`` if the weights of both are not the same bits.
+    """
+    seconds, weights = [], []
+    for transport in (TransportName.GOLDEN, TransportName.VERILATED):
+        config = TrainingConfig(max_steps=STEPS)
+        config = dataclasses.replace(config, check=transport is not TransportName.GOLDEN)
+        task = Classifier(digits(), config.hidden)
+        node = fitted(NodeConfig(), [config.allocation(task.parameters.size)], nodes=NODES)
+        with open_session(node, nodes=NODES, transport=transport, threads=1) as session:
+            begun = time.process_time()
+            train(session.ring, task, config)
+            seconds.append(time.process_time() - begun)
+        weights.append(task.parameters.tobytes())
+    if weights[0] != weights[1]:
+        raise AssertionError("Golden and Verilated nodes gave different weights")
+    golden, verilated = seconds
+    return golden, verilated
+
+
+def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:
+    """Row for ``bench.json``: processor time on golden nodes, against its bar."""
+    golden, verilated = seconds
+    return [{"name": "golden.train", "config": f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated "
+                                               f"nodes", "measured": golden, "bound": BAR * verilated,
+             "ratio": golden / (BAR * verilated), "unit": "CPU s"}]
+
+
+if __name__ == "__main__":
+    measured = measure()
+    print(f"golden nodes: {measured[0]:.2f} s, Verilated nodes: {measured[1]:.2f} s, ratio "
+          f"{measured[0] / measured[1]:.3f}, at most {BAR}")
