@@ -34,9 +34,9 @@ from host.driver.ring import Ring
 from host.jobs import speed
 from host.reports import grid_speed
 from host.schema import Schema
+from host.training import golden_speed
 from host.training.optimizers import Adam
 from host.training.reference import Reference
-from host.transports.golden import speed as golden_speed
 from host.transports.session import open_session
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS

@@ -26,7 +26,7 @@ from host.driver.errors import BadAddressError, ProgramTooLongError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.reports.page import NO_WITNESS
-from host.transports.golden import speed
+from host.training import golden_speed as speed
 from host.transports.session import TransportName, open_session
 from tests.host.golden import GoldenRing
 from tests.known_answers import compute, runs

@@ -1,6 +1,6 @@
 """Processor time of training on golden nodes, against Verilated nodes with the same bits.
 
-``python -m host.transports.golden.speed`` prints the ratio.
+``python -m host.training.golden_speed`` prints the ratio.
 """
 
 import dataclasses
@@ -48,8 +48,8 @@ def measure() -> tuple[float, float]:
 def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:
     """Row for ``bench.json``: processor time on golden nodes, against its bar."""
     golden, verilated = seconds
-    return [{"name": "golden.train", "config": f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated "
-                                               f"nodes", "measured": golden, "bound": BAR * verilated,
+    config = f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated nodes"
+    return [{"name": "golden.train", "config": config, "measured": golden, "bound": BAR * verilated,
              "ratio": golden / (BAR * verilated), "unit": "CPU s"}]
 
 
