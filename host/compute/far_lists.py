@@ -120,13 +120,7 @@ class Versions:
         return number, int(self._policies[number] is not Policy.KEEP)
 
     def places(self, budget: int) -> dict[_Version, int]:
-        """First word of each version.
-
-        Raises
-        ------
-        PlanError
-            No places were found within the budget.
-        """
+        """First word of each version; ``PlanError`` if no places were found within the budget."""
         found = search(list(self.lifetimes.values()))
         top = max((place + one.words for place, one in zip(found, self.lifetimes.values(), strict=True)), default=0)
         if top > budget:
@@ -223,13 +217,8 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
 
 
 def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
-    """Places of swapped maps in the far memory, by number, and the words that they take.
-
-    Raises
-    ------
-    PlanError
-        There are fewer words.
-    """
+    """Places of swapped maps in the far memory, by number, and the words that they take; ``PlanError`` if there are
+    fewer words."""
     swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
     ends = list(itertools.accumulate((plan.chain.maps[one].words for one in swapped), initial=0))
     if ends[-1] > far_words:
@@ -519,12 +508,8 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
     """Make the lists and the moves of the text model whose buffers of a sequence take at most so many words.
 
     Budgets of maps are tried from all words down, and the fastest plan of a kind of :data:`host.memory.chain.KINDS`
-    of the first that fits is taken. Other parameters are those of :func:`compile_far_text`.
-
-    Raises
-    ------
-    PlanError
-        There is no such plan, or lists, or what is swapped, have no room.
+    of the first that fits is taken. Other parameters are those of :func:`compile_far_text`. ``PlanError`` is raised
+    if there is no such plan, or lists, or what is swapped, have no room.
     """
     chain = operations.chain(further=sequences > 1)
     budget, ends = chain.words, list[int]()

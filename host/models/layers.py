@@ -232,13 +232,7 @@ MOST = 1 << 24
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32,
                align: int = 1, operands: str = FP32) -> Model:
     """A model of linear layers of the given widths, with a ReLU between each two of them; see :class:`Model` and
-    :class:`Linear`.
-
-    Raises
-    ------
-    ValueError
-        The model has more parameters than the largest memory of a node can hold.
-    """
+    :class:`Linear`. ``ValueError`` if it has more parameters than the largest memory of a node can hold."""
     widths = [inputs, *hidden, outputs]
     size = sum((before + 1) * after for before, after in itertools.pairwise(widths))
     if size > MOST:

@@ -180,12 +180,8 @@ class CompiledProgram:
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
         """Commands of each queue for the program memory of the node with a rank, in a ring of so many nodes.
 
-        Tags are places in the program; all commands have the epoch and the model.
-
-        Raises
-        ------
-        ProgramError
-            There is no operation of that name, or the program is for another number of nodes.
+        Tags are places in the program; all commands have the epoch and the model. ``ProgramError`` is raised if there
+        is no operation of that name, or the program is for another number of nodes.
         """
         if any(self._remotes) and nodes != self._nodes:
             raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
@@ -308,13 +304,8 @@ class Program:
     def add(self, name: str, *, operation: str, queue: int, reads: Iterable[Region] = (),
             writes: Iterable[Region] = (), collective: bool = False, duration: int = 0,
             fields: Mapping[str, int | Sequence[int]] = MappingProxyType({})) -> Task:
-        """Add a command behind all others; see :class:`Task`.
-
-        Raises
-        ------
-        ProgramError
-            The queue has no room for it, the name is taken, or the node has no such queue.
-        """
+        """Add a command behind all others; see :class:`Task`. ``ProgramError`` if the queue has no room for it, the
+        name is taken, or the node has no such queue."""
         if not 0 <= queue < self._queues:
             raise ProgramError(f"Queue of {name} must be one of {self._queues}, not {queue!r}")
         if any(task.name == name for task in self._tasks):
@@ -430,13 +421,9 @@ def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
 
 
 def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
-    """Spans of a run, in order of their starts, by a time that counts as 0; tags are places in the program.
-
-    Raises
-    ------
-    TraceError
-        Records are not those of commands of this program, each with its start and its end, in the order of its queue.
-    """
+    """Spans of a run, in order of their starts, by a time that counts as 0; tags are places in the program;
+    ``TraceError`` if records are not those of commands of this program, each with its start and its end, in the order
+    of its queue."""
     found = []
     for queue, commands in enumerate(program.queues):
         mine = [record for record in trace if record.queue == queue]

@@ -53,14 +53,9 @@ INPUT_SCALE = 1 / 16
 
 
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run,
-    if there are such; and their path, or the path that they would have.
-
-    Raises
-    ------
-    ValueError
-        The file that was given has others.
-    """
+    """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run, if
+    there are such; and their path, or the path that they would have. ``ValueError`` if the file that was given has
+    others."""
     if given is not None:
         weights = load(given)
         if weights.workload is not WorkloadName.DIGITS:
@@ -85,13 +80,8 @@ def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
 
 
 def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
-    """Check that layers have finite scores and can be quantised by all candidates, before anything is built.
-
-    Raises
-    ------
-    ValueError
-        Scores of an image are beyond the range of binary32, or a layer cannot be quantised.
-    """
+    """Check that layers have finite scores and can be quantised by all candidates, before anything is built;
+    ``ValueError`` if scores of an image are beyond the range of binary32, or a layer cannot be quantised."""
     with np.errstate(over="ignore", invalid="ignore"):
         for network in (layers, skewed(layers)):
             for images in (data.train_x, data.test_x):
@@ -148,13 +138,8 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
 
 def on_ring(ring: TrainingRing, network: QuantizedNetwork,
             x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
-    """Sums of the last layer for a batch that is dealt to all nodes, and cycles of the one that took longest.
-
-    Raises
-    ------
-    DivergenceError
-        The nodes do not agree with the golden model.
-    """
+    """Sums of the last layer for a batch that is dealt to all nodes, and cycles of the one that took longest;
+    ``DivergenceError`` if the nodes do not agree with the golden model."""
     outcome = ring.local.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)
     wrong = np.argwhere(outcome.outputs != expected)

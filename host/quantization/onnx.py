@@ -100,13 +100,8 @@ class _Writer:
 
 
 def export_onnx(network: QuantizedNetwork, path: Path) -> None:
-    """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row.
-
-    Raises
-    ------
-    ValueError
-        The offset is a float, or zero is not among the levels: a zero point has no more bits than a code.
-    """
+    """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row; ``ValueError``
+    if the offset is a float, or zero is not among the levels: a zero point has no more bits than a code."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -225,13 +220,8 @@ class _Graph:
 def import_onnx(path: Path) -> QuantizedNetwork:
     """Read a network from a graph of the form that :func:`export_onnx` writes.
 
-    Without the properties that it writes as well, codes count up, and the scheme is the one which the zero points
-    are of.
-
-    Raises
-    ------
-    ValueError
-        The graph is of another form; the message says where.
+    Without the properties that it writes as well, codes count up, and the scheme is the one which the zero points are
+    of. ``ValueError`` with the place is raised if the graph is of another form.
     """
     import onnx
     from google.protobuf.message import DecodeError

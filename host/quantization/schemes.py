@@ -255,12 +255,8 @@ def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     """Multipliers and shifts for factors of S · Sx / Sy.
 
     Of each, the multiplier has 16 bits, so that its relative error is at most 2^-16 (a quarter of that in the mean):
-    of an output up to 255, less than 0.004 of a step.
-
-    Raises
-    ------
-    ValueError
-        A factor is too large, or so small that less than 8 bits of its multiplier would be left.
+    of an output up to 255, less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small
+    that less than 8 bits of its multiplier would be left.
     """
     factors = np.asarray(factors, np.float64)
     low, high = 2.0**(MULTIPLIER_BITS // 2 - SHIFT_MAX), 2.0**(MULTIPLIER_BITS - 1) - 1

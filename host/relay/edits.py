@@ -44,13 +44,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """Program of a set, as far as edits change it.
-
-    Raises
-    ------
-    ValueError
-        There is no such program, or no room for it.
-    """
+    """Program of a set, as far as edits change it; ``ValueError`` if there is no such program, or no room for it."""
 
     #: Inputs, and outputs of each layer.
     widths: tuple[int, ...]
@@ -160,13 +154,8 @@ def _square(structure: Structure, layer: int) -> int:
 
 
 def edited(structure: Structure, layer: int, kind: Kind, value: int | float | str) -> Structure:
-    """The program behind an edit.
-
-    Raises
-    ------
-    RefusedError
-        The program has no such layer, or there is no such program, or no room for it.
-    """
+    """The program behind an edit; ``RefusedError`` if it has no such layer, or there is no such program, or no room
+    for it."""
     widths, formats = list(structure.widths), list(structure.formats)
     changes: dict[str, Any] = {}
     match kind:
@@ -220,13 +209,8 @@ class Banks:
         return self._next or self.current
 
     def receive(self, edit: Edit) -> int:
-        """Take an edit into the other bank, and acknowledge it by its number.
-
-        Raises
-        ------
-        RefusedError
-            The edit comes late, again, or is unknown.
-        """
+        """Take an edit into the other bank, and acknowledge it by its number; ``RefusedError`` if the edit comes
+        late, again, or is unknown."""
         if edit.number <= self._number:
             raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
         if edit.set != self.set + 1:
@@ -262,13 +246,7 @@ class Ring:
     @classmethod
     def behind(cls, structure: Structure, log: Sequence[Edit], *, sets: int,
                nodes: int) -> "tuple[Ring, list[Structure]]":
-        """Banks behind sets of a log, and the program of each of them.
-
-        Raises
-        ------
-        RefusedError
-            Nodes refuse an edit.
-        """
+        """Banks behind sets of a log, and the program of each of them; ``RefusedError`` if nodes refuse an edit."""
         ring, found = cls(structure, nodes=nodes), []
         for number in range(sets + 1):
             for edit in (one for one in log if one.set == number):
@@ -299,13 +277,8 @@ class Ring:
         return not any(left for edit, left in self._waiting.values() if edit.set <= number)
 
     def begin(self, number: int) -> Structure:
-        """Begin a set on all nodes.
-
-        Raises
-        ------
-        ValueError
-            An edit is not acknowledged yet, or nodes do not have the same program.
-        """
+        """Begin a set on all nodes; ``ValueError`` if an edit is not acknowledged yet, or nodes do not have the same
+        program."""
         if not self.may_begin(number):
             raise ValueError(f"Set {number} must wait for all acknowledgements of edits")
         digests = {bank.begin(number).digest for bank in self.banks}

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from host.models.digits import Dataset
-from host.relay.assessor import Blind, Plateau, Underflow
 from host.relay.edits import Kind, Structure
-from host.relay.node_run import NodeRun
-from host.relay.opening import open_relay, relay_nodes
+from host.relay.node_run import NodeRun, open_relay, relay_nodes
 from host.relay.plan import Worker, make_relay_plan
-from host.relay.run import Assessor, RelayRun, SetReport, replayed
+from host.relay.run import Assessor, Blind, Plateau, RelayRun, SetReport, Underflow, replayed
 from host.relay.timeline import Costs, costs_of, microbatches, uniform
 from host.training.optimizers import SGD
 from host.training.trainer import Trainer
@@ -137,13 +135,8 @@ def sets_of(case: Case, data: Dataset, epochs: int | None = None) -> int:
 
 
 def replay_log(data: Dataset, log: Mapping[str, Any]) -> RelayRun:
-    """Run a log's edits without an assessor.
-
-    Raises
-    ------
-    ValueError
-        The log is of other data, or of another program; or nodes refuse an edit.
-    """
+    """Run a log's edits without an assessor; ``ValueError`` if it is of other data, or of another program; or nodes
+    refuse an edit."""
     start = Structure.parse(log["start"])
     ends, expected = (start.widths[0], start.widths[-1]), (data.train_x.shape[1], data.classes)
     if ends != expected:

@@ -44,13 +44,8 @@ _LOG = {"start": _START, "workers": integer(1, 64), "seed": integer(0, 1 << 63),
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log that `gradring relay` has written.
-
-    Raises
-    ------
-    ValueError
-        The file is damaged, or another; the message names it, and the first field that is wrong.
-    """
+    """Read a log that `gradring relay` has written; ``ValueError`` if the file is damaged, or another; the message
+    names it, and the first field that is wrong."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:

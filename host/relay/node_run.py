@@ -5,16 +5,21 @@ and at the end the server's weights and state. The assessor reads the server's o
 
 Nodes with two banks of programs are given lists, programs, new units and settings of the next set while a set runs,
 and an EDIT, which all of them must have acknowledged before the next set begins. Units keep their places on the
-server (:mod:`host.relay.places`). On nodes with one bank an edit takes effect between two sets: the host gives
+server (:mod:`host.relay.lists`). On nodes with one bank an edit takes effect between two sets: the host gives
 workers and server programs of the new structure, and the server the weights and state of all units.
+
+Checkpoints are files with a :class:`NodeRun` and all of its nodes. They are made between two sets, and restored into
+another relay that computes the same bits: with links and far memories of another pace, and with whatever an earlier
+run has left in banks and places.
 """
 
+import contextlib
 import copy
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,28 +37,49 @@ from hdl.config import (
 from hdl.config import Optimizer as NodeOptimizer
 from hdl.config import Worker as WorkerRole
 from hdl.ring.parts.tally import ENTRIES
+from host.checkpoints.checkpoint import restore
+from host.checkpoints.device_frame import DeviceFrame, read
+from host.checkpoints.keys import user_key
+from host.checkpoints.rejections import RejectionError
 from host.compute.instructions import Array, best_factors
+from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.models.digits import Dataset
 from host.program.program import ProgramError
 from host.relay.edits import Edit, Kind, RefusedError, Structure
-from host.relay.lists import RelayLists, compile_relay
-from host.relay.measured import SetTimes, set_times
-from host.relay.places import lists_base, next_bases
+from host.relay.lists import RelayLists, compile_relay, lists_base, next_bases
 from host.relay.plan import Worker, check_server
-from host.relay.program_timeline import Far, packet_cycles, program_run
 from host.relay.ring import RelayRing, SetOutcome, SetProgram
 from host.relay.run import Assessor, RelayRun, SetReport, edit_server
-from host.relay.timeline import Costs, Run, link_cycles, words_per_parameter
+from host.relay.timeline import (
+    Costs,
+    Far,
+    Run,
+    SetTimes,
+    link_cycles,
+    packet_cycles,
+    program_run,
+    set_times,
+    words_per_parameter,
+)
+from host.training import checkpoint
 from host.training.batches import Batch
+from host.training.experiment import Keeper
 from host.training.optimizers import Optimizer
 from host.training.reference import golden_settings
+from host.training.trainer import Trainer
+from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.verilated import open_ring
 from sim.arithmetic import functions
 from sim.golden.codecs import RAW
 from sim.golden.relay import Counts, Share, resident_set, total_loss
+from sim.verilated.native import Arithmetic
+from sim.verilated.ring import VerilatedRing
 
-__all__ = ["NodeRun", "check_structure", "server_node", "worker_node", "worker_of"]
+__all__ = ["LATENCY", "NodeRun", "RelayKeeper", "RelayNodes", "check_structure", "open_relay", "relay_nodes",
+           "server_node", "worker_node", "worker_of"]
+
 
 Bits = npt.NDArray[np.uint32]
 
@@ -148,13 +174,8 @@ class NodeRun(RelayRun):
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> RelayLists:
-        """Lists of a structure.
-
-        Raises
-        ------
-        ValueError
-            Nodes lack its formats, or the server's table of counts has no room for its units.
-        """
+        """Lists of a structure; ``ValueError`` if nodes lack its formats, or the server's table of counts has no room
+        for its units."""
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
         check_structure(structure, worker, server, planes=self._optimizer.planes)
         return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
@@ -214,13 +235,8 @@ class NodeRun(RelayRun):
     # Checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on; the nodes' share is in :meth:`live`.
-
-        Raises
-        ------
-        ValueError
-            The run has done no set.
-        """
+        """State that the rest of the run depends on; the nodes' share is in :meth:`live`. ``ValueError`` if the run
+        has done no set."""
         return {**super().state(), "relay": self._begun.state(), "staged": self._staged and bool(self._pending),
                 "same": self.same}
 
@@ -337,3 +353,94 @@ class NodeRun(RelayRun):
             self.same &= all(np.array_equal(mine, golden) for plane, found in enumerate(state)
                              for mine, golden in zip(found, (one[plane] for one in self.server.state), strict=True))
         return self.same
+
+
+#: Elements that server memories are made of, so that similar models share a library.
+_STEP = 1 << 14
+#: Commands of a program, and elements of a worker's memories.
+_DEPTH, _ACTIVATIONS, _FAR = 1024, 8192, 1 << 17
+#: Cycles from a request to a far memory to its answer.
+LATENCY = 16
+
+
+class RelayNodes(NamedTuple):
+    """Configurations of a relay's nodes."""
+
+    worker: NodeConfig
+    server: ServerConfig
+    #: The worker's memories, for plans.
+    memories: Worker
+
+
+def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> RelayNodes:
+    """Nodes for a model of so many words.
+
+    Parameters
+    ----------
+    words : int
+        Weights and biases of all units, as the server has them.
+    planes : int
+        State planes of the optimizer.
+    window, windows : int
+        Elements of a worker's windows, and of its accumulators; how many there are of each.
+    """
+    worker = worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH,
+                                  windows=windows)
+    server = server_node(words=-(-words // _STEP) * _STEP, planes=planes, depth=_DEPTH)
+    return RelayNodes(worker, server, worker_of(worker, windows=windows))
+
+
+@contextlib.contextmanager
+def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4), worker_rate: Fraction = Fraction(1),
+               threads: int = 1,
+               arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Iterator[tuple[Ring, VerilatedRing]]:
+    """Open a ring of ``workers`` and their server, whose far memory gives ``rate`` words per cycle and theirs
+    ``worker_rate``."""
+    configs = [nodes.worker] * workers + [nodes.server]
+    with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
+        simulation = opened.simulation
+        for rank in range(workers + 1):
+            simulation.set_far_speed(latency=LATENCY, rate=rate if rank == workers else worker_rate, node=rank)
+        time = PortTime(lambda: simulation.cycle)
+        ring = Ring([Device(BackdoorTransport(transport, simulation, rank, config, time), config,
+                            name=f"worker {rank}" if rank < workers else "server")
+                     for rank, (transport, config) in enumerate(zip(opened.transports, configs, strict=True))])
+        ring.connect()
+        yield ring, simulation
+
+
+@dataclasses.dataclass
+class RelayKeeper(Keeper):
+    """The place of checkpoints of nodes, and the sets after which they are written; one also when a run is
+    interrupted."""
+
+    _latest: tuple[dict[str, Any], DeviceFrame] | None = None
+
+    def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any]) -> None:
+        """Keep the state after the latest set, with figures of all sets, and write the file if it is due."""
+        self._latest = copy.deepcopy({"state": trainer.state(), "rows": rows}), read(
+            ring, trainer.executor.live())
+        if self.due(trainer):
+            self.write()
+
+    def write(self) -> None:
+        """Write the file with the state after the latest set, unless it has that state, or no set has ended."""
+        if self._latest is not None:
+            content, frame = self._latest
+            self.save(content, len(content["rows"]), device=frame)
+            self._latest = None
+
+    def resume(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
+        """Bring nodes and run to the state of the file, and return the figures of all sets; ``CheckpointError`` if
+        these nodes do not take it."""
+        try:
+            with self.path.open("rb") as file:
+                state, _ = restore(file, ring, key=user_key())
+        except RejectionError as error:
+            raise checkpoint.CheckpointError(f"{self.path} must be one that these nodes can go on from: {error}; "
+                                             f"{checkpoint.ADVICE}") from None
+        content = state["content"]
+        trainer.resume(content["state"], restored=True)
+        rows: list[Any] = content["rows"]
+        self.kept = len(rows)
+        return rows

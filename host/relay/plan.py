@@ -61,13 +61,8 @@ class Worker:
 
 
 def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
-    """Units of a perceptron: layers, or equal parts of those that do not fit into a window.
-
-    Raises
-    ------
-    ValueError
-        A layer cannot be cut into parts that fit, or nodes cannot compute it.
-    """
+    """Units of a perceptron: layers, or equal parts of those that do not fit into a window; ``ValueError`` if a layer
+    cannot be cut into parts that fit, or nodes cannot compute it."""
     for width in widths[:-1]:
         if width % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of workers, "

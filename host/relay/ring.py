@@ -22,8 +22,7 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.program.order import Region
 from host.program.program import CompiledProgram, Queue
-from host.relay.lists import RelayLists, relay_program
-from host.relay.places import first_bases
+from host.relay.lists import RelayLists, first_bases, relay_program
 from sim.golden.relay import Counts
 
 __all__ = ["RelayRing", "SetOutcome", "SetProgram", "node_programs"]
@@ -191,13 +190,8 @@ class RelayRing:
         return self._lists
 
     def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> "SetProgram":
-        """Compile the program of a set, whose microbatches are full unless there are ``lengths``.
-
-        Raises
-        ------
-        ProgramError
-            A queue has no room for it.
-        """
+        """Compile the program of a set, whose microbatches are full unless there are ``lengths``; ``ProgramError`` if
+        a queue has no room for it."""
         plan = lists.plan
         lengths = [[plan.microbatch] * plan.count for _ in self._workers] if lengths is None else lengths
         depth = self._workers[0].config.programs.depth

@@ -12,18 +12,34 @@ microbatches follow each other.
 - PUSH of a unit goes before the FETCH for the execution after the next one: backward of layer l, then PUSH(l), then
   FETCH(l - 2).
 - A set begins when the last PUSH of the set before has ended.
+
+:func:`relay_run` is about layers alone. By :func:`program_run` a worker's program says what there is to do and what
+waits for what. Executions take the cycles that they are given, FETCH and PUSH those of their packets, and moves those
+of the far memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without
+moves, and without cycles between commands, both timelines are the same. :func:`set_times` has the cycles of a set
+that a worker has traced.
 """
 
+import collections
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from sim.golden.codecs import WEIGHT_CODECS
+from host.driver.trace import TraceError, TraceRecord
+from host.program.program import CompiledProgram, Queue, Task
+from host.relay.ring import SetOutcome
+from sim.golden import program as golden
+from sim.golden.codecs import RAW, WEIGHT_CODECS
+from sim.golden.mover import move_cycles
 from sim.golden.relay import Unit, accesses
+from sim.golden.ring import GROUP, PACKET_OVERHEAD
 
-__all__ = ["Costs", "Event", "Run", "costs_of", "execution_cycles", "link_cycles", "microbatches", "relay_run",
-           "uniform", "words_per_parameter"]
+__all__ = ["GAP", "Costs", "Event", "Far", "Run", "SetTimes", "costs_of", "execution_cycles", "link_cycles",
+           "microbatches", "packet_cycles", "program_run", "relay_run", "run_of", "set_times", "uniform",
+           "words_per_parameter"]
+
 
 #: Cycles of a word on the link with headers and masks, as a chain of nodes takes them; and of each FETCH and PUSH,
 #: beside those of each worker.
@@ -217,3 +233,163 @@ def relay_run(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
 def uniform(layers: int, costs: Costs, count: int) -> Run:
     """Timeline of layers that all cost the same."""
     return relay_run([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
+
+
+#: Cycles from the end of a command to the start of the next one of its queue.
+GAP = 4
+#: Elements of a packet, and cycles of a FETCH beside those of its words; through a codec, beside those of its rows.
+SEGMENT, WORDS, ROWS = 256, 39, 110
+#: Cycles of a PUSH beside those of its words, and of each worker; those of a server's far memory beside those of its
+#: words; and until gradients come to it, when it has read so many elements of each memory ahead, and not yet written
+#: them.
+SUM, PUSH_HOP, UPDATE, READ, AHEAD = 180, 76, 20, 279, 422
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Far:
+    """Pace of a worker's far memory."""
+
+    #: Elements of a row.
+    lanes: int = 4
+    #: Words per cycle.
+    rate: Fraction = Fraction(1)
+    #: Cycles from a request to its answer.
+    latency: int = 16
+
+    def cycles(self, length: int, *, back: bool) -> int:
+        """Cycles of a move of so many words; ``back`` if it is a MOVE_IN."""
+        return move_cycles(length, lanes=self.lanes, rate=float(self.rate), latency=self.latency, back=back)
+
+
+def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
+                  zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
+    """Cycles of FETCH and of PUSH by their packets; constants are fitted to gateware with links of 16 cycles.
+
+    Parameters
+    ----------
+    state_words : int
+        Words per parameter that the server's far memory moves in PUSH: 2 for SGD, 4 with momentum, 6 for Adam.
+    rate : Fraction
+        Words per cycle of the server's far memory.
+    zeros : float
+        Part of the sums of gradients that are zeros, which PUSH does not send.
+    lanes : int
+        Elements of a row.
+    """
+    words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
+    coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].most_words(words)
+    fetch = max(coded + heads + WORDS, math.ceil(words / rate) + WORDS, -(-words // lanes) + ROWS)
+    sums = math.ceil(words * (1 - zeros)) + -(-words // GROUP) + heads
+    return fetch, max(sums + SUM + PUSH_HOP * workers, math.ceil(state_words * words / rate) + UPDATE,
+                      math.ceil(state_words * (words - AHEAD) / rate) + READ + PUSH_HOP * workers)
+
+
+def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
+    """Events of a set, of its commands and their starts and ends by place; executions first, then moves and link."""
+    events = []
+    for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
+        kind, *words = task.name.split()
+        if kind in ("in", "out"):  # such as: in forward 3 0 1
+            words = words[1:]
+        if words:  # and not: latch
+            events.append(Event(kind, int(words[0]), *spans[task.place], 0))
+    return Run(tuple(events))
+
+
+def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
+                delay: int = golden.DELAY) -> Run:
+    """Timeline of a set on a worker, by its program.
+
+    Parameters
+    ----------
+    costs : sequence of Costs
+        Cycles of each unit.
+    far : Far or None
+        Pace of moves; None for moves that take no time.
+    gap, delay : int
+        Cycles between two commands of a queue, and from the end of one to the start of another that waited for it.
+    """
+    tasks = [[one.task for one in queue] for queue in program.queues]
+
+    def cycles(task: Task) -> int:
+        kind, *words = task.name.split()
+        if kind in ("in", "out"):
+            length = task.fields["length"]
+            assert isinstance(length, int)
+            return 0 if far is None else far.cycles(length, back=kind == "in")
+        return int(getattr(costs[int(words[0])], kind)) if words else 0
+
+    spans = golden.timeline(program.timed(), gap=gap, delay=delay,
+                            duration=lambda _node, _number, queue, place: cycles(tasks[queue][place]))
+    return run_of(program.tasks, {tasks[span.queue][span.place].place: (span.start, span.end) for span in spans})
+
+
+@dataclasses.dataclass(frozen=True)
+class SetTimes:
+    """Cycles of a set on a worker."""
+
+    #: FETCH, PUSH and each execution and move, in cycles from the first start on; without windows.
+    run: Run
+    #: Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
+    executions: dict[tuple[str, int], list[int]]
+    #: From the first start of any command to the last end.
+    cycles: int
+    #: Commands of the set.
+    program: CompiledProgram
+
+    @property
+    def links(self) -> dict[tuple[str, int], int]:
+        """Cycles of ``fetch`` and ``push`` by unit: the fewest of a FETCH. A PUSH ends on a worker before the server
+        has updated its weights, so it is the time until the next FETCH has ended, less that FETCH; a unit whose PUSH
+        none follows is left out."""
+        on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
+        found: dict[tuple[str, int], int] = {}
+        for event in on_link:
+            if event.kind == "fetch":
+                cycles = event.end - event.start
+                found["fetch", event.unit] = min(cycles, found.get(("fetch", event.unit), cycles))
+        for push, fetch in itertools.pairwise(on_link):
+            if (push.kind, fetch.kind) == ("push", "fetch") and fetch.start <= push.end + GAP:
+                found["push", push.unit] = fetch.end - push.start - GAP - found["fetch", fetch.unit]
+        return found
+
+    def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
+        """Costs of each unit, with cycles of its FETCH and PUSH that are known otherwise."""
+        def mean(kind: str, unit: int) -> int:
+            cycles = self.executions[kind, unit]
+            return round(sum(cycles) / len(cycles))
+
+        return [Costs(fetch, push, mean("forward", unit), mean("backward", unit))
+                for unit, (fetch, push) in enumerate(links)]
+
+
+def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
+    """Start and end of each command, by its tag, in cycles from the first record on; times wrap."""
+    origin = records[0].time
+    starts: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for record in records:
+        time = (record.time - origin + (1 << 31)) % (1 << 32) - (1 << 31)
+        if record.end:
+            found[record.tag] = starts[record.tag], time
+        else:
+            starts[record.tag] = time
+    return found
+
+
+def set_times(outcome: SetOutcome) -> SetTimes:
+    """Cycles of a set that was traced; ``TraceError`` if the trace lacks a command."""
+    if not outcome.records:
+        raise TraceError("Set must have been traced")
+    spans = _spans(outcome.records)
+    missing = [task.name for task in outcome.program.tasks if task.place not in spans]
+    if missing:
+        raise TraceError(f"Trace must have all commands of the set, and lacks {len(missing)} of them, such as "
+                         f"{missing[0]}")
+    run = run_of(outcome.program.tasks, spans)
+    executions: dict[tuple[str, int], list[int]] = collections.defaultdict(list)
+    for event in run.events:
+        if event.executes:
+            executions[event.kind, event.unit].append(event.end - event.start)
+    return SetTimes(run, dict(executions), max(end for _, end in spans.values())
+                    - min(start for start, _ in spans.values()), outcome.program)

@@ -12,16 +12,11 @@ from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
-from host.relay.assessor import Plateau, Together, Underflow
-from host.relay.checkpoint import RelayKeeper
 from host.relay.edits import Structure
-from host.relay.measured import SetTimes
-from host.relay.node_run import NodeRun, check_structure
-from host.relay.opening import LATENCY, open_relay, relay_nodes
+from host.relay.node_run import LATENCY, NodeRun, RelayKeeper, check_structure, open_relay, relay_nodes
 from host.relay.plan import cut, make_relay_plan
-from host.relay.program_timeline import Far
-from host.relay.run import Assessor
-from host.relay.timeline import microbatches
+from host.relay.run import Assessor, Plateau, Together, Underflow
+from host.relay.timeline import Far, SetTimes, microbatches
 from host.reports import streaming as report
 from host.run.files import end_interrupted, open_files, until_signal, write_results
 from host.run.repeat import described

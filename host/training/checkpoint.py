@@ -44,13 +44,8 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Write a checkpoint to a file, which replaces an older one once it is whole: see :func:`packed`.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
+    """Write a checkpoint to a file, which replaces an older one once it is whole: see :func:`packed`; ``OutputError``
+    if the file cannot be written."""
     write_bytes(path, packed(identity, content, device=device))
 
 

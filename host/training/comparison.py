@@ -1,6 +1,6 @@
 """Comparison of nodes with the golden model, as bit patterns; the first difference is an error."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -64,13 +64,18 @@ def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes
 def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArray[np.uint32],
                    found: npt.NDArray[np.uint32]) -> None:
     """Compare a state plane of the whole vector, each block from its owner, with the golden model."""
+    _compare(name, number, expected, found, lambda index: f", on node {ring.partition.owner(index, len(expected))}")
+
+
+def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
+             where: Callable[[int], str] = lambda index: "") -> None:
+    """Compare a vector with the golden model; ``where`` adds to a message the place of an element."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
-            f"{index}, on node {ring.partition.owner(index, len(expected))}, which is 0x{found[index]:08x} and must "
-            f"be 0x{expected[index]:08x}")
+            f"{index}{where(index)}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")
 
 
 def compare_memories(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> None:
@@ -82,10 +87,10 @@ def compare_memories(ring: VectorRing, reference: Reference, config: TrainingCon
         _compare_state(ring, planes[plane], number, expected, found.view(np.uint32))
     if config.density is not None:
         for rank, errors in enumerate(words_of(ring.memory.read_errors(length))):
-            _compare_errors("errors", number, rank, reference.errors[rank], errors)
+            _compare(f"errors of node {rank}", number, reference.errors[rank], errors)
     if reference.residuals is not None:
         for rank, residuals in enumerate(ring.memory.read_residual(length).view(np.uint32)):
-            _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
+            _compare(f"residuals of node {rank}", number, reference.residuals[rank], residuals)
 
 
 def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, training: Training, *,
@@ -100,17 +105,6 @@ def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, 
         raise DivergenceError(
             f"Step {number}: nodes have counted {training.elements_masked} elements masked and "
             f"{training.mask_words_fetched} words fetched, and must have counted {replaced} and {words}")
-
-
-def _compare_errors(name: str, number: int, rank: int, expected: npt.NDArray[np.uint32],
-                    found: npt.NDArray[np.uint32]) -> None:
-    """Compare the errors or residuals of a node with the golden model."""
-    wrong = np.flatnonzero(found != expected)
-    if wrong.size:
-        index = int(wrong[0])
-        raise DivergenceError(
-            f"Step {number}: {wrong.size} of {len(expected)} {name} of node {rank} differ from the golden model, "
-            f"first number {index}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")
 
 
 _ADVICE = "training has diverged, try a smaller learning rate"

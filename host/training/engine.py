@@ -1,34 +1,241 @@
-"""Training on nodes that compute: the host writes inputs and labels, and reads losses.
+"""Training on nodes that compute: the host writes inputs and labels, or characters, and reads losses.
 
-Lists of the layers (:mod:`host.compute.lists`) are written to the activation memories once. In each step a node gets
-the inputs and labels of its share, and computes the gradients that its ring sums. The test set is classified by the
-same lists.
+Lists of the layers (:mod:`host.compute.lists`), or of a sequence of the text model (:mod:`host.compute.text_lists`),
+are written to the activation memories once. In each step a node gets the inputs and labels of its share, and computes
+the gradients that its ring sums; of text it gets characters, and differentiates one group of sequences after the
+other. The test set of a perceptron is classified by the same lists.
+
+On nodes with far memories, saved maps of the text model are kept, moved or made again. Each sequence is a program of
+three queues (:mod:`host.compute.far_lists`), which all nodes are given in front of it: a node whose share has no
+further sequence runs it with one of padding, which adds zeros to its gradients.
 """
 
+import abc
+import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.layer_list import PADDING
 from hdl.config import NodeConfig
 from hdl.group import GROUP
+from host.compute.far_lists import FarText, fit_text
 from host.compute.instructions import Array as Units
-from host.compute.instructions import best_factors
+from host.compute.instructions import best_factors, up
 from host.compute.lists import Lists, Shared, compile_lists
+from host.compute.text_lists import TextLists, TextOperations, compile_text
 from host.driver.memory import distance_of
 from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, ListsOutcome, total
 from host.models.layers import Array, Labels
+from host.models.text import Characters
+from host.models.transformer import TransformerConfig
 from host.program.schedules import Copies, Schedule
 from host.tiling.searched import SearchedFactors
-from host.training.differentiator import Differentiator
-from host.training.far_text import FarTextComputer, check_far_text, far_text_lists, far_text_node
 from host.training.record import DEFAULT, NODE, TrainingConfig
-from host.training.text_engine import TextComputer, check_text, text_lists, text_node
 from host.training.workloads import CharacterModel, Classifier, Workload
 from sim.verilated import toolchain
 
-__all__ = ["Computer", "check_engine", "computer_of", "differentiator_of", "engine_node"]
+__all__ = ["Computer", "Differentiator", "FarTextComputer", "TextComputer", "check_engine", "check_far_text",
+           "check_sequences", "check_text", "computer_of", "differentiator_of", "engine_node", "far_text_lists",
+           "far_text_node", "operations_of", "text_lists", "text_node"]
+
+
+class Differentiator(abc.ABC):
+    """Lists of instructions that the nodes of a ring carry out in a step."""
+
+    #: Lines about the lists, for the report: the plan of the activation memory first.
+    notes: list[str]
+    #: Examples that each node has been given.
+    lengths: list[int]
+    #: Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
+    multiplications: int = 0
+    #: Whether :meth:`run` gives nodes programs, in place of those that they had.
+    programmed: bool = False
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Write the lists; ``PlanError`` if they are not the program of their memory plan; nothing is written
+        then."""
+
+    @abc.abstractmethod
+    def give(self, shares: Sequence[Any]) -> None:
+        """Write the examples of each node's share, as the workload's ``examples_of`` has them."""
+
+    @abc.abstractmethod
+    def run(self) -> Cycles:
+        """Have nodes differentiate what they were given, and return the cycles of all commands."""
+
+    @abc.abstractmethod
+    def losses(self) -> list[float]:
+        """Losses of the shares that were differentiated last."""
+
+
+class TextComputer(Differentiator):
+    """Sequences that the nodes of a ring differentiate.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes that :func:`text_node` has made.
+    """
+
+    def __init__(self, ring: TrainingRing, lists: TextLists):
+        self.notes = [lists.plan.line]
+        self.lengths = [0] * ring.nodes
+        self._ring = ring
+        self._lists = lists
+
+    def prepare(self) -> None:
+        self._ring.compute.write_lists(self._lists.programs, self._lists.plan)
+
+    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+        self._ring.memory.write_activations([self._words(share) for share in shares], self._lists.data)
+        self.lengths = [len(share) for share in shares]
+
+    def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
+        """Characters and labels of a node's sequences, and of as many that are all padding as fill up a group, which
+        a node without a share has as well."""
+        context = self._lists.context
+        words = np.zeros((up(max(1, len(share)), self._lists.together), self._lists.stride), np.uint32)
+        words[:, context:2 * context] = PADDING
+        for mine, sequence in zip(words, share, strict=False):
+            mine[:len(sequence) - 1] = sequence[:-1]
+            mine[context:context + len(sequence) - 1] = sequence[1:]
+        return words.ravel()
+
+    def run(self) -> Cycles:
+        lists = self._lists
+        cycles: Cycles = 0
+        for number in range(0, max(self.lengths), lists.together):
+            lengths = [lists.context if number < count else 0 for count in self.lengths]
+            backward = lists.further if number else lists.first
+            cycles = total([cycles, *(one.cycles for one in self._ring.compute.run_layers(
+                (*lists.forward, *backward), lengths, offset=number * lists.stride,
+                patience=lists.together * lists.multiplications))])
+        return cycles
+
+    def losses(self) -> list[float]:
+        lists = self._lists
+        rows = self._ring.memory.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
+        found = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
+        # One after the other, as each is rounded.
+        return [float(sum(mine[:count], np.float32(0))) for mine, count in zip(found, self.lengths, strict=True)]
+
+
+def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
+               words: int) -> TextLists:
+    """Lists of a run: of two sequences together, where that fills up no share and the memory has room for them."""
+    sequences = -(-config.largest(workload.examples) // nodes)
+    compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
+                                 array=Units(rows=node.compute.rows, lanes=node.lanes))
+    if sequences % 2 == 0:
+        with contextlib.suppress(ValueError):
+            return compiled(together=2)
+    return compiled()
+
+
+def text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node with functions of sequences, and room for a run in its activation memory. Its products mask, so
+    that it needs no engine that does."""
+    found = node.replace(compute={"scale_mask": True, "sequences": True}, masking=False)
+    end = text_lists(workload, config, found, nodes, 1 << 24).end
+    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
+
+
+def check_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes with a compute engine can compute a run of the text model; ``ValueError`` with the reason if
+    they cannot."""
+    check_sequences(node, config)
+    text_lists(workload, config, node, nodes, node.compute.activations)
+
+
+def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
+    """Check that nodes have functions of sequences, and that a run asks for nothing that is not for text."""
+    if not (node.compute.scale_mask and node.compute.sequences):
+        raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
+    if config.tiling != DEFAULT:
+        raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
+
+
+class FarTextComputer(TextComputer):
+    """Sequences that the nodes of a ring differentiate by programs.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes that :func:`far_text_node` has made.
+    """
+
+    programmed = True
+
+    def __init__(self, ring: TrainingRing, lists: FarText):
+        super().__init__(ring, lists.whole)
+        self.notes = [lists.line]
+        self._far = lists
+        self._programs = [lists.program(further=further) for further in (False, True)]
+
+    def prepare(self) -> None:
+        """Write the lists."""
+        self._ring.memory.write_activations([self._far.words] * self._ring.nodes, self._far.base)
+
+    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+        most = max(map(len, shares))
+        empty = np.zeros(1, np.int64)  # of no character: all padding
+        super().give([[*share, *[empty] * (most - len(share))] for share in shares])
+        self.lengths = [len(share) for share in shares]
+
+    def run(self) -> Cycles:
+        cycles: Cycles = 0
+        nodes, planned = self._ring.nodes, 0
+        for number in range(max(self.lengths)):
+            program = self._programs[number > 0]
+            self._ring.programs.load([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
+            cycles = total([cycles, self._ring.programs.run(collectives=0).outcome.cycles])
+            planned += self._far.cycles[number > 0]
+        taken = "" if cycles is None else f", in {cycles:,} cycles, {cycles / planned:.4f} of their timelines"
+        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other{taken}"]
+        return cycles
+
+
+@functools.cache
+def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
+    """Operations of a sequence of a model."""
+    return TextOperations(compile_text(config, array=units, sequences=1, words=1 << 24, scaled_again=True), units)
+
+
+def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
+                   words: int) -> FarText:
+    """Lists of a run, by a plan that is made before the first pass; ``PlanError`` if buffers, or lists, have no
+    room."""
+    assert config.far is not None
+    return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
+                    activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
+                    sequences=-(-config.largest(workload.examples) // nodes), words=words, far_words=node.far_words)
+
+
+def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node with functions of sequences, three queues, and room for a run in its activation memory; and with
+    a far memory that has room for all maps."""
+    operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
+    maps = sum(map(operations.words, operations.saved.maps))
+    found = node.replace(masking=False, programs={"move_queue": True}, compute={
+        "scale_mask": True, "sequences": True, "far": 1 << (maps - 1).bit_length()})
+    end = far_text_lists(workload, config, found, nodes, 1 << 24).end
+    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
+
+
+def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes can compute a run of the text model by its plan; ``ValueError`` with the reason if they
+    cannot."""
+    check_sequences(node, config)
+    if node.queues != 3 or not node.far_words:
+        raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
+    far_text_lists(workload, config, node, nodes, node.compute.activations)
+
 
 #: File of the tilings that were searched.
 TILINGS = toolchain.BUILD / "tiling" / "factors.json"
@@ -62,13 +269,8 @@ class Computer(Differentiator):
         return self._lists
 
     def prepare(self) -> None:
-        """Write the lists, and zeros as the gradients of elements that only fill up groups.
-
-        Raises
-        ------
-        PlanError
-            The lists are not the program of their memory plan; nothing is written then.
-        """
+        """Write the lists, and zeros as the gradients of elements that only fill up groups; ``PlanError`` if lists
+        are not the program of their memory plan; nothing is written then."""
         self._ring.compute.write_lists(self._lists.programs, self._lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
@@ -187,13 +389,7 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
 
 
 def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that nodes can compute a run, before there is a ring.
-
-    Raises
-    ------
-    ValueError
-        They cannot; the message says why.
-    """
+    """Check that nodes can compute a run, before there is a ring; ``ValueError`` with the reason if they cannot."""
     if config.compute != NODE:
         return
     if not node.compute:

@@ -28,7 +28,7 @@ from host.models.text_steps import CONFIG
 from host.models.transformer import Transformer
 from host.program.estimate import Costs
 from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of
-from host.training.far_text import FarTextComputer, operations_of
+from host.training.engine import FarTextComputer, operations_of
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.session import FAR_LATENCY
 from host.transports.verilated import open_ring

@@ -14,7 +14,6 @@ examples too, is folded into LEARNING_RATE. That has 16 bits of fraction, and a 
 rate to nearest moves no step by more than a quarter of a weight's last place.
 """
 
-import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from host.driver.words import Vector
 from host.models.layers import Array
 from host.training.optimizers import SGD, Optimizer
 
-__all__ = ["WEIGHT_FRACTION", "Elements", "FixedPoint", "Float32", "check_optimizer", "elements_of"]
+__all__ = ["WEIGHT_FRACTION", "Elements", "FixedPoint", "check_optimizer", "elements_of"]
 
 #: Bits of fraction of a weight of 16 bits.
 WEIGHT_FRACTION = 12
@@ -38,55 +37,30 @@ _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _ONE = 1 << 16
 
 
-class Elements(abc.ABC):
-    """Conversion between numbers of the model and elements of the nodes' memories."""
+class Elements:
+    """Conversion between numbers of the model and elements of the nodes' memories: here binary32 in both."""
 
-    @abc.abstractmethod
     def weights(self, parameters: Array) -> Vector:
         """Elements that nodes are given for parameters."""
-
-    @abc.abstractmethod
-    def parameters(self, weights: Vector) -> Array:
-        """Parameters that the model computes with while nodes have these weights."""
-
-    @abc.abstractmethod
-    def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """Elements that nodes are given for gradients, one array per node.
-
-        Raises
-        ------
-        ValueError
-            Gradients are not finite, and the format has no such numbers.
-        """
-
-    @abc.abstractmethod
-    def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
-                 packed_state: bool) -> Settings | FixedSettings:
-        """The scalars of a step whose gradients are sums over ``count`` examples."""
-
-    @abc.abstractmethod
-    def threshold(self, threshold: float) -> tuple[float, float]:
-        """A threshold in units of the nodes' gradients, and its value in units of the model's."""
-
-
-class Float32(Elements):
-    """Binary32 in the model and on the nodes."""
-
-    def weights(self, parameters: Array) -> Vector:
         return parameters
 
     def parameters(self, weights: Vector) -> Array:
+        """Parameters that the model computes with while nodes have these weights."""
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
+        """Elements that nodes are given for gradients, one array per node; ``ValueError`` if they are not finite, and
+        the format has no such numbers."""
         return list(gradients)
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
-                 packed_state: bool) -> Settings:
+                 packed_state: bool) -> Settings | FixedSettings:
+        """The scalars of a step whose gradients are sums over ``count`` examples."""
         settings = optimizer.settings(step, gradient_scale=1 / count, learning_rate=learning_rate)
         return dataclasses.replace(settings, packed_state=packed_state)
 
     def threshold(self, threshold: float) -> tuple[float, float]:
+        """A threshold in units of the nodes' gradients, and its value in units of the model's."""
         return threshold, threshold
 
 
@@ -150,6 +124,6 @@ def check_optimizer(optimizer: Optimizer) -> None:
 def elements_of(ring: VectorRing, optimizer: Optimizer, count: int) -> Elements:
     """The format of a run on this ring, with ``count`` examples in its largest batch."""
     if not ring.formats.int16:
-        return Float32()
+        return Elements()
     check_optimizer(optimizer)
     return FixedPoint.of(optimizer.learning_rate, count)

@@ -510,13 +510,8 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Cycles for which a node waits for a round, at the most.
-
-    Raises
-    ------
-    ValueError
-        A computation takes longer than a node can wait.
-    """
+    """Cycles for which a node waits for a round, at the most; ``ValueError`` if a computation takes longer than a
+    node can wait."""
     longest = max(Workers(data, config).durations())
     if longest > MAX_COMPUTATION:
         raise ValueError(f"Computations must take at most {MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "

@@ -78,13 +78,7 @@ class LateConfig:
 
 
 def stragglers(text: str) -> dict[int, float]:
-    """Factors of slow workers, as in ``3:4.5,1:2``.
-
-    Raises
-    ------
-    ValueError
-        The text is not such a list.
-    """
+    """Factors of slow workers, as in ``3:4.5,1:2``; ``ValueError`` if the text is not such a list."""
     found: dict[int, float] = {}
     for one in text.split(",") if text else ():
         worker, _, factor = one.partition(":")

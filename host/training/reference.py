@@ -1,4 +1,6 @@
-"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, in step with the ring."""
+"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, in step with the ring; and
+codebooks.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,17 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from host.driver.codebooks import codebook
 from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import VectorRing
 from host.driver.words import Vector
+from host.models.layers import Array
 from host.topology.grid import Plan, Shape
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
 
-__all__ = ["GridReference", "IntegerReference", "Part", "Places", "Reference", "golden_settings",
+__all__ = ["Codebooks", "GridReference", "IntegerReference", "Part", "Places", "Reference", "golden_settings",
            "reference_of", "words_of"]
+
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
 #: Elements of a vector: those of a slice, or at indices.
@@ -376,3 +381,48 @@ def reference_of(ring: VectorRing, plan: Plan | None, weights: Vector, planes: i
     assert row is not None
     assert column is not None
     return GridReference(ring, weights, planes, centroids, rows=column.size, columns=row.size)
+
+
+class Codebooks:
+    """Codebooks of nodes and of the golden model, if the weight codec has any."""
+
+    def __init__(self, ring: VectorRing, interval: int):
+        self._ring = ring
+        self._interval = interval
+        #: Centroids that the nodes have.
+        self.centroids: Bits | None = None
+        #: Words that all nodes were given for the step to come, or for the first weights.
+        self.words = 0
+
+    def load(self, weights: Array) -> None:
+        """Make a codebook of weights, and give it to the nodes."""
+        self.centroids = codebook(self._ring.formats.weight_codec, weights)
+        self.words = self._ring.memory.write_codebook(self.centroids)
+
+    def refresh(self, number: int, reference: Reference) -> int:
+        """Make a codebook of the masters before a step if one is due, and return the words that nodes were given
+        since the step before."""
+        if self.centroids is None:
+            return 0
+        if number > 1:
+            self.words = 0
+            if (number - 1) % self._interval == 0:
+                self.load(self._ring.memory.read_master(reference.weights.size))
+                reference.bind(self.centroids)
+        return self.words
+
+    def move(self, state: dict[str, Any]) -> None:
+        """Go on with the codebook of other nodes, and give it to these."""
+        self.centroids, self.words = state["centroids"], state["words"]
+        if self.centroids is not None:
+            self._ring.memory.write_codebook(self.centroids)
+
+    def state(self) -> dict[str, Any]:
+        """The codebook and the words."""
+        return {"centroids": self.centroids, "words": self.words}
+
+    def restore(self, state: dict[str, Any], reference: Reference) -> None:
+        """Go back or on to another codebook, which is not written to the nodes here."""
+        self.centroids, self.words = state["centroids"], state["words"]
+        if self.centroids is not None:
+            reference.bind(self.centroids)

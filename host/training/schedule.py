@@ -21,8 +21,7 @@ from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue, origin_of, spans
 from host.program.schedules import Computed, Dense, Kind, Schedule, Trials, build, fused
 from host.training.comparison import most
-from host.training.differentiator import Differentiator
-from host.training.engine import Computer, check_engine, differentiator_of
+from host.training.engine import Computer, Differentiator, check_engine, differentiator_of
 from host.training.record import NODE, TrainingConfig
 from host.training.reference import Part
 from host.training.workloads import Classifier, Workload
@@ -374,13 +373,8 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that a ring of such nodes can do a run by its schedule, before there is one.
-
-    Raises
-    ------
-    ValueError
-        The ring cannot do the run; the message says why.
-    """
+    """Check that a ring of such nodes can do a run by its schedule, before there is one; ``ValueError`` with the
+    reason if it cannot."""
     check_engine(node, workload, config, nodes=nodes)
     if config.overlap is None:
         return

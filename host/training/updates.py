@@ -34,7 +34,6 @@ from host.driver.ring_memory import RingMemory
 from host.driver.words import Vector
 from host.topology.grid import Plan, Shape
 from host.training.batches import Batch
-from host.training.codebooks import Codebooks
 from host.training.comparison import (
     compare_end,
     compare_memories,
@@ -51,7 +50,7 @@ from host.training.executor import Executor
 from host.training.masks import Masks
 from host.training.number_format import check_optimizer, elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig
-from host.training.reference import IntegerReference, Reference, reference_of
+from host.training.reference import Codebooks, IntegerReference, Reference, reference_of
 from host.training.rings import Rings
 from host.training.schedule import Execution, GridExecution, check_schedule, execution_of
 from host.training.sparsifier import Sparsifier, check_zeros
@@ -470,13 +469,8 @@ def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray
 
 
 def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that a ring of such nodes can do a training run, before there is one.
-
-    Raises
-    ------
-    ValueError
-        The ring cannot do the run; the message says why.
-    """
+    """Check that a ring of such nodes can do a training run, before there is one; ``ValueError`` with the reason if
+    it cannot."""
     if node.is_int16:
         if workload.name is not WorkloadName.DIGITS:
             raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from host.relay import experiment, node_run, opening
+from host.relay import experiment, node_run
 from sim.verilated.native import Arithmetic
 from tests.host import rings
 
@@ -31,7 +31,7 @@ def test_results_and_replay(run, tmp_path):
 def test_nodes(run, monkeypatch, tmp_path):
     """A case on two simulated workers and their server has the golden losses, weights and edits."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
-    monkeypatch.setattr(experiment, "relay_nodes", lambda **sizes: opening.RelayNodes(
+    monkeypatch.setattr(experiment, "relay_nodes", lambda **sizes: node_run.RelayNodes(
         worker, server, node_run.worker_of(worker)))
     monkeypatch.setattr(experiment, "WORKERS", 2)
     monkeypatch.setattr(experiment, "CASES", experiment.CASES[:2])

@@ -18,10 +18,9 @@ from host.checkpoints.rejections import Cause, ReadBackError, RejectionError, To
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.models.digits import Dataset
-from host.relay.assessor import Together, Underflow
 from host.relay.edits import Kind, Structure
 from host.relay.node_run import NodeRun, worker_of
-from host.relay.run import RelayRun
+from host.relay.run import RelayRun, Together, Underflow
 from host.training.optimizers import SGD
 from tests.host import rings
 from tests.host.checkpoints.test_archive import Node, mutated

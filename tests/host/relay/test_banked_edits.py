@@ -11,8 +11,8 @@ from host.driver.command import ProgramRun
 from host.driver.errors import OldEditError, ProgramNotLoadedError, WrongProgramError, WrongSetError
 from host.models.digits import Dataset
 from host.relay.edits import Kind, RefusedError, Structure
+from host.relay.lists import first_bases, next_bases
 from host.relay.node_run import NodeRun, worker_of
-from host.relay.places import first_bases, next_bases
 from host.relay.run import RelayRun
 from host.training.optimizers import SGD
 from tests.host import rings

@@ -16,14 +16,12 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceError
 from host.models.digits import Dataset
 from host.program.program import CompiledProgram
-from host.relay.assessor import Underflow
 from host.relay.edits import Kind, Structure
 from host.relay.lists import compile_relay, relay_program
-from host.relay.measured import set_times
 from host.relay.node_run import NodeRun, worker_of
-from host.relay.program_timeline import Far
 from host.relay.ring import RelayRing, SetOutcome
-from host.relay.run import RelayRun
+from host.relay.run import RelayRun, Underflow
+from host.relay.timeline import Far, set_times
 from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS

@@ -1,4 +1,4 @@
-"""Timelines of sets by their programs, with moves: host/relay/program_timeline.py."""
+"""Timelines of sets by their programs, with moves: host/relay/timeline.py."""
 
 import functools
 from fractions import Fraction
@@ -8,8 +8,7 @@ import pytest
 
 from host.relay.lists import RelayLists, relay_program
 from host.relay.plan import Worker, make_relay_plan
-from host.relay.program_timeline import Far, packet_cycles, program_run
-from host.relay.timeline import Costs, relay_run
+from host.relay.timeline import Costs, Far, packet_cycles, program_run, relay_run
 from sim.golden.relay import Unit
 
 #: Moves of a microbatch of 64 elements, and of 32: 37 and 29 cycles in, 23 and 15 out.

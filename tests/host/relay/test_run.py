@@ -1,4 +1,4 @@
-"""Runs of relays on golden nodes, their assessors and logs: host/relay/run.py, assessor.py and experiment.py."""
+"""Runs of relays on golden nodes, their assessors and logs: host/relay/run.py and experiment.py."""
 
 import dataclasses
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from host.models.digits import digits
-from host.relay.assessor import Blind, Plateau, Together, Underflow
 from host.relay.edits import Kind, RefusedError, Structure, edited
 from host.relay.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
-from host.relay.run import RelayRun, SetReport, accuracy_of
+from host.relay.run import Blind, Plateau, RelayRun, SetReport, Together, Underflow, accuracy_of
 from host.training.optimizers import SGD, Adam
 from sim.golden.relay import Counts
 from tests.host.relay.sets import do

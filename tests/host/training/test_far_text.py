@@ -9,8 +9,7 @@ from hdl.config import Compute, NodeConfig, Programs
 from host.memory.chain import KINDS
 from host.models.digits import digits
 from host.models.text import Text, topics
-from host.training.engine import engine_node
-from host.training.far_text import far_text_lists
+from host.training.engine import engine_node, far_text_lists
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
 from host.training.trainer import train

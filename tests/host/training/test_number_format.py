@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host.driver.optimizer_settings import FixedSettings, Rule
-from host.training.number_format import FixedPoint, Float32, check_optimizer, elements_of
+from host.training.number_format import Elements, FixedPoint, check_optimizer, elements_of
 from host.training.optimizers import SGD, Adam
 from sim.golden import int16_node as golden
 from tests.host.golden import GoldenRing
@@ -100,11 +100,11 @@ class TestOptimizer:
 
     def test_of_a_ring(self):
         assert elements_of(golden_ring(), PLAIN, 120) == FixedPoint(gradient_fraction=8)
-        assert isinstance(elements_of(GoldenRing(1), Adam(), 120), Float32)
+        assert type(elements_of(GoldenRing(1), Adam(), 120)) is Elements
 
 
 def test_float32_is_what_it_is():
-    form, values = Float32(), np.arange(3, dtype=np.float32)
+    form, values = Elements(), np.arange(3, dtype=np.float32)
     assert form.weights(values) is form.parameters(values) is values
     assert form.gradients((values, values)) == [values, values]
     assert form.threshold(0.3) == (0.3, 0.3)

@@ -9,10 +9,9 @@ from hdl.config import Compute, NodeConfig, Programs
 from host.driver.diagnosis import RingError
 from host.models import transformer
 from host.models.text import Text, topics
-from host.training.engine import engine_node
+from host.training.engine import engine_node, text_lists
 from host.training.optimizers import Adam
 from host.training.record import DivergenceError, TrainingConfig
-from host.training.text_engine import text_lists
 from host.training.trainer import make_trainer, train
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel

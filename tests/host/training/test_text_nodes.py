@@ -9,10 +9,9 @@ from hdl.compute.layer_list import Place
 from hdl.config import NodeConfig
 from host.compute.instructions import Array
 from host.models.text import Text, topics
-from host.training.engine import engine_node
+from host.training.engine import TextComputer, engine_node, text_lists
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
-from host.training.text_engine import TextComputer, text_lists
 from host.training.trainer import train
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel
