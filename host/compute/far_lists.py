@@ -129,13 +129,7 @@ class Versions:
 
 
 class _FarCompiler:
-    """Lists and moves, event by event of the timeline.
-
-    Parameters
-    ----------
-    far : mapping of int to int
-        Places of swapped maps in the far memory.
-    """
+    """Lists and moves, event by event of the timeline; swapped maps have places in the far memory."""
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
                  far: Mapping[int, int], factors: Factors):

@@ -82,13 +82,8 @@ def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
 
 
 def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False, **fields: Any) -> Words:
-    """A product with the weights of a layer, or with the transposed ones, for all examples of a command.
-
-    Parameters
-    ----------
-    fields
-        Operands and strides of :func:`~hdl.compute.layer_list.centroid_layout`, and its flags.
-    """
+    """A product with the weights of a layer, or with the transposed ones, for all examples of a command; fields are
+    operands and strides of :func:`~hdl.compute.layer_list.centroid_layout`, and its flags."""
     columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
     return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs,
                                     "stride_indices": index_line(columns, lanes), **fields})

@@ -589,14 +589,10 @@ class TextOperations:
         return tuple(sorted(set(found)))
 
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
-        """Words of an operation at other places.
+        """Words of an operation at other places, with the first sequence's characters at the address ``data``.
 
-        Parameters
-        ----------
-        places : mapping
-            For each of its buffers the name of the one that stands in for it, and the first word of that one's place.
-        data : int
-            Address of the first sequence's characters.
+        Places have for each of its buffers the name of the one that stands in for it, and the first word of that
+        one's place.
         """
         rooms = [(self._bases[name], self._rooms[name], name) for name in {*operation.reads, *operation.writes}]
         found = []

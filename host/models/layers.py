@@ -313,10 +313,7 @@ class Embedding(Layer):
 class Dense(Linear):
     """The same linear layer at every position of every sequence.
 
-    Parameters
-    ----------
-    gain : float
-        Gain of the initial weights: standard deviation of an output if that of the inputs is 1.
+    With inputs of standard deviation 1, outputs have that of ``gain`` at first.
     """
 
     def __init__(self, inputs: int, outputs: int, *, gain: float = math.sqrt(2)):
@@ -371,14 +368,9 @@ def _dense(x: Array, matrix: Array) -> Array:
 
 
 class Attention(Layer):
-    """Masked attention of several heads, without biases.
+    """Masked attention of several heads, each of ``width`` / ``heads`` of the elements, without biases.
 
-    Parameters
-    ----------
-    width, heads : int
-        Each head has ``width`` / ``heads`` of the elements.
-    mask : callable
-        See :data:`Mask`. A weight that it does not make zero takes part in the gradient.
+    A weight that :data:`Mask` does not make zero takes part in the gradient.
     """
 
     def __init__(self, width: int, heads: int, *, mask: Mask = mask):

@@ -121,13 +121,9 @@ def batches(sequences: Sequence[Characters], batch: int,
 
 
 class Bigram:
-    """Probability of a character given the one before it: relative frequency, with k added to every count.
-
-    Parameters
-    ----------
-    smoothing : float, optional
-        k. By default, of several the one with the least loss on every tenth of the sequences, counted on the others.
-    """
+    """Probability of a character given the one before it: relative frequency, with ``smoothing`` added to every
+    count; by default, of several the one with the least loss on every tenth of the sequences, counted on the
+    others."""
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
         if smoothing is None:

@@ -112,13 +112,8 @@ class TransformerConfig:
 class Transformer:
     """A causal transformer, and a softmax cross-entropy behind it.
 
-    Parameters
-    ----------
-    mask, mask_rows : callable
-        See :data:`~host.models.layers.Mask`. For each batch the first is called once per layer, the second once for
-        the gradient.
-    dtype : dtype
-        Type of parameters, activations and gradients.
+    Of the two functions that mask (:data:`~host.models.layers.Mask`), for each batch the first is called once per
+    layer, the second once for the gradient. Parameters, activations and gradients are of ``dtype``.
     """
 
     def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,

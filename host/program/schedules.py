@@ -182,13 +182,8 @@ class Computed:
 
 
 def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = None) -> list[Work]:
-    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged.
-
-    Parameters
-    ----------
-    staged : int
-        First element of the gradients that COMPUTE copies from; behind all gradients.
-    """
+    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged: from an
+    element on that is behind all gradients."""
     copies = copies or Copies()
     if staged < sum(_extent(layers)):
         raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")

@@ -231,13 +231,7 @@ class Banks:
 
 
 class Ring:
-    """Banks of all nodes, and the acknowledgements of edits that travel to them.
-
-    Parameters
-    ----------
-    nodes : int
-        Workers, and the server.
-    """
+    """Banks of all nodes, workers and the server, and the acknowledgements of edits that travel to them."""
 
     def __init__(self, structure: Structure, *, nodes: int):
         self.banks = [Banks(structure) for _ in range(nodes)]

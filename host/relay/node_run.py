@@ -318,12 +318,7 @@ class NodeRun(RelayRun):
         """Measured executions of all units, and cycles of FETCH and PUSH by the formula that microbatches are chosen
         by.
 
-        Parameters
-        ----------
-        times : SetTimes
-            Of a set of the present units.
-        rate : Fraction
-            Words per cycle of the server's far memory.
+        Times are those of a set of the present units; the server's far memory moves ``rate`` words per cycle.
         """
         return times.costs([link_cycles(unit.words, workers=self._workers, state_words=self._moved, rate=rate,
                                         words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
@@ -331,12 +326,7 @@ class NodeRun(RelayRun):
     def timeline(self, number: int, *, rate: Fraction, far: Far) -> tuple[Run, list[Costs]]:
         """Timeline of a set that was traced, and costs of its units: measured executions, modelled packets and moves.
 
-        Parameters
-        ----------
-        rate : Fraction
-            Words per cycle of the server's far memory.
-        far : Far
-            Pace of the workers' far memories.
+        The server's far memory moves ``rate`` words per cycle, and ``far`` is the pace of the workers' far memories.
         """
         report, times = self.reports[number], self.times[number - len(self.reports)]
         costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,

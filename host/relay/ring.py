@@ -201,14 +201,9 @@ class RelayRing:
     def stage(self, following: "SetProgram", *, number: int, settings: Settings,
               units: Sequence[tuple[int, Bits, Sequence[Bits]]]) -> Iterator[None]:
         """Give nodes with two banks all that the next set needs, step by step, while a set runs or before one, and
-        have it begin there: the last step is an EDIT, which all nodes have acknowledged when it ends.
+        have it begin there: the last step is an EDIT, with a number, which all nodes have acknowledged when it ends.
 
-        Parameters
-        ----------
-        number : int
-            Number of the edit.
-        units : sequence of (int, array, sequence of array)
-            Place, weights and state of each unit that the server does not have.
+        Units are those that the server does not have, each with its place, weights and state.
         """
         if following.lists.base != self._lists.base:
             self._write_lists(following.lists)

@@ -419,15 +419,8 @@ class Underflow:
 
 
 class Blind:
-    """Widen the formats of all layers as early as can be, whatever a set has left.
-
-    Parameters
-    ----------
-    sets : int
-        Sets before the change is sent.
-    wider : mapping of str to str
-        The next wider format of each format.
-    """
+    """Widen the formats of all layers after the first ``sets``, whatever these have left; ``wider`` has the next
+    wider format of each format."""
 
     def __init__(self, *, sets: int = 1, wider: Mapping[str, str] = MappingProxyType({"mx4": "mx6"})):
         self._sets, self._wider = sets, wider

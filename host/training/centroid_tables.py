@@ -106,13 +106,7 @@ class Row:
 
 
 def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingConfig, *, centroids: int = 16) -> Row:
-    """Train a dense perceptron and then tables on a ring.
-
-    Parameters
-    ----------
-    dense, tables : TrainingConfig
-        Configurations of both runs, with the same hidden layers.
-    """
+    """Train a dense perceptron and then tables on a ring; configurations of both have the same hidden layers."""
     whole = Classifier(data, dense.hidden, align=_align(dense))
     first = train(ring, whole, dense)
     task = CentroidClassifier(data, dense.hidden, whole.compact(whole.parameters), centroids=centroids,

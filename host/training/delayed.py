@@ -214,15 +214,8 @@ _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
 class OverlappingExecution(Execution):
-    """The passes of a run, in blocks.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Of kind ``stale``.
-    layers, costs, computer
-        Parameters of :class:`~host.training.schedule.Execution`.
-    """
+    """The passes of a run, in blocks, by a schedule of kind ``delayed``; see
+    :class:`~host.training.schedule.Execution`."""
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
                  computer: Computer | None = None):

@@ -75,13 +75,7 @@ class Differentiator(abc.ABC):
 
 
 class TextComputer(Differentiator):
-    """Sequences that the nodes of a ring differentiate.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes that :func:`text_node` has made.
-    """
+    """Sequences that the nodes of a ring differentiate; :func:`text_node` has made the nodes."""
 
     def __init__(self, ring: TrainingRing, lists: TextLists):
         self.notes = [lists.plan.line]
@@ -162,13 +156,7 @@ def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 class FarTextComputer(TextComputer):
-    """Sequences that the nodes of a ring differentiate by programs.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes that :func:`far_text_node` has made.
-    """
+    """Sequences that the nodes of a ring differentiate by programs; :func:`far_text_node` has made the nodes."""
 
     programmed = True
 

@@ -55,10 +55,7 @@ def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str 
           on_step: Callable[[Training], None] = lambda training: None) -> float:
     """Train a perceptron on golden nodes, and return its test accuracy.
 
-    Parameters
-    ----------
-    format : str, optional
-        Format of weights and of gradients; what gradients lose goes into those of the next step.
+    Weights and gradients may have a format; what gradients lose goes into those of the next step.
     """
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
     node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)

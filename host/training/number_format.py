@@ -68,10 +68,7 @@ class Elements:
 class FixedPoint(Elements):
     """Integers of 16 bits, rounded to nearest even and clipped.
 
-    Parameters
-    ----------
-    weight_fraction, gradient_fraction : int
-        Bits of fraction; below zero, integers stand for multiples of a power of two.
+    With fewer than 0 bits of fraction, they stand for multiples of a power of two.
     """
 
     gradient_fraction: int

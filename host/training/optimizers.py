@@ -245,13 +245,8 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """A line about state that does not decay as bfloat16; None if all of it does.
-
-    Parameters
-    ----------
-    packed_state : bool
-        Whether nodes store state as bfloat16.
-    """
+    """A line about state that does not decay as bfloat16, if nodes have it ``packed_state``; None if all of it
+    does."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:

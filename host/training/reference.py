@@ -307,15 +307,8 @@ class IntegerReference(Reference):
 
 
 class GridReference(Reference):
-    """Golden model of a training run in two dimensions.
-
-    Parameters
-    ----------
-    rows, columns : int
-        Rows and columns of enabled nodes.
-    options
-        Those of :class:`Reference`.
-    """
+    """Golden model of a training run in so many rows and columns of enabled nodes; options are those of
+    :class:`Reference`."""
 
     def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
         super().__init__(ring, *options)

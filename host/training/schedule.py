@@ -228,13 +228,7 @@ class Execution:
 
 
 class GridExecution(Execution):
-    """Steps of a run, each of which is a fused update in two dimensions.
-
-    Parameters
-    ----------
-    length : int
-        Elements of the vectors.
-    """
+    """Steps of a run, each of which is a fused update in two dimensions."""
 
     def update(self) -> Outcome:
         return self._ring.collectives.fused_update(self._length)

@@ -172,10 +172,7 @@ class Threshold:
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
         """Threshold of the next step, a binary32 number above zero.
 
-        Parameters
-        ----------
-        gradients : sequence of arrays
-            One per node. Their values count as long as all have been zero, or not finite, before.
+        Values of the nodes' gradients count as long as all have been zero, or not finite, before.
         """
         self._step += 1
         target = self.target(self._step)

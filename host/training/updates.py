@@ -446,15 +446,8 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
 
 def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
-    """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
-
-    Parameters
-    ----------
-    centroids : array of uint32, optional
-        Codebook of a weight codec that has one.
-    config : TrainingConfig
-        Whether state is stored as bfloat16, and whether nodes keep the elements that they do not send.
-    """
+    """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, and the
+    codebook of a weight codec that has one."""
     if centroids is not None:
         memory.write_codebook(centroids)
     memory.write_weights(reference.weights)

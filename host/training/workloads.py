@@ -60,26 +60,14 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """Loss of each node's share, summed over it, and its gradient.
-
-        Parameters
-        ----------
-        shares : sequence of array
-            One per node, in order of rank.
-        masks : callable
-            Masks matrices on the nodes.
-        """
+        """Loss of each node's share, in order of rank, summed over it, and its gradient; ``masks`` masks on the
+        nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Measure of the model: accuracy, or loss, on data that it is not trained on.
+        """Measure of the model: accuracy, or loss, on data that it is not trained on; ``masks`` masks on the nodes.
 
-        Parameters
-        ----------
-        masks : callable
-            Masks matrices on the nodes.
-        last : bool
-            Whether training has ended. Before that, a part of the data is enough.
+        A part of the data is enough unless training has ended, with ``last``.
         """
 
     @abc.abstractmethod
