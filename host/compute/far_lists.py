@@ -183,7 +183,8 @@ class _FarCompiler:
 
 def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int, words: int, far_words: int,
                 factors: Factors = best_factors) -> FarLists:
-    """Make the lists and the moves of a perceptron, by a plan of its maps.
+    """Make the lists and the moves of a perceptron, by a plan of its maps; ``PlanError`` if these, or what is
+    swapped, have no room.
 
     Parameters
     ----------
@@ -193,11 +194,6 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
         Most examples of a node in a step.
     words, far_words : int
         Elements of the activation memory, and of the far one.
-
-    Raises
-    ------
-    PlanError
-        Maps, or what is swapped, have no room.
     """
     far, used = far_places(plan, far_words)
     compiler = _FarCompiler(layers, plan, array=array, examples=examples, far=far, factors=factors)
@@ -436,7 +432,8 @@ class _Placed:
 
 def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, sequences: int, words: int,
                      far_words: int) -> FarText:
-    """Make the lists and the moves of the text model, by a plan of its maps.
+    """Make the lists and the moves of the text model, by a plan of its maps; ``PlanError`` if these, other buffers,
+    lists, or what is swapped, have no room.
 
     Parameters
     ----------
@@ -448,11 +445,6 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
         Most sequences of a node in a step.
     words, far_words : int
         Elements of the activation memory, and of the far one.
-
-    Raises
-    ------
-    PlanError
-        Maps, other buffers, lists, or what is swapped, have no room.
     """
     return _compiled(operations, _Placed(operations, plan), plan, rate=rate, sequences=sequences, words=words,
                      far_words=far_words)

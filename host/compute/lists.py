@@ -208,7 +208,8 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
                   copies: Copies | None = None, factors: Factors = best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Make the lists of a perceptron, with a ReLU between each two of its layers.
+    """Make the lists of a perceptron, with a ReLU between each two of its layers; ``PlanError`` if the plan is that
+    of other lists, ``ValueError`` if nodes cannot compute such layers, or have no room for so many examples.
 
     Parameters
     ----------
@@ -222,13 +223,6 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         Layers with two copies of their weights, in a schedule whose passes overlap.
     plan : Plan, optional
         Plan of the activation memory; by default a new one is made.
-
-    Raises
-    ------
-    PlanError
-        The plan is that of other lists.
-    ValueError
-        Nodes cannot compute such layers, or have no room for so many examples.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)

@@ -366,7 +366,8 @@ def _cut(instructions: Sequence[Words]) -> list[Words]:
 
 def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int, together: int = 1,
                  factors: Callable[..., Mapping[str, int]] = best_factors, scaled_again: bool = False) -> TextLists:
-    """Make the lists of the text model.
+    """Make the lists of the text model; ``ValueError`` if nodes cannot compute it, or have no room for so many
+    sequences.
 
     Parameters
     ----------
@@ -378,11 +379,6 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
         Sequences of a group. The last one of a share that is no multiple of it is filled up with padding.
     scaled_again : bool
         Whether layer norms keep their normal rows alone, which are scaled again in backward.
-
-    Raises
-    ------
-    ValueError
-        Nodes cannot compute such a model, or have no room for so many sequences.
     """
     for name, size in (("Width of a head", config.width // config.heads), ("Hidden width", config.hidden),
                        ("Characters", config.characters)):

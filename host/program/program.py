@@ -215,15 +215,9 @@ class CompiledProgram:
         return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
 
     def check(self) -> None:
-        """Check what the waits put in order, over all passes.
-
-        Raises
-        ------
-        ProgramError
-            Commands wait for each other in a circle, of one node or of several.
-        RaceError
-            Two commands may touch a region at the same time, or in another order than that of the program.
-        """
+        """Check what the waits put in order, over all passes; ``ProgramError`` if commands wait for each other in a
+        circle, of one node or of several, ``RaceError`` if two commands may touch a region at the same time, or in
+        another order than that of the program."""
         refuse_cycle(self.tasks, self._waits)
         self._refuse_node_cycle()
         queues = [task.queue for task in self.tasks]
@@ -324,7 +318,8 @@ class Program:
 
     def wait(self, task: Task, other: Task, *, lag: int = 0,
              unit: int | Sequence[int | None] | None = None) -> None:
-        """Have a command wait for another, in addition to what :meth:`compile` derives.
+        """Have a command wait for another, in addition to what :meth:`compile` derives; ``ProgramError`` if a queue
+        would wait for itself, or a command for two other nodes.
 
         Parameters
         ----------
@@ -337,11 +332,6 @@ class Program:
             Rank of the node whose command is waited for: one number, or one for each rank, with None for a rank that
             does not wait. By default each node waits for its own. Nodes know of commands of others by control words,
             so they must have links with replay.
-
-        Raises
-        ------
-        ProgramError
-            A queue would wait for itself, or a command for two other nodes.
         """
         for one in (task, other):
             if one.place >= len(self._tasks) or self._tasks[one.place] is not one:
@@ -386,14 +376,8 @@ class Program:
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
         """Derive the waits, and check them; without ``derive``, those alone count that were made by hand.
-
-        Raises
-        ------
-        ProgramError
-            Commands would wait for each other for ever.
-        RaceError
-            Without derived waits: two commands may touch a region at the same time, or in another order.
-        """
+        ``ProgramError`` if commands would wait for each other for ever, ``RaceError`` if two of them may touch a
+        region at the same time, or in another order, without derived waits."""
         waits: list[dict[int, Wait]] = [dict(mine) for mine in self._by_hand]
         if derive:
             queues = [task.queue for task in self._tasks]

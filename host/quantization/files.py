@@ -65,15 +65,8 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 
 
 def load(path: Path) -> QuantizedNetwork:
-    """Read a network from a file.
-
-    Raises
-    ------
-    ValueError
-        The file is not one of those that :func:`save` writes; the message names the first mistake.
-    OSError
-        The file cannot be read.
-    """
+    """Read a network from a file; ``ValueError`` if it is not one of those that :func:`save` writes, with the first
+    mistake, ``OSError`` if it cannot be read."""
     arrays = read_arrays(path, _expected(), largest=LARGEST)
     try:
         return _network(arrays)

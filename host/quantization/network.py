@@ -181,7 +181,8 @@ def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> li
 
 def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
              input_scale: float | None = None) -> QuantizedNetwork:
-    """Quantise a perceptron, with a ReLU between each two of its layers.
+    """Quantise a perceptron, with a ReLU between each two of its layers; ``ValueError`` if an offset, a factor or a
+    sum does not fit the node.
 
     Parameters
     ----------
@@ -189,11 +190,6 @@ def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], c
         Inputs, one example per row, from which the scales of activations come.
     input_scale : float, optional
         Scale of inputs that are integers from 0 to 255 times it already; by default inputs are calibrated as well.
-
-    Raises
-    ------
-    ValueError
-        An offset, a factor or a sum does not fit the node.
     """
     if not layers:
         raise ValueError("Layers must be at least 1, not 0")

@@ -96,7 +96,8 @@ class QuantizedWeights:
 def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Scheme,
                      rounding: Rounding = Rounding.NEAREST, per_channel: bool = False,
                      extrema: Extrema = Extrema.WEIGHTS) -> QuantizedWeights:
-    """Codes, offsets and scales for a matrix of weights.
+    """Codes, offsets and scales for a matrix of weights; ``ValueError`` if an offset or an adjusted weight does not
+    fit ``bits`` + 1 bits.
 
     Where all weights that share a scale are equal, that scale is their magnitude, and they are exact.
 
@@ -110,11 +111,6 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
         Whether each output has a scale and an offset of its own.
     extrema : Extrema
         Extrema of asymmetric schemes.
-
-    Raises
-    ------
-    ValueError
-        An offset or an adjusted weight does not fit ``bits`` + 1 bits.
     """
     exact: Floats = np.asarray(weights, np.float64)
     if bits not in BITS:

@@ -54,7 +54,7 @@ def free_base(length: int, taken: Sequence[Span], *, first: int = 0) -> int:
 
 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
-    """Places of the units behind an edit.
+    """Places of the units behind an edit; ``RefusedError`` if there is no place for a new unit.
 
     Parameters
     ----------
@@ -66,11 +66,6 @@ def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bit
         Masters of the units behind the edit; those that it leaves are the same objects.
     words : int
         Elements of each memory of the server.
-
-    Raises
-    ------
-    RefusedError
-        There is no place for a new unit.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]

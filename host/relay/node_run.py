@@ -118,17 +118,13 @@ class _Next:
 
 
 def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
-    """Check that nodes can have a structure.
+    """Check that nodes can have a structure; ``ValueError`` if they lack its formats, or the server has no room for
+    its units.
 
     Parameters
     ----------
     planes : int
         State planes of the optimizer.
-
-    Raises
-    ------
-    ValueError
-        Nodes lack its formats, or the server has no room for its units.
     """
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
     if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):

@@ -309,7 +309,7 @@ def _fitting(units: Sequence[Unit], worker: Worker, count: int, most: int) -> It
 
 
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Most examples of a microbatch on a worker.
+    """Most examples of a microbatch on a worker; ``ValueError`` if not even one fits.
 
     Parameters
     ----------
@@ -317,11 +317,6 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
         Microbatches of a set, of which the far memory has the inputs of all layers.
     most : int
         Most examples that there are.
-
-    Raises
-    ------
-    ValueError
-        Not even one fits.
     """
     # Buffers grow with the microbatch by at least a memory row each, so that what is larger than this cannot fit.
     bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
@@ -334,7 +329,8 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 
 def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> RelayPlan:
-    """Plan of a perceptron of given widths, inputs and outputs included.
+    """Plan of a perceptron of given widths, inputs and outputs included; ``ValueError`` if the worker has no room for
+    it.
 
     Parameters
     ----------
@@ -344,11 +340,6 @@ def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microb
         Examples of a microbatch; by default the most that fit.
     most : int
         Most examples of a microbatch that there are.
-
-    Raises
-    ------
-    ValueError
-        The worker has no room for it.
     """
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")

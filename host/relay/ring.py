@@ -84,7 +84,8 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class RelayRing:
-    """Workers and a server that train a model layer by layer.
+    """Workers and a server that train a model layer by layer; ``ValueError`` if the last node is no server, or
+    another one is not a worker.
 
     Parameters
     ----------
@@ -92,11 +93,6 @@ class RelayRing:
         Workers of the plan, and as the last node their server; connected.
     state : mapping, optional
         Result of :meth:`state` on other nodes, of which these have been given the contents.
-
-    Raises
-    ------
-    ValueError
-        The last node is no server, or another one is not a worker.
     """
 
     def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):

@@ -263,14 +263,7 @@ class RelayRun(Executor[SetReport]):
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
         """Continue from a state of a run with the same parameters; edits that were given count from there on.
-
-        Raises
-        ------
-        ValueError
-            The run has others.
-        RefusedError
-            The log has an edit that nodes refuse.
-        """
+        ``ValueError`` if the run has others, ``RefusedError`` if the log has an edit that nodes refuse."""
         for name, mine in self._origin().items():
             if state[name] != mine:
                 raise ValueError(f"Run must go on from one with {name} {mine!r}, not {state[name]!r}")
@@ -323,15 +316,8 @@ def _together(counts: Sequence[Counts]) -> Counts:
 
 
 def replayed(data: Dataset, structure: Structure, log: Mapping[str, Any], *, optimizer: Optimizer) -> RelayRun:
-    """Run with the edits of a log, and without an assessor.
-
-    Raises
-    ------
-    ValueError
-        The log is that of another program.
-    RefusedError
-        Nodes refuse an edit.
-    """
+    """Run with the edits of a log, and without an assessor; ``ValueError`` if the log is that of another program,
+    ``RefusedError`` if nodes refuse an edit."""
     if log["start"]["digest"] != structure.digest:
         raise ValueError(f"Log must be of a run that begins with the program {structure.digest}, not "
                          f"{log['start']['digest']}")

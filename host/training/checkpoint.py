@@ -50,7 +50,7 @@ def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFr
 
 
 def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> bytes:
-    """Bytes of a checkpoint.
+    """Bytes of a checkpoint; ``OutputError`` if the key cannot be written.
 
     Parameters
     ----------
@@ -60,11 +60,6 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
         None, numbers, texts and arrays, in lists and in dictionaries whose keys are texts.
     device : DeviceFrame, optional
         Frame of the nodes, of a run that goes on on nodes which have theirs.
-
-    Raises
-    ------
-    OutputError
-        The key cannot be written.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -74,15 +69,8 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
 
 
 def load(path: Path, identity: dict[str, Any]) -> Any:
-    """The content of a file.
-
-    Raises
-    ------
-    CheckpointError
-        The file is damaged, torn, another, or of another run.
-    OSError
-        The file cannot be read.
-    """
+    """The content of a file; ``CheckpointError`` if it is damaged, torn, another, or of another run, ``OSError`` if
+    it cannot be read."""
     found = peek(path)
     others = _others(json_files.parse_product(json.dumps(identity)), found["identity"])
     if others:

@@ -265,7 +265,7 @@ class OverlappingExecution(Execution):
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
-        """Do passes.
+        """Do passes; ``DivergenceError`` if a layer has computed with other weights than those of its schedule.
 
         Parameters
         ----------
@@ -276,11 +276,6 @@ class OverlappingExecution(Execution):
         give : callable
             Called with the number of a pass in the block, from 0; gives nodes what it computes with. With an engine
             all passes have the same numbers of examples, those that were given last.
-
-        Raises
-        ------
-        DivergenceError
-            A layer has computed with other weights than those of its schedule.
         """
         program = self.load()
         passes = run_passes(self._ring, program, settings, first=first, give=give,

@@ -114,7 +114,7 @@ class Experiment:
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Do all runs.
+        """Do all runs; ``Interrupted`` if a signal has come.
 
         Parameters
         ----------
@@ -122,11 +122,6 @@ class Experiment:
             Called before each run, with its number, from 0.
         on_step, on_repeat : callable
             See :func:`host.training.trainer.make_trainer`.
-
-        Raises
-        ------
-        Interrupted
-            A signal has come.
         """
         content, self._content = self._content, None
         first = 0

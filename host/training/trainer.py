@@ -124,7 +124,7 @@ class Trainer(Generic[ExecutorT]):
 
     def train(self, signals: Signals | None = None, *, until: int | None = None,
               on_block: Callable[[], None] = lambda: None) -> None:
-        """Do all steps that are left, of a run that has begun or resumed.
+        """Do all steps that are left, of a run that has begun or resumed; ``Interrupted`` if a signal has come.
 
         Parameters
         ----------
@@ -132,11 +132,6 @@ class Trainer(Generic[ExecutorT]):
             Steps of the run after which it stops.
         on_block : callable
             Called after each block: to write a checkpoint, for example.
-
-        Raises
-        ------
-        Interrupted
-            A signal has come.
         """
         signals = Signals() if signals is None else signals
         while not self.complete and self.number != until:

@@ -414,7 +414,8 @@ REPEATS = 3
 
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
-    """Do an action until it succeeds, at most ``1 + REPEATS`` times.
+    """Do an action until it succeeds, at most ``1 + REPEATS`` times; ``RingError`` if it failed every time, or in a
+    way that another try does not mend.
 
     Parameters
     ----------
@@ -423,11 +424,6 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     action : callable
     again : callable
         Called with a line for the user before each repeat; restores the state from before the action.
-
-    Raises
-    ------
-    RingError
-        The action failed every time, or in a way that another try does not mend.
     """
     for failures in range(1, REPEATS + 2):
         try:

@@ -44,15 +44,8 @@ def save(weights: TrainedWeights, path: Path) -> None:
 
 
 def load(path: Path) -> TrainedWeights:
-    """Read a file.
-
-    Raises
-    ------
-    ValueError
-        The file is not one of those that :func:`save` writes.
-    OSError
-        The file cannot be read.
-    """
+    """Read a file; ``ValueError`` if it is not one of those that :func:`save` writes, ``OSError`` if it cannot be
+    read."""
     arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "
