@@ -7,8 +7,7 @@ import typer
 
 from host.console import make_console, shown
 from host.output import prepare
-from host.reports.packet_wave import write_packet_wave
-from host.reports.packets import Wave, column_titles, describe, read_packets
+from host.reports.packets import Wave, column_titles, describe, read_packets, write_packet_wave
 from sim.verilated import toolchain
 from sim.verilated.names import read_encodings
 

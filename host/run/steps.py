@@ -17,7 +17,7 @@ from host.output import prepare
 from host.reports import chakra as chakra_files
 from host.reports import events as event_files
 from host.reports import measured as schedules
-from host.reports import measured_trace, report, summary, training_page
+from host.reports import report, summary, training_page
 from host.run import preparation, slow_link
 from host.run.files import advice, end_interrupted, identity_of, open_files, space, until_signal, write_results
 from host.run.nodes import check_past, lines
@@ -174,7 +174,7 @@ class _StepRun:
             written, picture = write_results(self.spec, result), report.draw_report(result, folder)
             timelines = schedules.write(result, folder, nodes=prepared.nodes) if self.overlap is not None else []
             if chakra is not None and isinstance(prepared.task, Classifier):
-                timelines += measured_trace.write(result, prepared.task.layers, chakra, nodes=prepared.nodes)
+                timelines += schedules.write_traces(result, prepared.task.layers, chakra, nodes=prepared.nodes)
             page = training_page.write(result, folder, timelines=timelines)
         weights, parameters = folder / "weights.npz", self.experiment.parameters
         assert parameters is not None

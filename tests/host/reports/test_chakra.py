@@ -4,7 +4,7 @@ import pytest
 
 from host.predict.model import Step, model_of, predict
 from host.program.schedules import layers_of
-from host.reports import chakra, measured_trace
+from host.reports import chakra, measured
 from host.reports.chakra import Command, Kind
 
 pytest.importorskip("google.protobuf")
@@ -78,7 +78,7 @@ def test_measured_steps(tmp_path, strict):
                 for _, queue, name, start, end, *rest in rows]
     report = {"compute": "modelled", "schedules": [
         {"schedule": "strict" if strict else "layers", "timeline": timeline}]}
-    paths = measured_trace.write(report, layers_of((30, 20, 10)), tmp_path / "run", nodes=2)
+    paths = measured.write_traces(report, layers_of((30, 20, 10)), tmp_path / "run", nodes=2)
     assert paths == [tmp_path / "run.0.et"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.0.et", "run.1.et"]
     _, nodes = chakra.read(tmp_path / "run.1.et")

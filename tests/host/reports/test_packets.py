@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from vcd import VCDWriter
 
-from host.reports.packet_wave import write_packet_wave
-from host.reports.packets import Seen, Wave, column_titles, describe, read_packets
+from host.reports.packets import Seen, Wave, column_titles, describe, read_packets, write_packet_wave
 from sim.golden.codecs import CODECS
 from sim.golden.packet import ABORT, Header, packet
 from sim.golden.ring import bits, floats
