@@ -12,8 +12,8 @@ from host.models.digits import Dataset, digits
 from host.options import Option, command
 from host.output import claim, write_json
 from host.relay import experiment
+from host.relay.edits import read_log
 from host.relay.experiment import Row
-from host.relay.logs import read_log
 from host.relay.timeline import costs_of, uniform
 from host.reports import relay as report
 from host.schema import write_report

@@ -26,12 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from hdl.compute.layer_list import MOST_INSTRUCTIONS
 from hdl.control.protocol import Operation as Code
 from hdl.group import GROUP
-from host.compute.instructions import Array, Factors, Words, best_factors, ended
+from host.compute.instructions import Array, Factors, Words, best_factors
 from host.compute.lists import Activations, ListCompiler
-from host.compute.text_lists import TextLists, TextOperations
+from host.compute.text_lists import TextLists, TextOperations, cut_lists
 from host.driver.command import Command
 from host.memory.chain import Chain, Decision, Event, Map, MapPlan, Policy, decide, run
 from host.memory.plan import Lifetime, Plan, PlanError, peak, search
@@ -151,8 +150,9 @@ class _FarCompiler:
 
     def _activations(self, *versions: _Version) -> Activations:
         """Places, with those of some versions of maps; of others they mean nothing."""
-        return _activations(self._layers, self._examples, self._lanes, {
-            **self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}})
+        places = {**self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}}
+        return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes,
+                           plan=Plan(digest="", method="timeline", words={}, places=places, lifetimes=()))
 
     def _list(self, name: str, number: int, duration: int, *versions: _Version) -> None:
         """Add the list of a layer, with some versions of maps."""
@@ -225,11 +225,6 @@ def move_of(kind: str, number: int, words: int, duration: int, far: int, near: i
     return Work(name=f"{kind} {number + 1}", operation="MOVE_OUT" if kind == "out" else "MOVE_IN", reads=places[:1],
                 writes=places[1:], multiplications=0, queue=Queue.MOVE, duration=duration,
                 fields={"weight_base": near, "state_base": far, "length": words})
-
-
-def _activations(layers: Sequence[Dense], examples: int, lanes: int, places: Mapping[str, int]) -> Activations:
-    return Activations(layers=layers, examples=examples, lanes=lanes,
-                       plan=Plan(digest="", method="timeline", words={}, places=places, lifetimes=()))
 
 
 def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dict[str, int]:
@@ -411,11 +406,11 @@ class _Placed:
 
     def words(self, part: _Part, *, further: bool, data: int) -> list[Words]:
         """Lists of an event, no longer than nodes can run; sequences lie at an address."""
-        variant, most = self._operations.operations(further=further), MOST_INSTRUCTIONS - 1
-        found = [words for number, keys in zip(part.numbers, part.keys, strict=True)
-                 for words in self._operations.relocated(
-                     variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)]
-        return [ended(found[first:first + most]) for first in range(0, len(found), most)]
+        variant = self._operations.operations(further=further)
+        return cut_lists([
+            words for number, keys in zip(part.numbers, part.keys, strict=True)
+            for words in self._operations.relocated(
+                variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)])
 
     def works(self, part: _Part, starts: Sequence[int]) -> list[Work]:
         """Commands of the lists of an event, which begin at some addresses; all touch what the event does."""

@@ -55,7 +55,7 @@ from sim.golden.gemm import GemmJob
 from sim.golden.row_cycles import RowCycles
 from sim.golden.vector_cycles import VectorCycles
 
-__all__ = ["ListCycles", "Operation", "TextLists", "TextOperations", "compile_text", "engine_of"]
+__all__ = ["ListCycles", "Operation", "TextLists", "TextOperations", "compile_text", "cut_lists", "engine_of"]
 
 
 def _bits(number: float) -> int:
@@ -352,13 +352,13 @@ def _compiled(config: TransformerConfig, product: Products, together: int, plan:
         compiler = _Compiler(config, together=together, buffers=buffers, product=product, data=data, further=further,
                              scaled_again=scaled_again)
         compiler.forward()
-        lists["forward"], compiler.listed = _cut(compiler.listed), []
+        lists["forward"], compiler.listed = cut_lists(compiler.listed), []
         compiler.backward()
-        lists["further" if further else "first"] = _cut(compiler.listed)
+        lists["further" if further else "first"] = cut_lists(compiler.listed)
     return lists, buffers.rooms, buffers.end
 
 
-def _cut(instructions: Sequence[Words]) -> list[Words]:
+def cut_lists(instructions: Sequence[Words]) -> list[Words]:
     """Lists that are no longer than nodes can run."""
     most = MOST_INSTRUCTIONS - 1
     return [ended(instructions[first:first + most]) for first in range(0, len(instructions), most)]
@@ -530,6 +530,7 @@ class TextOperations:
         self._rooms = rooms_of(lists.plan)
         self._bases = {name: room.base for name, room in self._rooms.items()}
         self._owners: dict[str, int] = {}
+        self._jobs: dict[int, int] = {}  # cycles of instructions, by their identity
         self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS, characters=characters)
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
@@ -617,10 +618,6 @@ class TextOperations:
         words = [words for operation in operations for words in operation.words]
         return self._model.walks([*words, np.zeros(INSTRUCTION_WORDS, np.uint32)]) + sum(
             self._job(instruction) for operation in operations for instruction in operation.instructions)
-
-    @functools.cached_property
-    def _jobs(self) -> dict[int, int]:
-        return {}
 
     def _job(self, instruction: Instruction) -> int:
         if id(instruction) not in self._jobs:

@@ -150,9 +150,9 @@ class Model:
     def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
         if align < 1:
             raise ValueError(f"Alignment must be at least 1, not {align!r}")
-        self._layers = list(layers)
+        self.layers = list(layers)
         self._loss = SoftmaxCrossEntropy()
-        sizes = [sum(int(np.prod(shape)) for shape in layer.shapes.values()) for layer in self._layers]
+        sizes = [sum(int(np.prod(shape)) for shape in layer.shapes.values()) for layer in self.layers]
         self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
         self.size = self._bases[-1]
         #: Places of the parameters among them, without zeros that only fill up.
@@ -161,17 +161,12 @@ class Model:
         #: All parameters, flat. Initially zero, see :meth:`initialize`.
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
-    @property
-    def layers(self) -> list[Layer]:
-        """Layers in order."""
-        return list(self._layers)
-
     def views(self, vector: Array) -> list[Views]:
         """Named views of a vector with the layout of :attr:`parameters`, one dictionary per layer."""
         if vector.shape != (self.size,):
             raise ValueError(f"Vector must be of shape {(self.size,)}, not {vector.shape!r}")
         result = []
-        for layer, start in zip(self._layers, self._bases, strict=False):
+        for layer, start in zip(self.layers, self._bases, strict=False):
             views = {}
             for name, shape in layer.shapes.items():
                 stop = start + int(np.prod(shape))
@@ -184,12 +179,12 @@ class Model:
         """Draw all parameters anew."""
         generator = np.random.default_rng(seed)
         self.parameters[...] = 0  # what only fills up may have become something else on the way through a codec
-        for layer, views in zip(self._layers, self.views(self.parameters), strict=True):
+        for layer, views in zip(self.layers, self.views(self.parameters), strict=True):
             layer.initialize(views, generator)
 
     def scores(self, x: Array) -> Array:
         """Output of the last layer."""
-        for layer, views in zip(self._layers, self.views(self.parameters), strict=True):
+        for layer, views in zip(self.layers, self.views(self.parameters), strict=True):
             x, _ = layer.forward(x, views)
         return x
 
@@ -215,11 +210,11 @@ class Model:
             return 0.0, gradient
         parameters = self.views(self.parameters)
         caches = []
-        for layer, views in zip(self._layers, parameters, strict=True):
+        for layer, views in zip(self.layers, parameters, strict=True):
             x, cache = layer.forward(x, views)
             caches.append(cache)
         loss, upstream = self._loss(x, labels)
-        steps = zip(self._layers, caches, parameters, self.views(gradient), strict=True)
+        steps = zip(self.layers, caches, parameters, self.views(gradient), strict=True)
         for layer, cache, views, gradients in reversed(list(steps)):
             upstream = layer.backward(upstream, cache, views, gradients)
         return loss, gradient

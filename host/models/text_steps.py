@@ -27,7 +27,8 @@ CONFIG = TransformerConfig()
 def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None = None,
                  gradient: Array | None = None, length: int | None = None, scaled_again: bool = False,
                  in_place: bool = False) -> StepProgram:
-    """Steps of a sequence of ``config.context`` positions.
+    """Steps of a sequence of ``config.context`` positions: ``tokens`` and ``labels`` are given, and ``losses`` of rows
+    are taken.
 
     Parameters
     ----------
@@ -40,11 +41,6 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
     in_place : bool
         Whether element-wise steps write over their first operand where they may. The score of each label is then
         taken before its row is written over.
-
-    Returns
-    -------
-    StepProgram
-        ``tokens`` and ``labels`` are given, and ``losses`` of rows are taken.
     """
     model = Transformer(config)
     zeros = np.zeros(model.size, np.float32)

@@ -373,13 +373,8 @@ class RoundFeeder:
 
 def run_rounds(ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int,
                traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
-    """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared, as :class:`RoundFeeder` does.
-
-    Returns
-    -------
-    (Passes, mapping)
-        Events and traces, and the masks of each round.
-    """
+    """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared, as :class:`RoundFeeder` does; events and
+    traces, and the masks of each round."""
     feeder = RoundFeeder(ring, program, model, passes=passes, first=first)
     feeder.begin()
     found = ring.programs.run(collectives=1, passes=passes, parity=first % 2, first=first, traced=traced,

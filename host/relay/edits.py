@@ -1,26 +1,29 @@
-"""Edits of a relay's model while it trains, and the two banks of programs by which they take effect.
+"""Edits of a relay's model while it trains, the two banks of programs by which they take effect, and logs of them.
 
 The assessor reads what set s has left. Its edit travels during set s + 1, to all nodes, and holds from set s + 2 on,
 which begins when every node has acknowledged it. A node keeps the program of the set that it runs in one bank, and
 that of the next one in the other; it changes banks between sets, never inside one. It refuses an edit that comes
 late, again, or is unknown to it, and one that does not lead to the program whose digest it carries; then its banks
-stay as they are.
+stay as they are. Of a log every field is checked before a run begins.
 """
 
 import dataclasses
 import enum
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hdl.choices import choice_error
 from hdl.compression.registry import FETCH_FORMATS
-from host.relay.plan import RelayPlan, Worker, make_relay_plan
+from host.relay.plan import LARGEST, RelayPlan, Worker, make_relay_plan
+from sim import fields, json_files
 
-__all__ = ["Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit"]
+__all__ = ["Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit", "read_log"]
 
 
 class RefusedError(ValueError):
@@ -279,3 +282,56 @@ class Ring:
         if len(digests) > 1:
             raise ValueError(f"Nodes must run one program in set {number}, not {', '.join(sorted(digests))}")
         return self.banks[0].current
+
+
+#: Bounds of a log: words of a memory, width of a layer, layers, sets of a run, and parameters of its model.
+_WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
+
+_words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")
+_rate = fields.number(0, 3e38)
+_WORKER = fields.record(lanes=fields.integer(1, 64), weight_words=_words, gradient_words=_words,
+                        activation_words=_words, far_words=_words, windows=fields.integer(2, 4096))
+_START = fields.record(widths=fields.several(fields.integer(1, _WIDEST), 2, _LAYERS + 1),
+                       formats=fields.several(fields.choice(FETCH_FORMATS), 1, _LAYERS), microbatches=_count,
+                       rate=_rate, microbatch=_count, worker=_WORKER, digest=_digest)
+_VALUES = {Kind.ADD: fields.integer(1, _WIDEST), Kind.FORMAT: fields.choice(FETCH_FORMATS), Kind.MICROBATCHES: _count,
+           Kind.RATE: _rate}
+
+
+def _edit(value: Any) -> bool:
+    """Whether a value is an edit."""
+    entry = fields.record(
+        number=fields.integer(1, _SETS), set=fields.integer(0, _SETS), layer=fields.integer(0, _LAYERS),
+        kind=fields.choice([kind.value for kind in Kind]), value=lambda value: True, digest=_digest)
+    return entry(value) and _VALUES.get(Kind(value["kind"]), _removed)(value["value"])
+
+
+def _removed(value: Any) -> bool:
+    """Whether a value is that of an edit which takes none."""
+    return value is None or fields.integer(0, _WIDEST)(value)
+
+
+_LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.integer(0, 1 << 63),
+        "sets": fields.integer(0, _SETS), "edits": fields.several(_edit, 0, _SETS),
+        "losses": fields.several(fields.text("[0-9a-f]{8}"), 0, _SETS), "digest": fields.text("[0-9a-f]{64}")}
+
+
+def read_log(path: Path) -> dict[str, Any]:
+    """Read a log that `gradring relay` has written; ``ValueError`` if the file is damaged, or another; the message
+    names it, and the first field that is wrong."""
+    try:
+        log = json_files.read(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Log of edits must be a file that `gradring relay` has written, not {path}: "
+                         f"{error}") from error
+    if not isinstance(log, dict) or not _LOG.keys() <= log.keys():
+        raise ValueError(f"Log of edits must have {', '.join(_LOG)}, and {path} has not")
+    for name, check in _LOG.items():
+        if not check(log[name]):
+            raise ValueError(f"Log of edits must have {name} as `gradring relay` writes it, and {path} has not")
+    if len(log["losses"]) != log["sets"]:
+        raise ValueError(f"Log of edits must have a loss for each of {log['sets']} sets, and {path} has "
+                         f"{len(log['losses'])}")
+    if sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(log["start"]["widths"])) > _PARAMETERS:
+        raise ValueError(f"Log of edits must be of at most {_PARAMETERS:,} parameters, and {path} is not")
+    return log

@@ -47,7 +47,7 @@ from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.models.digits import Dataset
 from host.program.program import ProgramError
-from host.relay.edits import Edit, Kind, RefusedError, Structure
+from host.relay.edits import Edit, RefusedError, Structure
 from host.relay.lists import RelayLists, compile_relay, lists_base, next_bases
 from host.relay.plan import Worker, check_server
 from host.relay.ring import RelayRing, SetOutcome, SetProgram
@@ -300,10 +300,6 @@ class NodeRun(RelayRun):
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
         return super()._counts if self._found is None else self._found
-
-    def choose(self, count: int) -> Edit:
-        """Choose the microbatches of all sets from the next one on: the first edit of a log."""
-        return self.propose(0, Kind.MICROBATCHES, count)
 
     @property
     def _moved(self) -> int:

@@ -99,10 +99,13 @@ class RelayRing:
         roles = [name_of(type(device.config.role)) for device in ring.devices]
         if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
             raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
-        self._ring, self._lists, self._plan = ring, lists, lists.plan
+        #: Lists of the workers.
+        self.lists = lists
+        self._ring, self._plan = ring, lists.plan
         self._workers = ring.devices[:-1]
         self._server = ring.devices[-1]
-        self._bases: Sequence[int] = first_bases([unit.length for unit in self._plan.units])
+        #: Places of the units on the server.
+        self.bases: Sequence[int] = first_bases([unit.length for unit in self._plan.units])
         self._lengths: Lengths | None = None
         self._program: CompiledProgram
         self._sets = 0
@@ -114,17 +117,17 @@ class RelayRing:
         if state is None:
             self._write_lists(lists)
             return
-        self._bases, self._lengths, self._sets = state["bases"], state["lengths"], state["sets"]
-        self._program = self.prepare(lists, self._bases, self._lengths).compiled
+        self.bases, self._lengths, self._sets = state["bases"], state["lengths"], state["sets"]
+        self._program = self.prepare(lists, self.bases, self._lengths).compiled
 
     def state(self) -> dict[str, Any]:
         """Places of lists and units, examples of microbatches, and the number of sets."""
-        return {"lists": self._lists.base, "bases": list(self._bases), "lengths": self._lengths, "sets": self._sets}
+        return {"lists": self.lists.base, "bases": list(self.bases), "lengths": self._lengths, "sets": self._sets}
 
     def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
         """Windows of each node that the next set reads before it writes them: lists of workers, and of the server
         weights, so many planes of state, and counts of the latest set; with what was staged for the next one."""
-        both = [(self._lists, self._bases)]
+        both = [(self.lists, self.bases)]
         if self._following is not None:
             both.append((self._following.lists, self._following.bases))
         lists = _joined((one.base, len(one.words)) for one, _ in both)
@@ -148,7 +151,7 @@ class RelayRing:
         lengths = [unit.length for unit in self._plan.units]
         if (given := sum(map(len, masters))) != sum(lengths):
             raise ValueError(f"Weights must be {sum(lengths):,}, those of all units, not {given:,}")
-        for base, master, planes in zip(self._bases, masters, state, strict=True):
+        for base, master, planes in zip(self.bases, masters, state, strict=True):
             self._serve(base, master, planes)
 
     def _serve(self, base: int, master: Bits, planes: Sequence[Bits]) -> None:
@@ -162,7 +165,7 @@ class RelayRing:
         def of(name: str) -> list[Bits]:
             number = self._server.config.memory_map[name].number
             return [self._server.read_memory(number, base, unit.length).view(np.uint32)
-                    for base, unit in zip(self._bases, self._plan.units, strict=True)]
+                    for base, unit in zip(self.bases, self._plan.units, strict=True)]
 
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
 
@@ -174,16 +177,6 @@ class RelayRing:
         fetched, pushed = ({number: Counts(unit.words, *row[half])
                              for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
         return fetched, pushed
-
-    @property
-    def bases(self) -> Sequence[int]:
-        """Places of the units on the server."""
-        return self._bases
-
-    @property
-    def lists(self) -> RelayLists:
-        """Lists of the workers."""
-        return self._lists
 
     def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> "SetProgram":
         """Compile the program of a set, whose microbatches are full unless there are ``lengths``; ``ProgramError`` if
@@ -201,7 +194,7 @@ class RelayRing:
 
         Units are those that the server does not have, each with its place, weights and state.
         """
-        if following.lists.base != self._lists.base:
+        if following.lists.base != self.lists.base:
             self._write_lists(following.lists)
             yield
         for base, master, planes in units:
@@ -221,7 +214,7 @@ class RelayRing:
         """Go on with what was staged, if anything was, as nodes will at the next set."""
         if self._following is not None:
             following, self._following = self._following, None
-            self._lists, self._plan, self._bases = following.lists, following.lists.plan, following.bases
+            self.lists, self._plan, self.bases = following.lists, following.lists.plan, following.bases
             self._program, self._lengths = following.compiled, following.lengths
 
     def run_set(self, shares: Sequence[Share], *, traced: bool = False,
@@ -242,7 +235,7 @@ class RelayRing:
         plan = self._plan
         lengths = [[len(labels[first:first + plan.microbatch]) for first in self._firsts] for _, labels in shares]
         if lengths != self._lengths:
-            program = self.prepare(self._lists, self._bases, lengths).compiled
+            program = self.prepare(self.lists, self.bases, lengths).compiled
             self._ring.programs.load(node_programs(program, self._ring.nodes))
             self._lengths, self._program = lengths, program
         self._give(shares)

@@ -12,7 +12,7 @@ from host.console import Progress, make_console, shown, thread_count
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
-from host.relay.edits import Structure
+from host.relay.edits import Kind, Structure
 from host.relay.node_run import LATENCY, NodeRun, RelayKeeper, check_structure, open_relay, relay_nodes
 from host.relay.plan import cut, make_relay_plan
 from host.relay.run import Assessor, Plateau, Together, Underflow
@@ -118,7 +118,7 @@ class _StreamingRun:
                 self.rows.append(_row(run, latest.number, simulation.cycle - before, speed=self.speed, far=self.pace))
                 progress.advance(f"loss {latest.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
                 if latest.number == 0 and schedule.microbatches is None:
-                    run.choose(self.rows[0]["chosen"])
+                    run.propose(0, Kind.MICROBATCHES, self.rows[0]["chosen"])
                 self.keeper.keep(ring, trainer, self.rows)
                 self.result = self._report(run)
                 before = simulation.cycle

@@ -36,7 +36,7 @@ from host.training.comparison import (
     refuse_nonfinite,
 )
 from host.training.engine import Computer, computer_of
-from host.training.record import DivergenceError, Step, TrainingConfig
+from host.training.record import DivergenceError, Step
 from host.training.reference import words_of
 from host.training.schedule import (
     Execution,
@@ -49,11 +49,11 @@ from host.training.schedule import (
     spans_of,
 )
 from host.training.updates import UpdateExecutor
-from host.training.workloads import Classifier, Workload
+from host.training.workloads import Classifier
 from sim.golden.program import Span, timeline
 from sim.golden.ring import Traffic
 
-__all__ = ["DelayedExecutor", "OverlappingExecution", "overlapping_execution_of"]
+__all__ = ["DelayedExecutor", "OverlappingExecution"]
 
 
 Bits = npt.NDArray[np.uint32]
@@ -83,7 +83,11 @@ class DelayedExecutor(UpdateExecutor):
         self._passes = 0  # since nodes were given weights
 
     def _executes(self, ring: TrainingRing) -> Execution:
-        self._overlapping: OverlappingExecution = overlapping_execution_of(ring, self._workload, self._config)
+        workload, config = self._workload, self._config
+        assert config.overlap is not None
+        self._overlapping = OverlappingExecution(
+            ring, self._length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
+            costs=costs_of(workload, config, ring.nodes), computer=computer_of(ring, workload, config))
         return self._overlapping
 
     @property
@@ -325,11 +329,3 @@ def _lasts(found: Sequence[Span], count: int) -> list[int]:
     ends += [max(span.end for span in found if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
     return [after - before for before, after in itertools.pairwise(ends)]
-
-
-def overlapping_execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> OverlappingExecution:
-    """The way to do the steps of a run whose passes overlap."""
-    assert config.overlap is not None
-    return OverlappingExecution(
-        ring, int(workload.parameters.size), schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
-        costs=costs_of(workload, config, ring.nodes), computer=computer_of(ring, workload, config))

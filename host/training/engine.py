@@ -167,7 +167,6 @@ class FarTextComputer(TextComputer):
         self._programs = [lists.program(further=further) for further in (False, True)]
 
     def prepare(self) -> None:
-        """Write the lists."""
         self._ring.memory.write_activations([self._far.words] * self._ring.nodes, self._far.base)
 
     def give(self, shares: Sequence[Sequence[Characters]]) -> None:
@@ -248,23 +247,19 @@ class Computer(Differentiator):
     def __init__(self, ring: TrainingRing, lists: Lists, length: int, *, notes: Sequence[str] = ()):
         self.notes = [lists.line, *notes]
         self._ring = ring
-        self._lists = lists
+        self.lists = lists
         self._length = length
         self.lengths = [0] * ring.nodes
-
-    @property
-    def lists(self) -> Lists:
-        return self._lists
 
     def prepare(self) -> None:
         """Write the lists, and zeros as the gradients of elements that only fill up groups; ``PlanError`` if lists
         are not the program of their memory plan; nothing is written then."""
-        self._ring.compute.write_lists(self._lists.programs, self._lists.plan)
+        self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
         """Write the inputs and labels of each node's share, those of an odd pass to a place of their own."""
-        places, further = self._lists.places, odd * self._lists.distance
+        places, further = self.lists.places, odd * self.lists.distance
         self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
                                              for _, labels in shares], places.labels + further)
@@ -276,23 +271,21 @@ class Computer(Differentiator):
         return np.ascontiguousarray(given, np.float32).view(np.uint32).ravel()
 
     def run(self) -> Cycles:
-        """Have nodes differentiate what they were given, and return the cycles of all commands."""
-        found = self._commands([one.fields["weight_base"] for one in self._lists.commands])
+        found = self._commands([one.fields["weight_base"] for one in self.lists.commands])
         self.multiplications = sum(one.multiplied for one in found) * self._ring.config.lanes
         return total(one.cycles for one in found)
 
     def losses(self) -> list[float]:
-        """Losses of the shares that were differentiated last."""
-        return [float(loss) for loss in self._ring.memory.read_activations(self._lists.places.loss, 1)[:, 0]]
+        return [float(loss) for loss in self._ring.memory.read_activations(self.lists.places.loss, 1)[:, 0]]
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
         """Scores of examples, by the lists of even passes or of odd ones: nodes take them in turn, as many as they
         have room for."""
-        places, nodes = self._lists.places, self._ring.nodes
+        places, nodes = self.lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
-        further = odd * self._lists.distance
-        forward = [one.fields["weight_base"] + further for one in self._lists.commands[:len(places.layers)]]
+        further = odd * self.lists.distance
+        forward = [one.fields["weight_base"] + further for one in self.lists.commands[:len(places.layers)]]
         found = []
         for first in range(0, len(x), nodes * places.examples):
             shares = np.array_split(x[first:first + nodes * places.examples], nodes)
@@ -304,7 +297,7 @@ class Computer(Differentiator):
         return np.concatenate(found)
 
     def _commands(self, lists: Sequence[int]) -> list[ListsOutcome]:
-        patience = max(command.multiplications for command in self._lists.commands) * self._lists.places.examples
+        patience = max(command.multiplications for command in self.lists.commands) * self.lists.places.examples
         return self._ring.compute.run_layers(lists, self.lengths, patience=patience)
 
 

@@ -37,17 +37,13 @@ class Executor(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
-        """Do the steps of a block and compare the nodes with the golden model.
+        """Do the steps of a block and compare the nodes with the golden model; figures of each step, of which there
+        may be fewer than batches.
 
         Parameters
         ----------
         first : int
             Number of the first step, from 1.
-
-        Returns
-        -------
-        sequence
-            Figures of each step; there may be fewer than batches.
         """
 
     def record(self, step: S) -> None:

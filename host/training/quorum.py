@@ -28,9 +28,8 @@ from host.program.schedules import layers_of
 from host.topology.grid import Kind, Part, Shape
 from host.topology.switching import GridNodes
 from host.training.batches import Batch, RoundBatches, Shares
-from host.training.comparison import growth
+from host.training.comparison import growth, no_masks
 from host.training.executor import Executor
-from host.training.masks import no_masks
 from host.training.optimizers import SGD
 from host.training.quorum_config import Late, LateConfig
 from host.training.record import DivergenceError

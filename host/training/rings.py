@@ -61,6 +61,8 @@ class Rings:
         """Go on to the stage of the next step, and give its nodes what those of the present one have.
 
         Every command has ended on every node, so that nothing is under way: the switches refuse to change otherwise.
+        ``DivergenceError`` if not every word that was sent has been received, ``RingError`` if a packet is under way
+        at a node.
 
         Parameters
         ----------
@@ -68,13 +70,6 @@ class Rings:
             Steps so far.
         length : int
             Elements of the vectors.
-
-        Raises
-        ------
-        DivergenceError
-            Not every word that was sent has been received.
-        RingError
-            A packet is under way at a node.
         """
         before, old, begun = self.ring, self.plan, self._clock()
         self.balance(steps)

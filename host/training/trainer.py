@@ -182,7 +182,8 @@ def make_trainer(ring: TrainingRing | Rings, workload: Workload, config: Trainin
 
 
 def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, **options: Any) -> Training:
-    """Train on the ring.
+    """Train on the ring; ``DivergenceError`` if a node does not agree with the golden model, ``TrainingError`` if
+    gradients are not finite, ``RingError`` if a command has failed, and failed again each time that it was repeated.
 
     Parameters
     ----------
@@ -190,15 +191,6 @@ def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, 
         Workload; for a data set, a perceptron that classifies it.
     options
         Those of :func:`make_trainer`.
-
-    Raises
-    ------
-    DivergenceError
-        A node does not agree with the golden model.
-    TrainingError
-        Gradients are not finite.
-    RingError
-        A command has failed, and failed again each time that it was repeated.
     """
     if isinstance(data, Dataset):
         data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)

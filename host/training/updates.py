@@ -35,6 +35,7 @@ from host.driver.words import Vector
 from host.topology.grid import Plan, Shape
 from host.training.batches import Batch
 from host.training.comparison import (
+    Masks,
     compare_end,
     compare_memories,
     compare_scores,
@@ -47,7 +48,6 @@ from host.training.comparison import (
 )
 from host.training.engine import Computer
 from host.training.executor import Executor
-from host.training.masks import Masks
 from host.training.number_format import check_optimizer, elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig
 from host.training.reference import Codebooks, IntegerReference, Reference, reference_of

@@ -24,8 +24,7 @@ from host.quantization import files as model_files
 from host.quantization.network import FloatLayer, QuantizationConfig, quantize
 from host.relay import experiment as relay_experiment
 from host.relay.edits import Kind as EditKind
-from host.relay.edits import Structure
-from host.relay.logs import read_log
+from host.relay.edits import Structure, read_log
 from host.relay.node_run import RelayKeeper
 from host.relay.run import RelayRun
 from host.reports import chakra, late, memory

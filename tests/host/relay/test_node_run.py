@@ -52,7 +52,7 @@ def test_four_layers(data):
         run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
                       optimizer=SGD(0.05, momentum=0.9), traced=True)
         do(run)
-        run.choose(2)
+        run.propose(0, Kind.MICROBATCHES, 2)
         do(run, 2)
         assert run.same
         assert run.compare()

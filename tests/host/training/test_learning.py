@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from host.training import learning
-from host.training.masks import no_masks
+from host.training.comparison import no_masks
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import train
