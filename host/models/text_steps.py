@@ -27,8 +27,8 @@ CONFIG = TransformerConfig()
 def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None = None,
                  gradient: Array | None = None, length: int | None = None, scaled_again: bool = False,
                  in_place: bool = False) -> StepProgram:
-    """Steps of a sequence of ``config.context`` positions: ``tokens`` and ``labels`` are given, and ``losses`` of rows
-    are taken.
+    """Steps of a sequence of ``config.context`` positions: ``tokens`` and ``labels`` are given, and ``losses`` of
+    rows are taken.
 
     Parameters
     ----------
