@@ -184,12 +184,8 @@ def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], c
     """Quantise a perceptron, with a ReLU between each two of its layers; ``ValueError`` if an offset, a factor or a
     sum does not fit the node.
 
-    Parameters
-    ----------
-    examples : array
-        Inputs, one example per row, from which the scales of activations come.
-    input_scale : float, optional
-        Scale of inputs that are integers from 0 to 255 times it already; by default inputs are calibrated as well.
+    Scales of activations come from examples, one per row. Inputs are calibrated as well, unless they are integers
+    from 0 to 255 times ``input_scale`` already.
     """
     if not layers:
         raise ValueError("Layers must be at least 1, not 0")

@@ -107,17 +107,8 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
 def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
                    arithmetic: Arithmetic = Arithmetic.NATIVE, threads: int = 1,
                    on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
-    """Run a case with a seed on simulated nodes, whose bits are compared with golden ones after every set.
-
-    Parameters
-    ----------
-    case, data, seed, epochs
-        Parameters of :func:`learn`.
-    arithmetic, threads
-        Those of the simulation.
-    on_set : callable
-        Called after each set.
-    """
+    """Run a case with a seed, as :func:`learn` does, on simulated nodes, whose bits are compared with golden ones
+    after every set; ``on_set`` is called after each."""
     start = start_of(case)
     words = sum(unit.length for unit in start.plan.units)
     optimizer = SGD(case.rate, momentum=MOMENTUM)

@@ -118,14 +118,8 @@ class _Next:
 
 
 def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
-    """Check that nodes can have a structure; ``ValueError`` if they lack its formats, or the server has no room for
-    its units.
-
-    Parameters
-    ----------
-    planes : int
-        State planes of the optimizer.
-    """
+    """Check that nodes can have a structure, with so many state planes; ``ValueError`` if they lack its formats, or
+    the server has no room for its units."""
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
     if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):
         raise ValueError(f"Format of layers on nodes without broadcast_formats must be {RAW}, not "
@@ -136,17 +130,8 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
 
 
 class NodeRun(RelayRun):
-    """Run of a relay on nodes, and on golden ones beside them, which have all layers.
-
-    Parameters
-    ----------
-    ring : Ring
-        Workers and as the last node their server; connected.
-    data, structure, optimizer, seed, assessor, edits
-        Parameters of :class:`~host.relay.run.RelayRun`.
-    traced : bool
-        Whether to read traces.
-    """
+    """Run of a relay on nodes, connected workers and as the last one their server, and on golden ones beside them,
+    which have all layers; traces are read if it is ``traced``. See :class:`~host.relay.run.RelayRun`."""
 
     #: Outcome of the latest set.
     outcome: SetOutcome
@@ -355,17 +340,8 @@ class RelayNodes(NamedTuple):
 
 
 def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> RelayNodes:
-    """Nodes for a model of so many words.
-
-    Parameters
-    ----------
-    words : int
-        Weights and biases of all units, as the server has them.
-    planes : int
-        State planes of the optimizer.
-    window, windows : int
-        Elements of a worker's windows, and of its accumulators; how many there are of each.
-    """
+    """Nodes for a model whose units have so many words, weights and biases, with state planes of the optimizer;
+    ``windows`` of ``window`` elements on a worker, and as many accumulators."""
     worker = worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH,
                                   windows=windows)
     server = server_node(words=-(-words // _STEP) * _STEP, planes=planes, depth=_DEPTH)

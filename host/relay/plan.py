@@ -309,14 +309,9 @@ def _fitting(units: Sequence[Unit], worker: Worker, count: int, most: int) -> It
 
 
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Most examples of a microbatch on a worker; ``ValueError`` if not even one fits.
+    """Most examples of a microbatch on a worker, of ``most`` that there are; ``ValueError`` if not even one fits.
 
-    Parameters
-    ----------
-    count : int
-        Microbatches of a set, of which the far memory has the inputs of all layers.
-    most : int
-        Most examples that there are.
+    The far memory has the inputs of all layers of all ``count`` microbatches of a set.
     """
     # Buffers grow with the microbatch by at least a memory row each, so that what is larger than this cannot fit.
     bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
@@ -329,17 +324,10 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 
 def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> RelayPlan:
-    """Plan of a perceptron of given widths, inputs and outputs included; ``ValueError`` if the worker has no room for
-    it.
+    """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches;
+    ``ValueError`` if the worker has no room for it.
 
-    Parameters
-    ----------
-    count : int
-        Microbatches of a set.
-    microbatch : int, optional
-        Examples of a microbatch; by default the most that fit.
-    most : int
-        Most examples of a microbatch that there are.
+    A microbatch has by default the most examples that fit, of ``most`` that there are.
     """
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")

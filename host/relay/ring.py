@@ -84,15 +84,11 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class RelayRing:
-    """Workers and a server that train a model layer by layer; ``ValueError`` if the last node is no server, or
-    another one is not a worker.
+    """Workers of a plan and, as the last node, their server, connected, that train a model layer by layer;
+    ``ValueError`` if the last node is no server, or another one is not a worker.
 
-    Parameters
-    ----------
-    ring : Ring
-        Workers of the plan, and as the last node their server; connected.
-    state : mapping, optional
-        Result of :meth:`state` on other nodes, of which these have been given the contents.
+    They go on from a result of :meth:`state` on other nodes, if there is one, of which these have been given the
+    contents.
     """
 
     def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):

@@ -47,20 +47,10 @@ RATE = 0.003
 
 
 class CentroidClassifier(Classifier):
-    """A perceptron whose layers have a table of centroids each; its parameters are tables and biases.
+    """A perceptron whose layers have a table of so many centroids each; its parameters are tables and biases.
 
-    Parameters
-    ----------
-    hidden : sequence of int
-        Width of each hidden layer.
-    parameters : array
-        Parameters of the dense perceptron, whose weights are clustered.
-    centroids : int
-        Entries of a table.
-    align : int
-        Elements of which each layer takes a multiple.
-    operands : str
-        Format of the factors of products without centroids.
+    It is made of the parameters of a dense perceptron, whose weights are clustered; only products without centroids
+    have their factors in the format ``operands``.
     """
 
     def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,

@@ -231,18 +231,8 @@ _ROWS = (1, 2, 4)
 
 
 class Computer(Differentiator):
-    """Layers that the nodes of a ring carry out.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes that :func:`engine_node` has made.
-    length : int
-        Elements of the gradients.
-    notes : sequence of str
-        Further lines about the lists, for the report.
-
-    """
+    """Layers that the nodes of a ring carry out, for gradients of so many elements; :func:`engine_node` has made the
+    nodes. Notes are further lines about the lists, for the report."""
 
     def __init__(self, ring: TrainingRing, lists: Lists, length: int, *, notes: Sequence[str] = ()):
         self.notes = [lists.line, *notes]

@@ -37,14 +37,8 @@ class Executor(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
-        """Do the steps of a block and compare the nodes with the golden model; figures of each step, of which there
-        may be fewer than batches.
-
-        Parameters
-        ----------
-        first : int
-            Number of the first step, from 1.
-        """
+        """Do the steps of a block, from number ``first`` on, counted from 1, and compare the nodes with the golden
+        model; figures of each step, of which there may be fewer than batches."""
 
     def record(self, step: S) -> None:
         """Add a step to the record of the run, unless :meth:`execute` has done so."""

@@ -80,16 +80,10 @@ class Keeper:
 
 
 class Experiment:
-    """Training runs on the same ring, one after the other.
+    """Training runs on the same ring, one after the other, each with its configuration.
 
-    Parameters
-    ----------
-    configs : list of TrainingConfig
-        Configuration of each run.
-    content : dict, optional
-        Content that :meth:`Keeper.load` has found, to go on from there.
-    course : Course, optional
-        Rings of each run, on a session with a grid.
+    They go on from a content that :meth:`Keeper.load` has found, if there is one; on a session with a grid, a course
+    has the rings of each run.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
@@ -116,12 +110,8 @@ class Experiment:
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
         """Do all runs; ``Interrupted`` if a signal has come.
 
-        Parameters
-        ----------
-        on_run : callable
-            Called before each run, with its number, from 0.
-        on_step, on_repeat : callable
-            See :func:`host.training.trainer.make_trainer`.
+        Before each run ``on_run`` is called with its number, from 0; see :func:`host.training.trainer.make_trainer`
+        for the others.
         """
         content, self._content = self._content, None
         first = 0

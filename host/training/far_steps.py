@@ -170,20 +170,8 @@ def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
                       share: float, rate: float, kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
-    """Differentiate a sequence on all nodes under each policy for which there is a plan.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes with far memories, three queues and functions of sequences.
-    model : Transformer
-        Parameters, which nodes are given, and what their gradients are compared with.
-    sequence : array of int
-    share : float
-        Part of the saved words that the activation memory has room for.
-    rate : float
-        Words per cycle from and to the far memory of each node.
-    """
+    """Differentiate a sequence on all nodes, which have functions of sequences, under each policy for which there is
+    a plan; see :func:`run_policies`."""
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)

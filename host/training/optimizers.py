@@ -272,18 +272,10 @@ LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, Optimizer
 
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
-    """The optimizer of that name.
+    """The optimizer of that name; by default with the learning rate of :data:`LEARNING_RATES`, and weight decay and
+    clip of the class.
 
-    Parameters
-    ----------
-    learning_rate : float, optional
-        Learning rate; by default that of :data:`LEARNING_RATES`.
-    momentum : float
-        Momentum of momentum and nesterov; without effect on the others.
-    dampening : float
-        Dampening of momentum alone.
-    weight_decay, clip : float, optional
-        Weight decay and clip; by default those of the class.
+    Momentum is that of momentum and nesterov, without effect on the others; dampening that of momentum alone.
     """
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}

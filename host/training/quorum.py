@@ -145,17 +145,8 @@ class Fates:
 
 
 class QuorumExecutor(Executor[Fates]):
-    """Rounds on nodes; workers that stay behind may be switched out.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes with rounds.
-    block : int
-        Rounds of a block; in the last one there may be fewer.
-    grid : GridNodes, optional
-        All nodes, in one row: a worker that stays behind is switched out.
-    """
+    """Rounds on nodes, in blocks; workers that stay behind are switched out if all nodes are those of a grid, in one
+    row."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
                  grid: GridNodes | None = None):

@@ -169,12 +169,8 @@ class Reference:
              parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
         """Do the ring's step, and return its traffic.
 
-        Parameters
-        ----------
-        gradients : sequence of array
-        parts : sequence of Part, optional
-            Collectives that together do the step; by default one fused update of the whole vector. They change the
-            traffic, and no bits.
+        Parts are collectives that together do the step; by default one fused update of the whole vector. They change
+        the traffic, and no bits.
         """
         given = self._golden.bits(np.stack(gradients))
         residuals = None if self.residuals is None else self.residuals[:, places].copy()

@@ -19,20 +19,8 @@ __all__ = ["Rings"]
 
 
 class Rings:
-    """Rings of a grid, stage by stage of a course.
-
-    Parameters
-    ----------
-    clock : callable
-        Cycles so far; None where they are not modelled.
-
-    Members
-    -------
-    stage : int
-        Number of the present stage.
-    ring : Ring or GridRings
-        Driver of its nodes.
-    """
+    """Rings of a grid, stage by stage of a course; the clock has the cycles so far, None where they are not
+    modelled."""
 
     def __init__(self, grid: "GridNodes", course: Course, *, clock: Callable[[], Cycles] = lambda: 0):
         self._grid = grid
@@ -46,10 +34,12 @@ class Rings:
 
     def enter(self, stage: int) -> TrainingRing:
         """Set the switches for a stage, and put its links in order; nothing is carried over."""
+        #: Number of the present stage.
         self.stage = stage
         plan = self.plan
         self._grid.switch(plan)
         self._grid.counters.clear()
+        #: Driver of the nodes of the present stage.
         self.ring: TrainingRing = self._grid.ring(plan) if plan.shape is Shape.FLAT else self._grid.rings(plan)
         return self.ring
 
@@ -58,18 +48,12 @@ class Rings:
         return self._course.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Go on to the stage of the next step, and give its nodes what those of the present one have.
+        """Go on to the stage of the next step, and give its nodes what those of the present one have: vectors of so
+        many elements.
 
         Every command has ended on every node, so that nothing is under way: the switches refuse to change otherwise.
         ``DivergenceError`` if not every word that was sent has been received, ``RingError`` if a packet is under way
         at a node.
-
-        Parameters
-        ----------
-        steps : int
-            Steps so far.
-        length : int
-            Elements of the vectors.
         """
         before, old, begun = self.ring, self.plan, self._clock()
         self.balance(steps)

@@ -124,15 +124,9 @@ class Trainer(Generic[ExecutorT]):
 
     def train(self, signals: Signals | None = None, *, until: int | None = None,
               on_block: Callable[[], None] = lambda: None) -> None:
-        """Do all steps that are left, of a run that has begun or resumed; ``Interrupted`` if a signal has come.
-
-        Parameters
-        ----------
-        until : int, optional
-            Steps of the run after which it stops.
-        on_block : callable
-            Called after each block: to write a checkpoint, for example.
-        """
+        """Do all steps that are left, or those ``until`` a number, of a run that has begun or resumed;
+        ``Interrupted`` if a signal has come. After each block ``on_block`` is called: to write a checkpoint, for
+        example."""
         signals = Signals() if signals is None else signals
         while not self.complete and self.number != until:
             signals.check()
@@ -162,18 +156,8 @@ def make_trainer(ring: TrainingRing | Rings, workload: Workload, config: Trainin
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
     """A trainer whose nodes sum gradients and update weights in each step.
 
-    Parameters
-    ----------
-    ring : Ring or Rings
-        The ring of all steps, or rings of a grid, one after the other.
-    every : int, optional
-        Steps after each of which a block ends, where passes overlap.
-    on_step : callable
-        Called after every step, and after every measurement, with the outcome so far.
-    on_repeat : callable
-        Called with a line that names the part that is done again, and the reason.
-    faults : callable
-        Counts the faults that the links were given so far.
+    Parameters are those of :class:`~host.training.updates.UpdateExecutor` and of :class:`Trainer`, but that
+    ``on_step`` is given the outcome so far.
     """
     executor = (DelayedExecutor if config.overlaps else UpdateExecutor)(ring, workload, config, on_repeat=on_repeat,
                                                                          faults=faults)
@@ -185,12 +169,7 @@ def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, 
     """Train on the ring; ``DivergenceError`` if a node does not agree with the golden model, ``TrainingError`` if
     gradients are not finite, ``RingError`` if a command has failed, and failed again each time that it was repeated.
 
-    Parameters
-    ----------
-    data : Dataset or Workload
-        Workload; for a data set, a perceptron that classifies it.
-    options
-        Those of :func:`make_trainer`.
+    On a data set it is a perceptron that classifies it; options are those of :func:`make_trainer`.
     """
     if isinstance(data, Dataset):
         data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)

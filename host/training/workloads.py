@@ -84,17 +84,8 @@ class Workload(abc.ABC):
 
 
 class Classifier(Workload):
-    """A perceptron, measured by its accuracy on the test set.
-
-    Parameters
-    ----------
-    hidden : sequence of int
-        Width of each hidden layer.
-    align : int
-        Elements of which each layer takes a multiple; see :class:`host.models.layers.Model`.
-    operands : str
-        Format of the factors of its products; see :class:`host.models.layers.Linear`.
-    """
+    """A perceptron, measured by its accuracy on the test set; see :class:`host.models.layers.Model` for ``align``,
+    and :class:`host.models.layers.Linear` for ``operands``."""
 
     name = WorkloadName.DIGITS
 
