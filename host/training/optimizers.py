@@ -49,24 +49,12 @@ _ARGUMENTS: dict[str, Argument] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(abc.ABC):
-    """Base of all optimizers.
-
-    Parameters
-    ----------
-    clip : float, optional
-        Largest magnitude of an element of the mean gradient; larger ones are clipped to it, with their own sign, as
-        by ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity without.
-
-    Members
-    -------
-    name : str
-        Name on the command line.
-    planes : int
-        State planes that it needs.
-    """
+    """Base of all optimizers."""
 
     learning_rate: float = dataclasses.field(kw_only=False)
     weight_decay: float = 0.0
+    #: Largest magnitude of an element of the mean gradient; larger ones are clipped to it, with their own sign, as by
+    #: ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity without.
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -76,7 +64,8 @@ class Optimizer(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name on the command line."""
 
     @property
     @abc.abstractmethod
@@ -84,6 +73,7 @@ class Optimizer(abc.ABC):
 
     @property
     def planes(self) -> int:
+        """State planes that it needs."""
         return int(self.rule.planes)
 
     @property
@@ -128,17 +118,11 @@ class SGD(Optimizer):
       rate outside of m as torch has it). LEARNING_RATE = learning_rate.
 
     FIRST_GAIN alone depends on the step.
-
-    Parameters
-    ----------
-    learning_rate, weight_decay, clip
-        See :class:`Optimizer`.
-    nesterov : bool
-        Needs momentum, and no dampening.
     """
 
     momentum: float = 0.0
     dampening: float = 0.0
+    #: Needs momentum, and no dampening.
     nesterov: bool = False
 
     def __post_init__(self) -> None:
@@ -180,16 +164,10 @@ class Adam(Optimizer):
       EPSILON = eps·sqrt(1 - b2^t).
 
     LEARNING_RATE and EPSILON depend on the step.
-
-    Parameters
-    ----------
-    learning_rate, weight_decay, clip
-        See :class:`Optimizer`.
-    betas : tuple of float
-        b1 and b2.
     """
 
     learning_rate: float = dataclasses.field(default=1e-3, kw_only=False)
+    #: b1 and b2.
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
