@@ -183,17 +183,10 @@ class _FarCompiler:
 
 def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int, words: int, far_words: int,
                 factors: Factors = best_factors) -> FarLists:
-    """Make the lists and the moves of a perceptron, by a plan of its maps; ``PlanError`` if these, or what is
-    swapped, have no room.
+    """Make the lists and the moves of a perceptron of two or more layers, by a plan of its maps for the chain of
+    :func:`layers_chain_of`; ``PlanError`` if these, or what is swapped, have no room.
 
-    Parameters
-    ----------
-    plan : MapPlan
-        Plan for the chain of :func:`layers_chain_of`, of two or more layers.
-    examples : int
-        Most examples of a node in a step.
-    words, far_words : int
-        Elements of the activation memory, and of the far one.
+    A node has at most so many examples in a step, and so many elements of the activation memory, and of the far one.
     """
     far, used = far_places(plan, far_words)
     compiler = _FarCompiler(layers, plan, array=array, examples=examples, far=far, factors=factors)
@@ -427,19 +420,11 @@ class _Placed:
 
 def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, sequences: int, words: int,
                      far_words: int) -> FarText:
-    """Make the lists and the moves of the text model, by a plan of its maps; ``PlanError`` if these, other buffers,
-    lists, or what is swapped, have no room.
+    """Make the lists and the moves of the text model, by a plan of its maps for the chain of
+    :meth:`TextOperations.chain`; ``PlanError`` if these, other buffers, lists, or what is swapped, have no room.
 
-    Parameters
-    ----------
-    plan : MapPlan
-        Plan for the chain of :meth:`TextOperations.chain`.
-    rate : float
-        Words per cycle from and to the far memory.
-    sequences : int
-        Most sequences of a node in a step.
-    words, far_words : int
-        Elements of the activation memory, and of the far one.
+    A node has at most so many sequences in a step, and so many elements of the activation memory, and of the far one,
+    from and to which ``rate`` words per cycle are moved.
     """
     return _compiled(operations, _Placed(operations, plan), plan, rate=rate, sequences=sequences, words=words,
                      far_words=far_words)

@@ -125,14 +125,8 @@ def refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
 class CompiledProgram:
     """The commands of each queue, with their waits.
 
-    Parameters
-    ----------
-    waits : sequence of dict
-        Waits of each task, by the queue waited for. Nothing is checked; see :meth:`check`.
-    remotes : sequence of sequence
-        Waits of each task for other nodes, one for each rank or none at all.
-    nodes : int, optional
-        Nodes of the ring, where there are such waits.
+    Waits of each task are by the queue waited for; nothing is checked, see :meth:`check`. Waits for other nodes are
+    one for each rank or none at all; with such, ``nodes`` are those of the ring.
     """
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),

@@ -313,18 +313,12 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
-    """The program of a training step, by any schedule but ``search``, a series of others: see :func:`search`.
+    """The program of a training step, by any schedule but ``search``, a series of others (see :func:`search`), in
+    queues with room for ``depth`` commands.
 
-    Parameters
-    ----------
-    staged : int, optional
-        First element of the region that COMPUTE copies gradients from; see :func:`modelled`.
-    computed : Computed, optional
-        Commands of a compute engine, in place of those of :func:`modelled`.
-    depth : int
-        Commands that a queue has room for.
-    distance : int
-        Elements from the first to the second copy of weights, of a schedule whose layers have two.
+    COMPUTE copies gradients from a region whose first element is ``staged`` (see :func:`modelled`), unless there are
+    commands of a compute engine, ``computed``. Copies of weights, of a schedule whose layers have two, lie
+    ``distance`` elements apart.
     """
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")

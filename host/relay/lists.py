@@ -348,16 +348,11 @@ class _Builder:
 
 def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
                   bases: Sequence[int] | None = None) -> CompiledProgram:
-    """The program of a set on all workers and the server, which has the last rank.
+    """The program of a set on all workers and the server, which has the last rank, in queues with room for ``depth``
+    commands.
 
-    Parameters
-    ----------
-    lengths : sequence of sequence of int
-        Examples of each microbatch of each worker; 1 to the plan's.
-    depth : int
-        Commands that a queue has room for.
-    bases : sequence of int, optional
-        Places of the units on the server; by default one behind the other.
+    Lengths are the examples of each microbatch of each worker, 1 to the plan's. Bases are the places of the units on
+    the server; by default they lie one behind the other.
     """
     plan = lists.plan
     bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases

@@ -157,16 +157,10 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
 
 
 class RelayRun(Executor[SetReport]):
-    """Sets of a relay on golden nodes.
+    """Sets of a relay on golden nodes, of which set 0 has the program of ``structure``, and with it the learning
+    rate.
 
-    Parameters
-    ----------
-    structure : Structure
-        Program of set 0.
-    optimizer : Optimizer
-        Its learning rate is the program's.
-    edits : sequence of Edit
-        Edits that are sent in the set before theirs, as those of a log; of set 0, before the first set.
+    Edits are sent in the set before theirs, as those of a log; of set 0, before the first set.
     """
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
@@ -329,16 +323,10 @@ def replayed(data: Dataset, structure: Structure, log: Mapping[str, Any], *, opt
 
 
 class Plateau:
-    """Add a layer in front of the last one when the loss falls no more.
+    """Add a layer in front of the last one, at most ``most`` times, when the loss falls no more: when the mean of so
+    many sets is above this ratio of that of as many before.
 
-    Parameters
-    ----------
-    sets : int
-        Sets whose mean loss is compared with that of as many before.
-    ratio : float
-        The loss falls no more if its mean is above this part of the one before.
-    most : int
-        Layers that are added at most; behind each, the comparison begins anew.
+    Behind each layer the comparison begins anew.
     """
 
     def __init__(self, *, sets: int = 15, ratio: float = 0.97, most: int = 1):
@@ -367,17 +355,8 @@ class Plateau:
 
 
 class Underflow:
-    """Widen the format of a layer whose weights become zeros in FETCH.
-
-    Parameters
-    ----------
-    part : float
-        Part of the weights above which a layer has too many zeros.
-    sets : int
-        Sets one after the other in which it must have too many.
-    wider : mapping of str to str
-        The next wider format of each format.
-    """
+    """Widen the format of a layer of whose weights more than a part become zeros in FETCH, in so many sets one after
+    the other; ``wider`` has the next wider format of each format."""
 
     def __init__(self, *, part: float = 0.1, sets: int = 10,
                  wider: Mapping[str, str] = MappingProxyType({"mx4": "mx6"})):

@@ -263,18 +263,11 @@ class Far:
 
 def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                   zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH by their packets; constants are fitted to gateware with links of 16 cycles.
+    """Cycles of FETCH and of PUSH by their packets, in rows of so many lanes; constants are fitted to gateware with
+    links of 16 cycles.
 
-    Parameters
-    ----------
-    state_words : int
-        Words per parameter that the server's far memory moves in PUSH: 2 for SGD, 4 with momentum, 6 for Adam.
-    rate : Fraction
-        Words per cycle of the server's far memory.
-    zeros : float
-        Part of the sums of gradients that are zeros, which PUSH does not send.
-    lanes : int
-        Elements of a row.
+    State words and rate are those of :func:`link_cycles`. A part of the sums of gradients are zeros, which PUSH does
+    not send.
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
     coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].most_words(words)
@@ -298,16 +291,11 @@ def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
 
 def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
                 delay: int = golden.DELAY) -> Run:
-    """Timeline of a set on a worker, by its program.
+    """Timeline of a set on a worker, by its program, with cycles of each unit and the pace of moves; without a pace
+    these take no time.
 
-    Parameters
-    ----------
-    costs : sequence of Costs
-        Cycles of each unit.
-    far : Far or None
-        Pace of moves; None for moves that take no time.
-    gap, delay : int
-        Cycles between two commands of a queue, and from the end of one to the start of another that waited for it.
+    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
+    another that waited for it.
     """
     tasks = [[one.task for one in queue] for queue in program.queues]
 

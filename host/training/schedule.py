@@ -67,25 +67,11 @@ OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
 class Execution:
-    """The steps of a run, each of which is a pass of a program.
+    """The steps of a run, each of which is a pass of a program: by default of one fused update, which finds the
+    gradients in place, or of a schedule, with its layers and the durations of its commands.
 
-    The program of a schedule on nodes that compute has the number of each node's examples. Where that changes, the
-    node is given the commands of its compute queue again.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes that carry out programs.
-    length : int
-        Elements of the vectors.
-    schedule : Schedule, optional
-        By default a program of one fused update, which finds the gradients in place.
-    layers : sequence of Dense
-        Layers of a schedule.
-    costs : Costs, optional
-        Durations of a schedule's commands.
-    computer : Differentiator, optional
-        Of nodes that compute.
+    The program of a schedule on nodes that compute, which have a ``computer``, has the number of each node's
+    examples. Where that changes, the node is given the commands of its compute queue again.
     """
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,

@@ -137,18 +137,12 @@ class Classifier(Workload):
 
 
 class CharacterModel(Workload):
-    """A causal transformer that predicts characters, measured by its loss on held-out text, in nats per character.
+    """A causal transformer that predicts characters, measured by its loss on held-out text, in nats per character: on
+    each ``sample``-th of its sequences before the end of training.
 
     A node masks the attention scores of its share's sequences, and the rows of its loss's gradient that are padding:
     one job per sequence, since lengths differ. Shares go through the model side by side, so that all nodes mask at
-    the same time.
-
-    Parameters
-    ----------
-    sample : int
-        Step through the held-out sequences that the model is measured on before the end of training.
-    chunk : int
-        Held-out sequences that a node masks at a time.
+    the same time; of held-out text each masks ``chunk`` sequences at a time.
     """
 
     name = WorkloadName.TEXT
