@@ -125,13 +125,8 @@ def _check_end(data: bytes) -> None:
 
 
 def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Read the header of an npy file of version 1.0: type, shape, whether columns follow each other, and its bytes.
-
-    Raises
-    ------
-    ValueError
-        The file is of another form; the message has the name of the array.
-    """
+    """Read the header of an npy file of version 1.0: type, shape, whether columns follow each other, and its bytes;
+    ``ValueError`` if the file is of another form, with the name of the array."""
     magic = file.read(10)
     length = int.from_bytes(magic[8:], "little")
     if magic[:8] != b"\x93NUMPY\1\0" or length > _MAX_HEADER:

@@ -70,12 +70,7 @@ class Option:
 
     def check(self, name: str, value: Any) -> Any:
         """The value of field ``name`` as the code has it; ``ValueError`` for one that is impossible. None passes.
-
-        Raises
-        ------
-        TypeError
-            The value is not of the kind.
-        """
+        ``TypeError`` if the value is not of the kind."""
         what = label_of(name) if self.label is None else self.label
         if self.kind is not None:
             return self.kind.take(what, value)

@@ -244,14 +244,10 @@ def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside, and have it take the place of ``path`` once it is whole and on the disk.
+    """Write a file beside, and have it take the place of ``path`` once it is whole and on the disk; ``OutputError``
+    if it cannot be written, with its name.
 
     Whatever ends the block early, the process included, leaves ``path`` as it was.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written; the message names ``path``.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,13 +38,7 @@ class Schema:
         return {column.name: column for column in (*HEADER, *self.own)}
 
     def report(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """A report with this content.
-
-        Raises
-        ------
-        AssertionError
-            A field is not a column of the schema.
-        """
+        """A report with this content; ``AssertionError`` if a field is not a column of the schema."""
         self._check(content, self.columns, self.name)
         return {"schema": {"name": self.name, "version": self.version}, "program": program(),
                 **{column.name: None for column in RUN if column.name in self.columns}, **content}

@@ -125,13 +125,8 @@ class Bench:
 
 def rates_of(execution: Machine, target: Machine,
              cases: Iterable[Case]) -> list[tuple[dict[str, Fraction], dict[str, Fraction]]]:
-    """Rates of the execution machine and of a target, for each program.
-
-    Raises
-    ------
-    ValueError
-        One of them cannot run a program, or the target cannot be estimated by the other.
-    """
+    """Rates of the execution machine and of a target, for each program; ``ValueError`` if one of them cannot run a
+    program, or the target cannot be estimated by the other."""
     check_delay(execution, target)
     found = []
     for case in cases:
@@ -145,13 +140,8 @@ def rates_of(execution: Machine, target: Machine,
 
 def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
             announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimates of programs on a target, which is built and run as well.
-
-    Raises
-    ------
-    ValueError
-        The target cannot run a program, or not be estimated by this machine; nothing has been built then.
-    """
+    """Estimates of programs on a target, which is built and run as well; ``ValueError`` if the target cannot run a
+    program, or not be estimated by this machine; nothing has been built then."""
     cases, execution = list(cases), bench.machine
     rates, delay = rates_of(execution, target, cases), check_delay(execution, target)
     announce(f"{target.name}: build and run")

@@ -28,13 +28,8 @@ FULL = 1 << 16
 
 
 def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Fraction:
-    """Ratio in which all rates of the execution machine can stand to those of the target.
-
-    Raises
-    ------
-    ValueError
-        A rate is not positive, or the machines have rates of different parts.
-    """
+    """Ratio in which all rates of the execution machine can stand to those of the target; ``ValueError`` if a rate is
+    not positive, or the machines have rates of different parts."""
     if execution.keys() != target.keys() or not execution:
         raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
                          f"{', '.join(target) or 'none'}")
@@ -66,13 +61,8 @@ def _register(metric: str, share: Fraction) -> int:
 
 
 def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Throttled:
-    """Rates that the execution machine is throttled to.
-
-    Raises
-    ------
-    ValueError
-        Also where a rate would be less than one cycle of 65,536 in the second run.
-    """
+    """Rates that the execution machine is throttled to; ``ValueError`` if a rate would be less than one cycle of
+    65,536 in the second run, too."""
     alpha = alpha_of(execution, target)
     found = Throttled(alpha, {metric: alpha * target[metric] / rate for metric, rate in execution.items()})
     found.registers(slower=2)

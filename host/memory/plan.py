@@ -78,14 +78,8 @@ class Lifetime:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Program whose buffers are known by name.
-
-    Raises
-    ------
-    ProfileError
-        An operation touches a buffer without words, or reads one that nothing has written; or a buffer is never
-        touched.
-    """
+    """Program whose buffers are known by name; ``ProfileError`` if an operation touches a buffer without words, or
+    reads one that nothing has written; or a buffer is never touched."""
 
     #: Words of each buffer, by name.
     words: Mapping[str, int]
@@ -292,13 +286,8 @@ class Plan:
                 f"{(naive - self.peak) / naive:.1%} fewer")
 
     def check(self, profile: Profile, *, budget: int | None = None) -> None:
-        """Check that a program may run under the plan.
-
-        Raises
-        ------
-        PlanError
-            It is another program, or the plan takes more words than there are.
-        """
+        """Check that a program may run under the plan; ``PlanError`` if it is another program, or the plan takes more
+        words than there are."""
         if profile.digest != self.digest:
             raise PlanError(f"Program must be the one of its memory plan, {self.digest[:16]}, not "
                             f"{profile.digest[:16]}{_difference(self.words, profile)}: plan its memory again")
@@ -380,13 +369,7 @@ class ListProgram:
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
-        """Instructions of each list, in the order in which they run.
-
-        Raises
-        ------
-        PlanError
-            An instruction is wrong.
-        """
+        """Instructions of each list, in the order in which they run; ``PlanError`` if an instruction is wrong."""
         activations = np.zeros(self.base + len(self.words), np.uint32)
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
@@ -398,13 +381,8 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Program of buffers that lie in given rooms; instructions that touch none are left out.
-
-        Raises
-        ------
-        PlanError
-            An instruction is wrong, or touches what is not in one room.
-        """
+        """Program of buffers that lie in given rooms; instructions that touch none are left out. ``PlanError`` if an
+        instruction is wrong, or touches what is not in one room."""
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):
             sides = [[one for one in side if self._is_buffer(one)]
@@ -417,13 +395,8 @@ class ListProgram:
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
     def check(self, plan: Plan, engine: Engine) -> None:
-        """Check that the lists are the program of a plan, and that its buffers end below them.
-
-        Raises
-        ------
-        PlanError
-            They are another program, or the plan takes the words of the lists.
-        """
+        """Check that the lists are the program of a plan, and that its buffers end below them; ``PlanError`` if they
+        are another program, or the plan takes the words of the lists."""
         plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:

@@ -78,13 +78,7 @@ class Wave:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the ring that the waveform shows.
-
-        Raises
-        ------
-        ValueError
-            There is none.
-        """
+        """Nodes of the ring that the waveform shows; ``ValueError`` if there is none."""
         count = 0
         while f"node{count}.ring_o__valid" in self._signals:
             count += 1

@@ -39,13 +39,8 @@ def check(spec: RunSpec) -> None:
 
 
 def train(spec: RunSpec) -> Any:
-    """Carry a run out; its report, or the reports of jobs side by side.
-
-    Raises
-    ------
-    ValueError
-        The run is impossible, or an option has no effect on it.
-    """
+    """Carry a run out; its report, or the reports of jobs side by side. ``ValueError`` if the run is impossible, or
+    an option has no effect on it."""
     couplings.check(spec)
     spec = with_defaults(spec)
     way = _WAYS[type(spec.schedule)]

@@ -105,13 +105,7 @@ def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
 
 
 def train(spec: RunSpec) -> list[dict[str, Any]]:
-    """Carry two runs out, side by side, and return their reports.
-
-    Raises
-    ------
-    ValueError
-        The run is impossible.
-    """
+    """Carry two runs out, side by side, and return their reports; ``ValueError`` if the run is impossible."""
     nodes, configs, output = check_jobs(spec), _configs(spec), spec.known("output.folder")
     folders = [output / f"job-{job}" for job in range(JOBS)]
     console = make_console()

@@ -186,13 +186,7 @@ class _StepRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Carry a run out, and return its report.
-
-    Raises
-    ------
-    typer.Exit
-        A signal has come.
-    """
+    """Carry a run out, and return its report; ``typer.Exit`` if a signal has come."""
     if spec.output.tensorboard is not None:
         event_files.needed()
     if spec.output.chakra is not None:

@@ -178,13 +178,7 @@ class GatewareCost:
             generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
 
     def __call__(self, plan: Plan) -> int:
-        """Carry a plan out.
-
-        Raises
-        ------
-        WrongProductError
-            C is another one than that of the first plan.
-        """
+        """Carry a plan out; ``WrongProductError`` if C is another one than that of the first plan."""
         if plan in self._known:
             return self._known[plan]
         job, ring = self._job, self._ring

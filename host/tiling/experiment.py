@@ -166,13 +166,8 @@ def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | 
 def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
           most: int | None = None, array: Array = ARRAY,
           announce: Callable[[str], None] = lambda stage: None) -> Check:
-    """Carry states out on a node, all that fit or a random part of them, and compare their cycles with the model's.
-
-    Raises
-    ------
-    WrongProductError
-        Two plans have different results.
-    """
+    """Carry states out on a node, all that fit or a random part of them, and compare their cycles with the model's;
+    ``WrongProductError`` if two plans have different results."""
     nest = Nest(Space(sizes, depths), array, product(sizes, array), levels)
     chosen = list(plans(nest))
     if levels and Level.PRODUCTS in levels:

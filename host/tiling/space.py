@@ -48,13 +48,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All states of a product.
-
-    Raises
-    ------
-    ValueError
-        A size is not a power of two, or a dimension has no level.
-    """
+    """All states of a product; ``ValueError`` if a size is not a power of two, or a dimension has no level."""
 
     #: m, k and n: powers of two.
     sizes: tuple[int, int, int]
@@ -280,13 +274,7 @@ class Evaluations:
         return self._most - len(self.costs)
 
     def cost(self, state: State) -> int:
-        """Cost of a state.
-
-        Raises
-        ------
-        ExhaustedError
-            It is not known, and the budget has been used.
-        """
+        """Cost of a state; ``ExhaustedError`` if it is not known, and the budget has been used."""
         if state not in self.costs:
             if not self.left:
                 raise ExhaustedError
