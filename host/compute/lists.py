@@ -208,21 +208,12 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
                   copies: Copies | None = None, factors: Factors = best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Make the lists of a perceptron, with a ReLU between each two of its layers; ``PlanError`` if the plan is that
-    of other lists, ``ValueError`` if nodes cannot compute such layers, or have no room for so many examples.
+    """Make the lists of a perceptron, with a ReLU between each two of its layers, whose weights and gradients begin
+    at their ``base`` in both memories; ``PlanError`` if the plan is that of other lists, ``ValueError`` if nodes
+    cannot compute such layers, or have no room for so many examples.
 
-    Parameters
-    ----------
-    layers : sequence of Dense
-        Layers, whose weights and gradients begin at their ``base`` in both memories.
-    examples : int
-        Most examples of a node in a step.
-    words : int
-        Elements of the activation memory.
-    copies : Copies, optional
-        Layers with two copies of their weights, in a schedule whose passes overlap.
-    plan : Plan, optional
-        Plan of the activation memory; by default a new one is made.
+    A node has at most so many examples in a step, and so many elements of the activation memory, of which by default
+    a new plan is made. In a schedule whose passes overlap, some layers have two copies of their weights.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)

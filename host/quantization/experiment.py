@@ -111,14 +111,8 @@ def check_onnx() -> None:
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
            onnx: bool = False) -> tuple[list[Path], Agreement | None]:
     """Write model.npz and, if asked for, model.onnx; their paths, and how onnxruntime's answers to the test images
-    compare with those of the integer model.
-
-    Raises
-    ------
-    DivergenceError
-        onnxruntime's answer to some of the test images is an output whose integer score is more than one adjusted
-        weight below the largest.
-    """
+    compare with those of the integer model. ``DivergenceError`` if its answer to some of them is an output whose
+    integer score is more than one adjusted weight below the largest."""
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
     paths, agreement = [directory / "model.npz"], None
     files.save(network, paths[0])

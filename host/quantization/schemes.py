@@ -96,21 +96,12 @@ class QuantizedWeights:
 def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Scheme,
                      rounding: Rounding = Rounding.NEAREST, per_channel: bool = False,
                      extrema: Extrema = Extrema.WEIGHTS) -> QuantizedWeights:
-    """Codes, offsets and scales for a matrix of weights; ``ValueError`` if an offset or an adjusted weight does not
-    fit ``bits`` + 1 bits.
+    """Codes of 4 or 8 bits, and offsets and scales of the layer or, ``per_channel``, of each output, for a matrix of
+    finite weights of shape (outputs, inputs); ``ValueError`` if an offset or an adjusted weight does not fit
+    ``bits`` + 1 bits.
 
-    Where all weights that share a scale are equal, that scale is their magnitude, and they are exact.
-
-    Parameters
-    ----------
-    weights : array
-        Finite, of shape (outputs, inputs).
-    bits : int
-        Bits of a code: 4 or 8.
-    per_channel : bool
-        Whether each output has a scale and an offset of its own.
-    extrema : Extrema
-        Extrema of asymmetric schemes.
+    Where all weights that share a scale are equal, that scale is their magnitude, and they are exact. Extrema are
+    those of asymmetric schemes.
     """
     exact: Floats = np.asarray(weights, np.float64)
     if bits not in BITS:

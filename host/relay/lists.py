@@ -56,16 +56,8 @@ def free_base(length: int, taken: Sequence[Span], *, first: int = 0) -> int:
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
     """Places of the units behind an edit; ``RefusedError`` if there is no place for a new unit.
 
-    Parameters
-    ----------
-    before : sequence of array
-        Masters of the units that run.
-    bases : sequence of int
-        Their places.
-    after : sequence of array
-        Masters of the units behind the edit; those that it leaves are the same objects.
-    words : int
-        Elements of each memory of the server.
+    Units are given by their masters, those that run with their places; of those behind the edit, the ones that it
+    leaves are the same objects. Each memory of the server has so many words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]

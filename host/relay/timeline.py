@@ -62,18 +62,12 @@ class Costs:
 
 def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                 words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH by the formula that microbatches are chosen by, which is above those of packets.
+    """Cycles of FETCH and of PUSH of a unit by the formula that microbatches are chosen by, which is above those of
+    packets.
 
-    Parameters
-    ----------
-    words : int
-        Parameters of a unit.
-    state_words : int
-        Words per parameter that the server's far memory moves in PUSH: 2 for SGD, 4 with momentum, 6 for Adam.
-    rate : Fraction
-        Words per cycle of the server's far memory.
-    words_per_parameter, pushed : Fraction
-        Words of a parameter in FETCH, by its format, and in PUSH.
+    In PUSH the server's far memory, of ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4 with
+    momentum, 6 for Adam. A parameter takes ``words_per_parameter`` in FETCH, by its format, and ``pushed`` words in
+    PUSH.
     """
     if workers < 1:
         raise ValueError(f"Workers must be 1 or more, not {workers!r}")

@@ -103,16 +103,9 @@ _DEALT, _ORDERED = 2, 3
 class Shares:
     """Shares of a data set, one for each worker, and their batches.
 
-    Of each worker's examples a part comes in the order of labels, so that it has classes of its own; the others are
-    dealt at random. All batches of a worker have the same size: what is left of its examples at the end of a turn
-    begins the first batch of the next one, which has another order.
-
-    Parameters
-    ----------
-    labels : array of int
-        Label of each example.
-    skew : float
-        Part of a worker's examples that comes from its own classes: 0 for none.
+    Of each worker's examples a part, the skew, comes in the order of their labels, so that it has classes of its own;
+    the others are dealt at random. All batches of a worker have the same size: what is left of its examples at the
+    end of a turn begins the first batch of the next one, which has another order.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):

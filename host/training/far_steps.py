@@ -74,8 +74,6 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
         Nodes with far memories and three queues.
     model : Model
         Parameters, which nodes are given, and what their gradients are compared with.
-    layers : sequence of Dense
-        Its layers.
     shares : sequence of (array, array)
         Inputs and labels of each node, as many for each.
     share : float
