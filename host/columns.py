@@ -28,14 +28,9 @@ _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Text of a value.
+    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function that makes the text.
 
-    Parameters
-    ----------
-    form : str or callable
-        Format of numbers, as ``,`` or ``.2%``, or a function that makes the text.
-    missing : str
-        Text of None.
+    None has the text ``missing``.
     """
     if value is None:
         return missing
@@ -184,10 +179,7 @@ def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = 
 def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
     """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields.
 
-    Parameters
-    ----------
-    names
-        Names in reports of fields that have others in the code.
+    ``names`` are names in reports of fields that have others in the code.
     """
     found: list[Column] = []
     for item in items:

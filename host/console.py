@@ -44,12 +44,8 @@ TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 class Progress:
     """Stages of a build and steps of a training run, as bars on a terminal and as lines elsewhere.
 
-    Elsewhere, as in a pipe or a file, each stage has a line as it begins, and one that counts has more now and then.
-
-    Parameters
-    ----------
-    interval : float
-        Seconds between two lines of a stage that counts, at least.
+    Elsewhere, as in a pipe or a file, each stage has a line as it begins, and one that counts has more now and then,
+    at least ``interval`` seconds apart.
     """
 
     def __init__(self, console: Console, *, interval: float = 10.0):

@@ -91,18 +91,9 @@ TARGETS = tuple(Machine(name=name, **options) for name, options in {  # type: ig
 
 
 class SlowPortNode(wiring.Component):
-    """A node behind a host port that moves one word each way every ``cycles`` cycles.
+    """A node after a host port that moves one word each way every ``cycles`` cycles, 2 or more.
 
-    It is a machine to compare with, and has no throttle.
-
-    Parameters
-    ----------
-    cycles : int
-        2 or more.
-
-    Members
-    -------
-    As those of :class:`~hdl.node.Node`.
+    It is a machine to compare with, and has no throttle. Its members are those of :class:`~hdl.node.Node`.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):

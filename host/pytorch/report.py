@@ -58,16 +58,8 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
                  slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """The report, ready to be written as JSON.
 
-    Parameters
-    ----------
-    gloo : dict of str to tuple
-        Calls and bytes, of all ranks, of each collective that went over gloo.
-    backends : iterable of sequence of str
-        Backends of the groups of all ranks that each rank has joined.
-    slow : sequence of int
-        How often each rank was named as slow.
-    seconds : float
-        Seconds that the script has taken.
+    It has calls and bytes, of all ranks, of each collective that went over gloo; backends of the groups of all ranks
+    that each rank has joined; how often each rank was named as slow; and the seconds that the script has taken.
     """
     total = _figures(jobs.operations)
     return SCHEMA.report({

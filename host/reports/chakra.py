@@ -147,16 +147,8 @@ def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str
           ) -> pathlib.Path:
     """Write a trace of a step for each node, and return the path of the first.
 
-    Parameters
-    ----------
-    ranks : sequence of sequence of Command
-        Commands of each node, with names of their own, a command behind those that it comes after.
-    prefix : Path
-        Beginning of the files' names.
-    note : str
-        Where the times come from.
-    clock : float
-        Cycles per second.
+    Commands of each node have names of their own, and each is after those that it waits for. The prefix is the
+    beginning of the files' names, the note where the times come from, and the clock in cycles per second.
     """
     metadata = _schema().GlobalMetadata(version=_VERSION)
     metadata.attr.add(name="source", string_val=note)

@@ -77,15 +77,8 @@ def table_of_changes(report: dict[str, Any]) -> list[Table]:
 
 
 def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool = False) -> None:
-    """Draw a vertical line at each change.
-
-    Parameters
-    ----------
-    scale : float
-        Length of a step on the horizontal axis.
-    named : bool
-        Whether to write the requests, and the number of nodes from then on, next to the line.
-    """
+    """Draw a vertical line at each change, where a step has the length ``scale`` on the horizontal axis; ``named``
+    with the requests, and the number of nodes from then on, next to the line."""
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)

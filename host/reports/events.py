@@ -58,18 +58,11 @@ def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, flo
 
 
 class Events:
-    """Event files of some runs, a folder for each, in a context.
+    """Event files of some runs, a folder with its name for each, in a context.
 
-    Each run takes the place of an earlier one in the same folder: TensorBoard drops the earlier steps.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Name of each run.
-    measure : str
-        Name of what is measured after an epoch or an interval.
-    grid, replay : bool
-        Whether nodes leave and come in a grid, and whether links repeat words: there are more scalars then.
+    Each run takes the place of an earlier one in the same folder: TensorBoard drops the earlier steps. ``measure`` is
+    the name of what is measured after an epoch or an interval. There are more scalars with ``grid``, where nodes
+    leave and come, and with ``replay``, where links repeat words.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], *, measure: str, grid: bool = False,
@@ -95,15 +88,8 @@ class Events:
         self._writer = None
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the run so far, and begin another; first write those that a checkpoint has brought.
-
-        Parameters
-        ----------
-        number : int
-            Number of the run, from 0.
-        trainings : sequence of Training
-            Those before it.
-        """
+        """End the run so far, and begin another, by its number from 0; first write the trainings before it that a
+        checkpoint has brought."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)

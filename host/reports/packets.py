@@ -230,16 +230,10 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
-    """Write the waveform, and beside it a save file for GTKWave; the path of this.
+    """Write the waveform to the VCD file ``path``, and beside it a save file for GTKWave; the path of this.
 
-    Parameters
-    ----------
-    path : Path
-        The VCD file.
-    wave : Wave
-        The waveform that the packets are from.
-    encodings : sequence of Encoding
-        Signals whose values have names; the machines and operations among them are shown for each node.
+    The packets are those of ``wave``. Signals whose values have names are in ``encodings``; the machines and
+    operations among them are shown for each node.
     """
     links = sorted({packet.link for packet in packets})
     shown = [one for one in encodings if "$" not in one.signal and (

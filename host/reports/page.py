@@ -62,15 +62,8 @@ _CYCLES = {
 
 
 def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:
-    """Notes on the simulation that figures come from.
-
-    Parameters
-    ----------
-    latency : int
-        Cycles of each link.
-    arithmetic : str
-        Simulation of the floating-point units.
-    """
+    """Notes on the simulation that figures come from, with the cycles of each link and the simulation of its
+    floating-point units."""
     notes = [Note(_CYCLES[transport])]
     if transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
         notes.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))

@@ -51,10 +51,7 @@ def _row(schedule: Schedule, program: CompiledProgram, nodes: int) -> Row:
 def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Row], list[str]]:
     """Rows of all schedules of a perceptron, with chunks of every size there is; and the log of the search.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Widths of the perceptron, inputs and outputs included.
+    Widths of the perceptron include inputs and outputs.
     """
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length

@@ -94,10 +94,7 @@ class Row:
 def measured_update(ring: Ring, length: int, density: float) -> int:
     """Cycles of a fused update by SGD, of random vectors, with bits that are compared with the golden model.
 
-    Parameters
-    ----------
-    density : float
-        Fraction of the gradients that are not zero.
+    The density is the fraction of the gradients that are not zero.
     """
     generator = np.random.default_rng(length)
     weights = generator.standard_normal(length).astype(np.float32)
@@ -125,15 +122,7 @@ def _update(ring: Ring, case: Case, root: int | None) -> int:
 
 def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
             announce: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
-    """Measure cases, in order.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        Configuration of every node.
-    announce : callable
-        Called with the name of each stage of a build as it begins.
-    """
+    """Measure cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
     for case in cases:
         with open_session(node, nodes=case.nodes, host_port=False, latency=case.latency,
                           slow_link=None, announce=announce) as session:

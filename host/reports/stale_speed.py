@@ -66,10 +66,7 @@ class Row:
 class Bench:
     """Nodes with two queues, masters and versions, on which a network is measured.
 
-    Parameters
-    ----------
-    distance : int
-        Elements from the first copy of weights to the second.
+    The second copy of weights is ``distance`` elements after the first.
     """
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):

@@ -36,13 +36,7 @@ def busy(spans: Sequence[Span]) -> dict[tuple[int, int], int]:
 
 
 def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]:
-    """The trace of spans.
-
-    Parameters
-    ----------
-    compute : str
-        What computed: ``modelled``, or ``engine``.
-    """
+    """The trace of spans; ``compute`` is what computed: ``modelled``, or ``engine``."""
     names = [{"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": f"node {node}"}}
              for node in sorted({span.node for span in spans})]
     names += [{"ph": "M", "name": "thread_name", "pid": node, "tid": queue, "args": {"name": QUEUES[queue]}}
@@ -59,12 +53,7 @@ def write_trace(spans: Sequence[Span], path: pathlib.Path, *, compute: str = "mo
 
 
 def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "compute: modelled") -> None:
-    """Draw both queues of all nodes, one above the other.
-
-    Parameters
-    ----------
-    title, note : str
-        The lines above; the note says what computed.
+    """Draw both queues of all nodes, one above the other, below a title and a note of what computed.
 
     Raises
     ------

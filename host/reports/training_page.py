@@ -23,16 +23,11 @@ _ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field
 
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequence[pathlib.Path] = ()) -> pathlib.Path:
-    """Write report.html, with report.png and the pictures among ``timelines`` in it.
+    """Write report.html, with report.png and the pictures among ``timelines`` in it, which are the files of
+    :func:`host.reports.measured.write`.
 
-    Parameters
-    ----------
-    report : dict
-        Report, as :func:`host.reports.report.build_report` makes it.
-    directory : Path
-        Folder that :func:`host.reports.report.write_report` has written to.
-    timelines : sequence of Path
-        Files of :func:`host.reports.measured.write`.
+    The report is that of :func:`host.reports.report.build_report`, in the folder that
+    :func:`host.reports.report.draw_report` has drawn to.
     """
     marked = " Vertical lines mark changes of the rings." if report["changes"] else ""
     pictures = [Picture(directory / "report.png", f"A chart; the tables below have its figures.{marked}"),

@@ -21,15 +21,7 @@ _DASHED = (0, (4, 3))
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
-    """Draw a report.
-
-    Parameters
-    ----------
-    report : dict
-        Report, as :func:`host.reports.report.build_report` makes it.
-    note : str
-        A line below the title.
-    """
+    """Draw a report of :func:`host.reports.report.build_report`, with a note below the title."""
     panels = _panels(report)
     with picture(path, size=(11 if len(panels) == 4 else 15.5, 7.4), rows=2, columns=len(panels) // 2,
                  title=heading(report), note=note, colour=_SENT if report["bit_exact"] else FAINT) as axes:
