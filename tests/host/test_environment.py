@@ -212,13 +212,13 @@ def test_plain_terminals(environment, encoding, arrow, tmp_path):
 FULL = """
 import resource, signal, sys
 from host import cli
-from host.reports import report
+from host.run import files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-write, room = report.write_report, int(sys.argv.pop())
+write, room = files.write_report, int(sys.argv.pop())
 def full(result, directory):
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     return write(result, directory)
-report.write_report = full
+files.write_report = full
 cli.main()
 """
 

@@ -14,11 +14,11 @@ from host.columns import pairs
 from host.jobs.figures import Figures
 from host.pytorch import report as pytorch_report
 from host.pytorch.jobs import Jobs, Operation, Options
-from host.reports import page, report, summary, training_page
+from host.reports import page, summary, training_page
 from host.sweep import plan as sweep
 from host.sweep.page import tables
 from tests import chromium
-from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text
+from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text, write
 from tests.host.sweep.results_of_plan import store_all
 
 #: Widths of windows: a phone's, and a computer's.
@@ -85,7 +85,7 @@ def folders(tmp_path_factory):
             "changing": build_changing()}
     for name, result in runs.items():
         (folder / name).mkdir()
-        report.write_report(result, folder / name)
+        write(result, folder / name)
         training_page.write(result, folder / name)
     (folder / "launch").mkdir()
     pytorch(folder / "launch")
@@ -237,7 +237,7 @@ def test_notes_say_what_is_modelled(tmp_path):
     result = build()
     changes = {"plain": {}, "modelled": {"compute": "modelled", "arithmetic": "native"},
                "board": {"transport": "serial", "host_port": {**result["host_port"], "simulated": True}}}
-    report.write_report(result, tmp_path)
+    write(result, tmp_path)
     texts = {name: training_page.write({**result, **change}, tmp_path).read_text()
              for name, change in changes.items()}
     assert "Links between nodes are modelled: a word, and a credit, arrives after 16 cycles." in texts["plain"]

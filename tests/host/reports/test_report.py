@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from host import schema
 from host.reports import report, summary
 from host.topology.course import Course, Request
 from host.training.optimizers import SGD, Adam
@@ -20,6 +21,11 @@ FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles",
 
 #: Configuration of nodes whose links repeat words.
 REPLAY = {"kind": "node", "lanes": 4, "link": {"kind": "replay"}}
+
+
+def write(result, folder):
+    """Write report.json and report.png; their paths."""
+    return schema.write_report(result, folder), report.draw_report(result, folder)
 
 
 def simulation(**changes):
@@ -317,7 +323,7 @@ class TestTable:
 class TestFiles:
     @pytest.mark.parametrize("nodes", [1, 2, 4, 16])
     def test_written(self, tmp_path, nodes):
-        text, picture = report.write_report(build(nodes=nodes), tmp_path / "sim")
+        text, picture = write(build(nodes=nodes), tmp_path / "sim")
         assert json.loads(text.read_text()) == build(nodes=nodes)
         height, width, _ = matplotlib.image.imread(picture).shape
         assert (width, height) == (1430, 962)
@@ -325,7 +331,7 @@ class TestFiles:
     @pytest.mark.parametrize("accuracies", [(0.5, 0.75, 0.875), (0.5, 0.98, 0.99)])
     def test_comparison(self, tmp_path, accuracies):
         result = build_comparison(accuracies)
-        text, picture = report.write_report(result, tmp_path)
+        text, picture = write(result, tmp_path)
         assert json.loads(text.read_text()) == json.loads(json.dumps(result))
         assert picture.stat().st_size > 10_000
 
@@ -334,18 +340,18 @@ class TestFiles:
         build_text(sample=None, nodes=1), build_changing(TrainingConfig(density=0.1)),
     ], ids=["sparse", "sparse_alone", "text", "text_above", "text_one_node", "sparse_changing"])
     def test_wide(self, tmp_path, result):
-        text, picture = report.write_report(result, tmp_path)
+        text, picture = write(result, tmp_path)
         assert json.loads(text.read_text()) == json.loads(json.dumps(result))
         height, width, _ = matplotlib.image.imread(picture).shape
         assert (width, height) == (2015, 962)
 
     def test_one_step(self, tmp_path):
         short = training(steps=1, losses=[1.0], measures=[0.5])
-        report.write_report(report.build_report(TrainingConfig(epochs=1), short, simulation()), tmp_path)
+        write(report.build_report(TrainingConfig(epochs=1), short, simulation()), tmp_path)
 
     def test_no_nan_in_json(self, tmp_path):
         broken = dataclasses.replace(training(), losses=[float("nan")] * 3)
-        text, _ = report.write_report(report.build_report(TrainingConfig(), broken, simulation()), tmp_path)
+        text, _ = write(report.build_report(TrainingConfig(), broken, simulation()), tmp_path)
         written = json_files.read(text)  # refuses what is not JSON
         assert written["loss_per_epoch"] == [None] * 3
         assert written["not_finite"]["loss_per_epoch[1]"] == "nan"
