@@ -267,8 +267,8 @@ description: every field is an option of `gradring train`, a variable of `make s
     overlap = "layers"
 
 - `gradring train run.toml` carries the run out; options after the file change it, and so does
-  `--set section.field=value`. Each run writes the description with all its defaults to `run.toml` in its output
-  folder.
+  `--set section.field=value`. Each run writes its description, without what is as by default, to `run.toml` in its
+  output folder.
 - `gradring train build/sim/report.json` carries the run of a report out again, and prints whether losses, cycles,
   words and the bits of the trained weights are equal.
 - In Python, `gradring.RunSpec` is the description, and `gradring.train` carries it out.

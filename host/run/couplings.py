@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hdl.board import BOARDS
+from hdl.compression.registry import GRADIENT_CODECS
+from host.program.schedules import Kind
 from host.run import sections
 from host.run.defaults import is_programmed, with_defaults
 from host.run.sections import LEADS, SECTIONS, flag
@@ -108,6 +110,7 @@ _V, _M, _P, _G, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, Trans
                           TransportName.BOARD, TransportName.SERIAL)
 _DIGITS, _TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 _MOMENTUM, _NESTEROV = OptimizerName.MOMENTUM, OptimizerName.NESTEROV
+_DROPPING = tuple(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
 _NO_ROOM = "a board's nodes have no room to stage gradients"
 _FIXED = "a program and its buffers are of one ring"
 _BUILT = "a board's nodes are as they were built"
@@ -154,6 +157,7 @@ COUPLINGS = (
                (*_boards(lambda node: not node.is_int16 and node.memories.planes > 1), None),
                "other boards keep at most one word of state for a weight", value=rule)
       for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
+    Coupling("formats.density", "formats.gradients", _DROPPING, "zeros do not make other packets shorter"),
     Coupling("formats.density", "backend.board", (*_boards(lambda node: node.sparsify), None),
              "other boards do not keep what they do not send"),
     Coupling("ring.links", "backend.board", (), _BUILT, value=sections.SLOTS),
@@ -163,11 +167,14 @@ COUPLINGS = (
     Coupling("compute.format", "workload.name", (_DIGITS,), "the transformer is computed in fp32"),
     Coupling("compute.tiling", "compute.on", (NODE,), "only nodes that compute have tiles"),
     Coupling("compute.tiling", "workload.name", (_DIGITS,), "the transformer's tiles are those of its lists"),
+    Coupling("workload.name", "backend.board", (), "a board's nodes have no room for the transformer", value=_TEXT),
     # Optimizers.
     Coupling("optimizer.momentum", "optimizer.rule", (_MOMENTUM, _NESTEROV), "other rules have none"),
     Coupling("optimizer.dampening", "optimizer.rule", (_MOMENTUM,), "other rules have none"),
     Coupling("optimizer.moments", "optimizer.rule", (_MOMENTUM, _NESTEROV, OptimizerName.ADAM, OptimizerName.ADAMW),
              "sgd has no state"),
+    Coupling("optimizer.moments", "schedule.overlap", (Kind.NONE.value, Kind.STRICT.value, None),
+             "the state of a part of the layers may begin inside a word", value=sections.Moments.BF16),
     # The grid.
     Coupling("ring.disable", "ring.topology", None, "parts are those of a grid"),
     Coupling("ring.enable", "ring.topology", None, "parts are those of a grid"),
@@ -229,7 +236,7 @@ def check(spec: RunSpec) -> None:
         if coupling.violated(spec, full):
             raise ValueError(coupling.message(spec, full))
     if spec.workload.epochs is not None and spec.workload.steps is not None:
-        raise ValueError(f"Epochs or steps must be given, not both: {spec.workload.epochs!r} and "
+        raise ValueError(f"Epochs or steps must be given, not both: --epochs {spec.workload.epochs!r} and --steps "
                          f"{spec.workload.steps!r}")
 
 

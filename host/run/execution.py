@@ -41,6 +41,9 @@ def check(spec: RunSpec) -> None:
 def train(spec: RunSpec) -> Any:
     """Carry a run out; its report, or the reports of jobs side by side. ``ValueError`` if the run is impossible, or
     an option has no effect on it."""
+    if not isinstance(spec, RunSpec):
+        raise TypeError(f"Run must be a RunSpec, not {type(spec).__name__}: read one by RunSpec().replace() or "
+                        f"host.run.spec.read")
     couplings.check(spec)
     spec = with_defaults(spec)
     way = _WAYS[type(spec.schedule)]

@@ -56,7 +56,7 @@ def course_of(topology: str | None, *, disable: str | None, enable: str | None, 
     rows, columns = grid_size(topology)
     NodeConfig().check_ring(rows * columns)
     if nodes is not None and nodes != rows * columns:
-        raise ValueError(f"Nodes must be {rows * columns} in a {rows} x {columns} topology, not {nodes}: leave out "
+        raise ValueError(f"Nodes must be {rows * columns} with --topology {topology}, not {nodes}: leave out "
                          f"--nodes")
     requests = [Request.parse(text.strip(), enable=enables) for given, enables in ((disable, False), (enable, True))
                 if given for text in given.split(",")]

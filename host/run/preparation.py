@@ -186,8 +186,9 @@ def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
         raise ValueError(f"Option --compare is for --workload digits, or a run with --density, not "
                          f"{spec.workload.name.value}: leave it out")
     if spec.optimizer.rule is OptimizerName.SGD:
-        raise ValueError("Option --compare is for a run with --density, or another --optimizer than sgd: leave it "
-                         "out")
+        implied = "" if spec.backend.board is None else f", which --board {spec.backend.board} implies"
+        raise ValueError(f"Option --compare is for a run with --density, or another --optimizer than sgd{implied}: "
+                         f"leave it out")
     return dataclasses.replace(config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]),
                                packed_state=False)
 

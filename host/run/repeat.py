@@ -39,9 +39,13 @@ def check_report(path: Path) -> dict[str, Any]:
     Raises ``SpecError``: it has another report, or none.
     """
     try:
-        return read_report(path, steps.SCHEMA, quorum.SCHEMA, streaming.SCHEMA)
+        report = read_report(path, steps.SCHEMA, quorum.SCHEMA, streaming.SCHEMA)
     except ValueError as error:
         raise SpecError(str(error)) from None
+    rows = next((report[name] for name in _STEPS if name in report), None)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "loss" in row for row in rows):
+        raise SpecError(f"{path} must have steps that can be compared, not be damaged or another file")
+    return report
 
 
 def _steps(report: Mapping[str, Any]) -> list[dict[str, Any]]:

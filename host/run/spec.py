@@ -244,8 +244,8 @@ def read(path: Path) -> RunSpec:
     try:
         if path.suffix == ".json":
             content = json_files.read(path)
-            if not isinstance(content, dict) or "run" not in content:
-                raise SpecError("it has no description of a run: write the report again with this version")
+            if not isinstance(content, dict) or not isinstance(content.get("run"), dict):
+                raise SpecError("it has no description of one, as the report of a gradring train of this version")
             return from_dict(content["run"])
         return from_dict(tomllib.loads(bounded_files.read_bytes(path, largest=_LARGEST).decode()))
     except (ValueError, TypeError) as error:

@@ -202,7 +202,7 @@ class TestTrain:
                                  f": did you mean mx9 or mx6 or mx4?\n"),
         (["--weights", "mx7"], f"error: Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
                                f": did you mean mx9 or mx6 or mx4?\n"),
-        (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
+        (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: --epochs 1 and --steps 2\n"),
         (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
         (["--workload", "text", "--compare"], "error: Option --compare is for --workload digits, or a run with "
                                                      "--density, not text: leave it out\n"),

@@ -131,7 +131,7 @@ def test_memories_of_the_fewest(run, monkeypatch):
     (["--topology", "2-4"], "Topology must be rows and columns like 2x4, not '2-4'"),
     (["--topology", "4x5"], "Ring must have between 1 and 16 nodes, not 20"),
     (["--topology", "2x4", "--nodes", 4],
-     "Nodes must be 8 in a 2 x 4 topology, not 4: leave out --nodes"),
+     "Nodes must be 8 with --topology 2x4, not 4: leave out --nodes"),
     (["--disable", "card1@40"], "Option --disable is for a run with --topology (parts are those of a grid): leave "
                                 "it out"),
     (["--enable", "card1@40"], "Option --enable is for a run with --topology (parts are those of a grid): leave it "

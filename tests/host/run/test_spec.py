@@ -131,8 +131,8 @@ def test_wrong_texts(text, message):
     ("run.toml", "[workload]\nsteps = true\n", "Field workload.steps must be an integer, not True"),
     ("run.toml", "[workload\n", "Expected ']' at the end of a table declaration"),
     ("run.toml", b"\xff", "'utf-8' codec can't decode"),
-    ("report.json", "{}", "it has no description of a run: write the report again with this version"),
-    ("report.json", "[]", "it has no description of a run"),
+    ("report.json", "{}", "it has no description of one, as the report of a gradring train of this version"),
+    ("report.json", "[]", "it has no description of one"),
     ("report.json", "{", "report.json"),
     ("report.json", '{"run": {"workload": {"steps": "3"}}}', "Field workload.steps must be an integer, not '3'"),
 ])
