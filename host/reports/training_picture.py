@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
+from host.columns import NOT_MODELLED
 from host.reports.changes import hops as density_of
 from host.reports.changes import mark, nodes_of
 from host.reports.style import COLOURS, FAINT, INK, annotate_outlined, picture
@@ -254,14 +255,15 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
                 axes.text(start + width / 2, place, f"{width:,.0f}", ha="center", va="center", color="white",
                           fontweight="bold", fontsize=8.5)
             start += width
-        axes.annotate(f"{start:,.0f}", (start, place), xytext=(5, 0), textcoords="offset points", va="center",
-                      fontweight="bold")
+        axes.annotate(f"{start:,.0f}" if start else NOT_MODELLED, (start, place), xytext=(5, 0),
+                      textcoords="offset points", va="center", fontweight="bold")
     axes.set_yticks(range(len(runs)), [label for _, label in runs], rotation=90, va="center")
     axes.set(title="Cycles per step", xlabel="cycles, without the host's reading and writing",
              ylim=(len(runs) - 0.4, -0.75))
     axes.margins(x=0.14)
     axes.grid(False, axis="y")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8.5, handlelength=1)
+    if shown:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8.5, handlelength=1)
 
 
 def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:

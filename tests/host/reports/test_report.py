@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from host import schema
-from host.reports import report, summary
+from host.reports import report, summary, training_picture
 from host.topology.course import Course, Request
 from host.training.optimizers import SGD, Adam
 from host.training.record import Change, Step, Training, TrainingConfig
@@ -355,3 +355,14 @@ class TestFiles:
         written = json_files.read(text)  # refuses what is not JSON
         assert written["loss_per_epoch"] == [None] * 3
         assert written["not_finite"]["loss_per_epoch[1]"] == "nan"
+
+
+@pytest.mark.parametrize("make", [build_sparse, build_text])
+def test_picture_without_cycles(make, tmp_path):
+    """Where no model has the cycles of a step, the picture has no bars, and no legend of them."""
+    result = make()
+    for run in filter(None, (result, result["comparison"])):
+        for step in run["per_step"]:
+            step.update(dict.fromkeys(("cycles", "mask_cycles", "sparsify_cycles", "scatter_cycles")))
+    training_picture.draw(result, tmp_path / "report.png", note="note")
+    assert (tmp_path / "report.png").stat().st_size > 10_000
