@@ -78,6 +78,9 @@ class Coupling:
         if self.allowed == ():
             return f"a run without {flags}"
         named = tuple(value for value in self.allowed if value is not None)
+        rest = tuple(name for name in BOARDS if name not in named)
+        if self.other == "backend.board" and None in self.allowed and len(rest) < len(named):
+            return f"a run without {flag(self._others[0])} {_words(rest)}"
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
 
@@ -155,7 +158,7 @@ COUPLINGS = (
              "other boards have no compute engine", value=NODE),
     *(Coupling("optimizer.rule", "backend.board",
                (*_boards(lambda node: not node.is_int16 and node.memories.planes > 1), None),
-               "other boards keep at most one word of state for a weight", value=rule)
+               "they have one word of state per weight, or none", value=rule)
       for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
     Coupling("formats.density", "formats.gradients", _DROPPING, "zeros do not make other packets shorter"),
     Coupling("formats.density", "backend.board", (*_boards(lambda node: node.sparsify), None),
@@ -174,7 +177,7 @@ COUPLINGS = (
     Coupling("optimizer.moments", "optimizer.rule", (_MOMENTUM, _NESTEROV, OptimizerName.ADAM, OptimizerName.ADAMW),
              "sgd has no state"),
     Coupling("optimizer.moments", "schedule.overlap", (Kind.NONE.value, Kind.STRICT.value, None),
-             "the state of a part of the layers may begin inside a word", value=sections.Moments.BF16),
+             "state of a part may begin inside a word", value=sections.Moments.BF16),
     # The grid.
     Coupling("ring.disable", "ring.topology", None, "parts are those of a grid"),
     Coupling("ring.enable", "ring.topology", None, "parts are those of a grid"),
