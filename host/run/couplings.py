@@ -158,7 +158,7 @@ COUPLINGS = (
              "other boards have no compute engine", value=NODE),
     *(Coupling("optimizer.rule", "backend.board",
                (*_boards(lambda node: not node.is_int16 and node.memories.planes > 1), None),
-               "they have one word of state per weight, or none", value=rule)
+               "at most one word of state per weight", value=rule)
       for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
     Coupling("formats.density", "formats.gradients", _DROPPING, "zeros do not make other packets shorter"),
     Coupling("formats.density", "backend.board", (*_boards(lambda node: node.sparsify), None),

@@ -397,8 +397,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--optimizer", "momentum"], "Optimizer of int16 nodes must be sgd, not momentum"),
         (["--optimizer", "adam"], "Option --optimizer adam is for a run without --board simulated or icebreaker, not "
-                                  "icebreaker (they have one word of state per weight, or none): leave it "
-                                  "out"),
+                                  "icebreaker (at most one word of state per weight): leave it out"),
         (["--weight-decay", 0.1], "Optimizer of int16 nodes must have no weight decay and no clipping, not 0.1 and "
                                   "None"),
         (["--weights", "mx9"], "Nodes of 16-bit integers must have weights raw and gradients zero_value, not mx9 and "
