@@ -31,7 +31,7 @@ def test_pairs(name, run, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=f"^{text}"), simulate(nodes=4, length=100, density=0.1, node=node_for(
             100, nodes=4, gradients=name)):
         pass
-    coupled = f"Option --density is for --gradients zero_value, not {name} (zeros do not make other packets shorter): "
+    coupled = f"Option --density is for --gradients zero_value, not {name} (zeros do not make "
     for command, refused in ((("launch", "--output", tmp_path), REFUSED.format(name)),
                              (("train", "--output", tmp_path, "--epochs", 1), coupled)):
         pytest.importorskip("torch")
