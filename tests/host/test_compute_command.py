@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from types import SimpleNamespace
 
@@ -47,8 +48,7 @@ def run(monkeypatch, capsys, tmp_path, rates):
 
 def rows_of(out):
     """Rows of the table."""
-    rows = [line.strip("│ ").split("│") for line in out.splitlines() if "│" in line]
-    return {name.strip(): value.strip() for name, value in rows}
+    return dict(re.findall(r"^(\S.*?) {2,}(\S.*?) *$", out, re.MULTILINE))
 
 
 def test_nodes_that_compute(run, tmp_path):
