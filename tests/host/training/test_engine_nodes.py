@@ -128,7 +128,7 @@ def test_words_to_a_node(task, monkeypatch):
         run.advance()
         counted = [Counted(device.transport) for device in ring.devices]
         for device, transport in zip(ring.devices, counted, strict=True):
-            monkeypatch.setattr(device, "_transport", transport)
+            monkeypatch.setattr(device, "transport", transport)
         loads, programs = 0, [device.read_register("PROGRAM_LOADS") for device in ring.devices]
         for _ in range(3):
             before = [list(run.executor._computer.lengths), *(transport.words.copy() for transport in counted)]
@@ -199,7 +199,7 @@ def test_another_plan(task, monkeypatch):
         computer.prepare()
         counted = [Counted(device.transport) for device in ring.devices]
         for device, transport in zip(ring.devices, counted, strict=True):
-            monkeypatch.setattr(device, "_transport", transport)
+            monkeypatch.setattr(device, "transport", transport)
         layers, base = layers_of((64, 12, 10)), computer.lists.places.lists
         other = compile_lists(layers, array=units, examples=8, words=NODE.compute.activations)
         for wrong in (dataclasses.replace(other, plan=computer.lists.plan),
