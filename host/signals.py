@@ -76,17 +76,21 @@ class Signals:
 @contextlib.contextmanager
 def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
     """Call a function for these signals during the block, unless they are ignored; in the main thread only."""
-    before = {number: signal.getsignal(number) for number in numbers
-              if threading.current_thread() is threading.main_thread()}
+    is_main = threading.current_thread() is threading.main_thread()
+    with _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
+            signal.SIG_IGN, None))):  # None: a handler that Python has not set
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Call a function for these signals during the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        for number, old in before.items():
-            if old not in (signal.SIG_IGN, None):  # None: a handler that Python has not set
-                signal.signal(number, handler)
         yield
     finally:
         for number, old in before.items():
-            if old is not None:
-                signal.signal(number, old)
+            signal.signal(number, old)
 
 
 @contextlib.contextmanager
@@ -101,14 +105,12 @@ def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
     from sim.verilated.processes import heard
 
     signals = Signals(grace=grace)
-    before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with heard(Interrupted):
-            yield signals
-    finally:
-        signals.settle()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _replaced(signals.take, signal.SIGINT, signal.SIGTERM):
+        try:
+            with heard(Interrupted):
+                yield signals
+        finally:
+            signals.settle()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

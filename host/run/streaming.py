@@ -124,7 +124,7 @@ class _StreamingRun:
                 before = simulation.cycle
 
             stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
-            if stopped and len(self.rows) < self.steps:  # the report is of the steps that have ended
+            if stopped and not trainer.complete:  # the report is of the steps that have ended
                 self.stopped = stopped
                 self.keeper.write()
 

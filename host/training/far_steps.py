@@ -5,8 +5,9 @@ step runs as a program of three queues, and what it leaves is compared with the 
 """
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -157,13 +158,20 @@ def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float
     generator = np.random.default_rng(0)
     x = generator.standard_normal((examples, widths[0])).astype(np.float32)
     labels = generator.integers(0, widths[-1], examples)
+    with _open_node(config, arithmetic) as (ring, simulation):
+        return run_policies(ring, simulation, model, layers, [(x, labels)], share=share, rate=rate)
+
+
+@contextlib.contextmanager
+def _open_node(config: NodeConfig, arithmetic: Arithmetic) -> Iterator[tuple[Ring, VerilatedRing]]:
+    """One simulated node, and its simulation."""
     with open_ring(config, nodes=1, arithmetic=arithmetic) as opened:
         time = PortTime(lambda: opened.simulation.cycle)
         device = Device(BackdoorTransport(opened.transports[0], opened.simulation, 0, config, time), config,
                         name="node 0")
         ring = Ring([device])
         ring.connect()
-        return run_policies(ring, opened.simulation, model, layers, [(x, labels)], share=share, rate=rate)
+        yield ring, opened.simulation
 
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
@@ -238,10 +246,5 @@ def far_text_steps(*, share: float, rate: float, arithmetic: Arithmetic = Arithm
     model.initialize(0)
     sequence = np.random.default_rng(0).integers(1, CONFIG.characters, CONFIG.context + 1)
     config = _node(model)
-    with open_ring(config, nodes=1, arithmetic=arithmetic) as opened:
-        time = PortTime(lambda: opened.simulation.cycle)
-        device = Device(BackdoorTransport(opened.transports[0], opened.simulation, 0, config, time), config,
-                        name="node 0")
-        ring = Ring([device])
-        ring.connect()
-        return run_text_policies(ring, opened.simulation, model, sequence, share=share, rate=rate)
+    with _open_node(config, arithmetic) as (ring, simulation):
+        return run_text_policies(ring, simulation, model, sequence, share=share, rate=rate)

@@ -76,11 +76,8 @@ class Trainer(Generic[ExecutorT]):
         self._batches, self._total, self._every, self._on_step = batches, total, every, on_step
         #: Whether the model was measured after the last step.
         self.due = False
-
-    @property
-    def number(self) -> int:
-        """Steps so far."""
-        return self._batches.number
+        #: Steps so far; none of a block that was given up.
+        self.number = batches.number
 
     @property
     def left(self) -> int:
@@ -102,7 +99,7 @@ class Trainer(Generic[ExecutorT]):
         first = self.number + 1
         batches = self._take()
         steps = self.executor.execute(first, batches)
-        self._batches.number = first - 1 + len(steps)
+        self.number = self._batches.number = first - 1 + len(steps)
         for step in steps:
             self.executor.record(step)
             self._on_step()
@@ -118,7 +115,7 @@ class Trainer(Generic[ExecutorT]):
             if batches and self.executor.equal and self._batches.size != len(batches[-1].examples):
                 break
             batches.append(self._batches.take())
-            if batches[-1].due or (self._every and self.number % self._every == 0):
+            if batches[-1].due or (self._every and self._batches.number % self._every == 0):
                 break
         return batches
 
@@ -146,6 +143,7 @@ class Trainer(Generic[ExecutorT]):
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
         """Continue from a state, in place of :meth:`begin`; ``restored`` nodes have their share of it already."""
         self._batches.restore(state["batches"])
+        self.number = self._batches.number
         self.due = state["due"]
         self.executor.resume(state, restored=restored)
 
