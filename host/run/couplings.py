@@ -78,8 +78,10 @@ class Coupling:
         if self.allowed == ():
             return f"a run without {flags}"
         named = tuple(value for value in self.allowed if value is not None)
-        rest = tuple(name for name in BOARDS if name not in named)
-        if self.other == "backend.board" and None in self.allowed and len(rest) < len(named):
+        section, _, name = self._others[0].partition(".")
+        choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
+        rest = tuple(choice for choice in choices or () if choice not in named)
+        if None in self.allowed and 0 < len(rest) < len(named):  # the exceptions are fewer
             return f"a run without {flag(self._others[0])} {_words(rest)}"
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
